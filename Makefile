@@ -10,7 +10,7 @@ NATIVE := $(wildcard gpkvs/kernels/*.* door/*.*) CMakeLists.txt pyproject.toml
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite doors phases docs docs-all nightly faults mutants doors fuzz fuzz-doors fuzz-frames fuzz-redis sanitize sanitize-door coverage check proto clean undo wheel
+.PHONY: help install install-test install-dev demo test suite doors phases conformance docs docs-all nightly faults mutants doors fuzz fuzz-doors fuzz-frames fuzz-redis sanitize sanitize-door coverage check proto clean undo pair wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -54,12 +54,13 @@ BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.
 	$(wildcard tests/engine/test_*.py)) \
 	tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
 
-test: suite doors docs phases undo  ## the whole test suite
+test: suite doors docs phases pair undo  ## the whole test suite
 
 # In three processes, whatever the machine has: tests wait for servers and disks half of the time. A file's tests stay
 # together, since they share servers.
 suite: install-test
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests --ignore tests/docs
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests --ignore tests/docs \
+		--ignore tests/conformance
 
 # What a client sees of a server, again behind gRPC's own server: it is the native door's oracle. Only the native door
 # speaks the Redis protocol.
@@ -70,8 +71,18 @@ doors: install-test
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
 
+# As on a GPU: threads stand for it, and the host's threads store a part of its slots.
+BY_PAIR := tests/engine/test_u64.py tests/engine/test_full_store.py tests/engine/test_resolve.py \
+	tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py
+
+pair: install-test
+	$(BIN)/python -m pytest -q --backend cpu-pair $(BY_PAIR)
+
 undo: install-test
 	$(BIN)/python -m pytest -q --commit undo $(BY_UNDO)
+
+conformance: install-test  ## Redis' own test suite and its client libraries, against a gpkvs server
+	$(BIN)/python -m pytest -q -n 3 tests/conformance
 
 docs: install-test  ## every block of README and documents, as a reader runs it
 	$(BIN)/python -m pytest -q tests/docs
@@ -95,8 +106,8 @@ fuzz: install-test  ## throw broken messages at the server's decoding and a real
 fuzz-doors: install-test  ## send the same calls to both doors: answers and stores must be the same (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz_doors --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis: replies must be the same (SECONDS=30 SEED=...)
-	$(BIN)/python -m tests.fuzz_redis --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis: replies must be the same (SECONDS=30, or COMMANDS=100000; SEED=...)
+	$(BIN)/python -m tests.fuzz_redis --seconds $(SECONDS) $(if $(COMMANDS),--commands $(COMMANDS)) $(if $(SEED),--seed $(SEED))
 
 # The native door's HTTP/2, under sanitizers.
 build/sanitize/fuzz_http2: tests/server/door/fuzz_http2.cpp $(wildcard door/*.*)
@@ -157,7 +168,7 @@ SANITIZERS_thread := thread
 SANITIZERS_address := address,undefined -fno-sanitize-recover=all
 
 define door_under
-build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h tests/server/door/toy_engine.hpp
+build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h $(wildcard tests/server/door/*.hpp)
 	@mkdir -p $$(@D)
 	$$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fPIE -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
 
@@ -174,7 +185,9 @@ build/sanitize/address/door_allocations: $(patsubst %.cpp,build/sanitize/address
 
 sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_threads build/sanitize/address/door_allocations  ## the native door under ThreadSanitizer and AddressSanitizer
 	build/sanitize/thread/door_threads clients
+	build/sanitize/thread/door_threads tls
 	build/sanitize/address/door_threads clients
+	build/sanitize/address/door_threads tls
 	build/sanitize/address/door_threads stops
 	build/sanitize/address/door_threads queue
 	build/sanitize/address/door_threads parser

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "../gpkvs/kernels/counted_time.hpp"
 #include "../gpkvs/kernels/engine_batch.h"
 #include "../gpkvs/kernels/fatal_line.hpp"
 #include "operations.hpp"
@@ -30,8 +31,8 @@ class BatchColumns {
   public:
     const EngineBatch& batch() const { return batch_; }
 
-    // std::bad_alloc where there is no memory.
-    void join(const Request* first, u64 requests, u64 value_bytes_max) {
+    // Times to live count from now on: `latest_ms` is the time that counted last. std::bad_alloc where there is no memory.
+    void join(const Request* first, u64 requests, u64 value_bytes_max, u64* latest_ms) {
         batch_ = {};
         batch_.requests = requests;
         batch_.value_bytes_max = value_bytes_max;
@@ -60,6 +61,7 @@ class BatchColumns {
         batch_.value_lengths = lengths(value_lengths_, first, sets,
                                        {&Request::sets, &Request::value_lengths, &Request::value_size},
                                        batch_.value_length_step);
+        batch_.expiries = joined_expiries(first, latest_ms);
     }
 
   private:
@@ -111,6 +113,28 @@ class BatchColumns {
         return room.data();
     }
 
+    // Null if no request has any.
+    const u64* joined_expiries(const Request* first, u64* latest_ms) {
+        bool expire = false, live = false;
+        for (const Request* request = first; request; request = request->next) {
+            expire |= request->expiries != nullptr;
+            live |= request->ttls != nullptr;
+        }
+        if (!expire && !live) return nullptr;
+        const u64 now_ms = live ? take_time(latest_ms, wall_clock_ms()) : 0;
+        reserve(expiries_, batch_.n);
+        u64* to = expiries_.data();
+        for (const Request* request = first; request; request = request->next) {
+            u64* const end = to + request->n;
+            const u8* const given = request->ttls ? request->ttls : request->expiries;
+            if (given) memcpy(to, given, 8 * request->n);
+            else std::fill(to, end, 0);
+            if (request->ttls) std::for_each(to, end, [&](u64& ttl) { ttl += ttl ? now_ms : 0; });
+            to = end;
+        }
+        return expiries_.data();
+    }
+
     // One number if all are equally long.
     static const u32* lengths(std::vector<u32>& room, const Request* first, u64 count, LengthsOf of, u64& step) {
         const Request* some = first;
@@ -145,6 +169,7 @@ class BatchColumns {
     EngineBatch batch_ = {};
     std::vector<u8> ops_, keys_, values_;
     std::vector<u32> key_lengths_, value_lengths_, request_ops_, message_requests_;
+    std::vector<u64> expiries_;
 };
 
 }  // namespace door

@@ -72,10 +72,10 @@ void Connection::receive() {
     if (!was_ready && !thread.may_shake_hands()) return;  // what came is still there in the next round
     if (!wants_input() || closes_when_sent_) return;
     const long bytes = transport->read(thread.input_.data(), thread.input_.size());
-    if (bytes < 0 && !was_ready) thread.stats.connections_refused[STATS_HANDSHAKE].add();
+    const StatsConnection refusal = transport->is_plain() ? STATS_PLAIN : STATS_HANDSHAKE;
+    if (bytes < 0 && !was_ready) thread.stats.connections_refused[refusal].add();
     const bool goes_on = bytes < 0 ? transport->is_ready() && input_ended() : !bytes || received(thread.input_.data(), (u64)bytes);
-    if (!goes_on) return close();
-    if (!is_closed_ && transport->has_more() && wants_input()) want_fill();
+    if (!goes_on) close();
 }
 
 void Connection::send() {
@@ -103,8 +103,9 @@ void Connection::send() {
 }
 
 void Connection::watch() {
-    const u32 reads = wants_input() && !closes_when_sent_ ? u32(EPOLLIN) : 0;
-    const u32 events = reads | (transport->wants_write() ? u32(EPOLLOUT) : 0);
+    const bool reads = wants_input() && !closes_when_sent_;
+    if (reads && transport->has_more()) want_fill();  // the system does not see it
+    const u32 events = (reads ? u32(EPOLLIN) : 0) | (transport->wants_write() ? u32(EPOLLOUT) : 0);
     if (events == watched_events_) return;
     watched_events_ = events;
     thread.change(*this, transport->file(), events);

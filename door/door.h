@@ -82,13 +82,19 @@ typedef struct DoorMethodStats {
     uint64_t handled[17];  // by gRPC's code
     DoorHistogram ns;
 } DoorMethodStats;
+typedef struct DoorRespStats {
+    uint64_t commands[15];  // that the door executes, in the order of its list (resp_command.cpp)
+    uint64_t errors[3];     // ERR, OOM, EXECABORT
+    uint64_t opened, closed;  // connections
+} DoorRespStats;
 typedef struct DoorStats {
     DoorMethodStats methods[5];  // Get, Set, Delete, Batch, Pipeline; those that were forwarded are counted as started only
     uint64_t refused[4];         // memory_full, queue_full, unsupported, slow
-    uint64_t connections_refused[6];  // connections_full, files_full, memory_full, http1, tls, handshake
+    uint64_t connections_refused[7];  // connections_full, files_full, memory_full, http1, tls, plain, handshake
     uint64_t cancelled, expired;
     uint64_t operations[5][3];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
+    DoorRespStats resp;
 } DoorStats;
 
 // Null where there is no memory, or the system gives no more threads or files.
@@ -118,6 +124,8 @@ DOOR_EXPORT void gpkvs_door_stop(Door* door);
 
 // The engine's thread. Without an engine every batch is left. Null takes the engine away.
 DOOR_EXPORT void gpkvs_door_set_engine(Door* door, const Engine* engine);
+// Where the store keeps the time that counted last, by which keys expire.
+DOOR_EXPORT void gpkvs_door_set_clock(Door* door, uint64_t* latest_ms);
 // Runs batches until there is something to do for Python (a DoorTurn): nothing came for so long, an interruption, a batch that
 // was left, maintenance that is due, the end.
 DOOR_EXPORT int gpkvs_door_turn(Door* door, uint64_t timeout_ns);
@@ -146,12 +154,14 @@ DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* res
 // Ends a call after its responses. Trailers are lines, "name: value" each. Anything later for this call is ignored.
 DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
 // A connection that speaks RESP is one call with the path "/redis": each command that the door does not execute by itself is a
-// MESSAGE: how many words it has, their lengths (u32 each), and they themselves. Python answers each by one `respond`, which
+// MESSAGE: how many words it has, their lengths (u32 each), and they themselves; more commands may stand behind it, up to 64
+// in all. Python answers each message by one `respond`, which
 // may be empty, and `finish` closes the connection behind the answers. No other command is taken until Python has answered and
 // asks for the next one. No SENT comes. This says how the session goes on, before the answer: the table of commands on keys
-// (an id that there is not: Python takes them), RESP2 or RESP3, and whether Python takes all commands. It begins with table 0,
-// RESP2 and without that. Where logins are asked for, Python says with an answer who has logged in (`logged_in`).
-DOOR_EXPORT int gpkvs_door_set_session(Door* door, uint64_t call, uint32_t table, uint32_t protocol, bool hands_all);
+// (an id that there is not: Python takes them), RESP2 or RESP3, whether Python takes all commands, and whether answers of the
+// door are sent. It begins with table 0, RESP2, not all, and answers. Where logins are asked for, Python says with an answer who has logged in (`logged_in`).
+DOOR_EXPORT int gpkvs_door_set_session(Door* door, uint64_t call, uint32_t table, uint32_t protocol, bool hands_all,
+                                       bool is_silent);
 // Counts what Python holds for a connection (a Kind), or for none (0), or holds no more where the number is negative.
 DOOR_EXPORT int gpkvs_door_charge(Door* door, uint64_t connection, int kind, int64_t bytes);
 

@@ -255,9 +255,9 @@ int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_
                      [=] { door->forward.note_login(call, caller, end_ns, idle_ns); });
 }
 
-int gpkvs_door_set_session(Door* door, u64 call, u32 table, u32 protocol, bool hands_all) {
+int gpkvs_door_set_session(Door* door, u64 call, u32 table, u32 protocol, bool hands_all, bool is_silent) {
     return in_thread(door, Forward::thread_of(call),
-                     [=] { door->forward.set_session(call, {table, protocol, hands_all}); });
+                     [=] { door->forward.set_session(call, {table, protocol, hands_all, is_silent}); });
 }
 
 int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {

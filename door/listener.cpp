@@ -43,6 +43,15 @@ std::unique_ptr<Connection> new_connection(Thread& thread, int protocol, std::un
     return std::make_unique<RespConnection>(thread, std::move(transport), std::move(peer));
 }
 
+// RESP has no pings of the server's: the system asks whether a silent client is still there.
+void keep_alive(int file) {
+    const int yes = 1, idle_s = 60, interval_s = 10, probes = 3;
+    setsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    setsockopt(file, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(file, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(file, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
 int open_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 // In the connection's thread.
@@ -125,6 +134,7 @@ void Listener::deal(int file) {
     }
     const int yes = 1;
     setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (protocol_ == DOOR_RESP) keep_alive(file);
     Thread& thread = door_.least_loaded();
     thread.expect_connection();
     try {

@@ -17,6 +17,9 @@ namespace {
 constexpr u64 INPUT_BYTES = 64 << 10;
 constexpr int EVENTS = 256;
 
+// The thread that runs a batch now, of those that have connections.
+thread_local const Thread* running_here = nullptr;
+
 int new_epoll() {
     const int file = epoll_create1(EPOLL_CLOEXEC);
     if (file < 0) throw std::system_error(errno, std::generic_category());
@@ -59,7 +62,10 @@ void Thread::round() {
     handshakes_ = 0;
     for (int i = 0; i < ready; i++) ((Watched*)events[i].data.ptr)->ready(events[i].events);
     serve_waiting();
-    append_submitted();
+    if (append_submitted()) {
+        serve_waiting();
+        append_submitted();
+    }
     remove_closed();
     if (now_ >= next_tick_) tick();
     if (now_ >= expires_at()) expire();
@@ -110,9 +116,38 @@ void Thread::push_waiting(Connection& connection) {
 
 bool Thread::used_more(const Connection* one, const Connection* other) { return one->used_ns_ > other->used_ns_; }
 
-void Thread::append_submitted() {
-    if (submitted_first_) door.queue.append(submitted_first_, submitted_last_);
+// Returns whether requests came back in the meantime.
+bool Thread::append_submitted() {
+    if (!submitted_first_) return false;
+    const bool is_small = is_small_batch();
+    door.queue.append(submitted_first_, submitted_last_);
     submitted_first_ = submitted_last_ = nullptr;
+    running_here = this;
+    if (!is_small || !door.turn.run_here()) door.queue.ring();
+    running_here = nullptr;
+    const bool has_run_here = answered_ != nullptr;
+    for (Request* request = std::exchange(answered_, nullptr); request;) {
+        Request* const next = request->next;
+        give_back(request);
+        request = next;
+    }
+    return has_run_here;
+}
+
+bool Thread::is_small_batch() const {
+    u64 operations = 0, bytes = 0;
+    for (const Request* request = submitted_first_; request; request = request->next) {
+        operations += request->n;
+        bytes += request->payload_bytes();
+        if (operations > Turn::HERE_OPERATIONS_MAX || bytes > Turn::HERE_BYTES_MAX) return false;
+    }
+    return true;
+}
+
+void Thread::post_answered(Request* first, Request* last) {
+    if (running_here != this) return mailbox_.post(first, last);
+    last->next = answered_;
+    answered_ = first;
 }
 
 void Thread::give_back(Request* request) {

@@ -36,7 +36,7 @@ class Thread {
     // Does this after the mail that came before.
     void post(Errand& errand) { mailbox_.post(errand); }
     // Requests come back: a list.
-    void post_answered(Request* first, Request* last) { mailbox_.post(first, last); }
+    void post_answered(Request* first, Request* last);
     // How many it has, or will have soon.
     u64 connections() const { return connections_count_.load(std::memory_order_relaxed); }
     void expect_connection() { connections_count_.fetch_add(1, std::memory_order_relaxed); }
@@ -87,7 +87,8 @@ class Thread {
     void expire();
     u64 expires_at() const { return std::max(next_deadline_, next_expire_); }
     u64 wakes_at() const { return std::min(next_tick_, expires_at()); }
-    void append_submitted();
+    bool append_submitted();
+    bool is_small_batch() const;
     void give_back(Request* request);
     void remove_closed();
 
@@ -109,6 +110,7 @@ class Thread {
     Connection* closed_ = nullptr;
     Request* submitted_first_ = nullptr;
     Request* submitted_last_ = nullptr;
+    Request* answered_ = nullptr;  // of a batch that ran here
     std::thread thread_;
 };
 

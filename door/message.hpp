@@ -53,6 +53,19 @@ class Message {
 
     // Of bytes of malloc only:
 
+    // Makes it longer. False: the connection may not hold that, or there is no memory.
+    bool grow(u64 more) {
+        if (!account_->admit(kind_, more)) return false;
+        u8* const data = (u8*)realloc(data_, size_ + more);
+        if (!data) {
+            account_->give(kind_, more);
+            return false;
+        }
+        data_ = data;
+        size_ += more;
+        return true;
+    }
+
     // The server holds the bytes from now on, not the connection. The caller frees them, and gives them back to the server.
     u8* leave(Account& server) {
         server.change(kind_, (i64)size_);

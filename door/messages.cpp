@@ -12,6 +12,9 @@ namespace {
 // A message that begins with this byte may be a compressed one (`gpkvs.server.wire`).
 constexpr u8 ZLIB = 0x78;
 
+// With more, Python knows whether a time to live is past all time.
+constexpr u64 TTL_MS_MAX = 1000000000000000;
+
 // What keys and values of a table of numbers have.
 constexpr u64 NUMBER_BYTES = 8;
 
@@ -68,6 +71,22 @@ bool take_lengths(std::string_view lengths, u64 common_size, u64 count, const u8
     *column = lengths.empty() ? nullptr : (const u8*)lengths.data();
     *size = (u32)common_size;
     return lengths.empty() || (!common_size && lengths.size() == 4 * count);
+}
+
+// Takes one column or none, and no zeros alone, which mean nothing; returns false if a time to live may be past all time.
+bool take_expiries(std::string_view expiries, std::string_view ttls, Request* request) {
+    if (!expiries.empty() && !ttls.empty()) return false;
+    const std::string_view given = ttls.empty() ? expiries : ttls;
+    if (given.empty()) return true;
+    if (given.size() != 8 * request->n) return false;
+    u64 longest = 0;
+    for (u64 i = 0; i < request->n; i++) {
+        u64 number;
+        memcpy(&number, given.data() + 8 * i, sizeof number);
+        longest = std::max(longest, number);
+    }
+    if (longest) (ttls.empty() ? request->expiries : request->ttls) = (const u8*)given.data();
+    return ttls.empty() || longest <= TTL_MS_MAX;
 }
 
 // Takes the operations of each of several requests; returns false if they do not add up, or one has none, or a GET.
@@ -131,7 +150,10 @@ bool parse_set(const u8* message, u64 size, Said* said, Request* request) {
             case field(7, VARINT): expiry_ms = reader.number; break;
         }
     take_single(op::SET, key, value, request);
-    return is_sound(reader, message, size) && !condition && !ttl_ms && !expiry_ms;
+    said->expiry = expiry_ms + ttl_ms;
+    if (expiry_ms) request->expiries = (const u8*)&said->expiry;
+    if (ttl_ms) request->ttls = (const u8*)&said->expiry;
+    return is_sound(reader, message, size) && !condition && !(expiry_ms && ttl_ms) && ttl_ms <= TTL_MS_MAX;
 }
 
 bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
@@ -174,8 +196,8 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
         }
     take_keys(keys, request);
     take_values(values, request);
-    return is_sound(reader, message, size) && conditions.empty() && expected.empty() && expiries.empty() &&
-           ttls.empty() && take_ops(ops, request) && take_requests(request_ops, request) &&
+    return is_sound(reader, message, size) && conditions.empty() && expected.empty() && take_ops(ops, request) &&
+           take_requests(request_ops, request) && take_expiries(expiries, ttls, request) &&
            take_lengths(key_lengths, key_size, request->n, &request->key_lengths, &request->key_size) &&
            take_lengths(value_lengths, value_size, request->sets, &request->value_lengths, &request->value_size);
 }
@@ -183,6 +205,7 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
 bool keeps_limits(const Said& said, const Request& request, const Table& table) {
     const bool numbers = table.holds_numbers;
     if (said.numbers && !numbers) return false;
+    if (numbers && (request.expiries || request.ttls)) return false;
     return request.n && request.n <= table.request_ops_max &&
            lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, numbers ? NUMBER_BYTES : 1,
                        numbers ? NUMBER_BYTES : table.key_bytes_max) &&

@@ -20,12 +20,14 @@ static u64 write(const MessageWriter& response, u8* to, u64 room) {
 bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const DoorTable* table, DoorParsed* parsed) {
     using Parse = bool (*)(const u8*, u64, Said*, Request*);
     static const Parse PARSES[] = {parse_get, parse_set, parse_delete, parse_batch};
-    Said said;
+    static thread_local Said said;
+    said = {};
     Request request;
     const Table limits = {table->id, table->holds_numbers != 0, table->key_bytes_max, table->value_bytes_max,
                           table->request_ops_max, table->result_bytes_max};
     if (!PARSES[method](message, size, &said, &request) || !keeps_limits(said, request, limits)) return false;
     const auto lengths_of = [](const u8* column, u64 count) { return DoorBytes{column, column ? 4 * count : 0}; };
+    const auto times_of = [&](const u8* column) { return DoorBytes{column, column ? 8 * request.n : 0}; };
     *parsed = {said.id,
                request.n,
                request.gets,
@@ -38,7 +40,9 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
                lengths_of(request.key_lengths, request.n),
                {request.values, request.value_bytes},
                lengths_of(request.value_lengths, request.sets),
-               lengths_of(request.request_ops, request.requests)};
+               lengths_of(request.request_ops, request.requests),
+               times_of(request.expiries),
+               times_of(request.ttls)};
     return true;
 }
 
@@ -101,6 +105,6 @@ bool gpkvs_door_headers(const DoorBytes* blocks, uint64_t n, char* to, uint64_t 
 void gpkvs_door_hurry(Door* door, uint64_t times) {
     Patience& patience = door->patience;
     for (u64* wait : {&patience.preface_ns, &patience.headers_ns, &patience.message_ns, &patience.keepalive_ns,
-                      &patience.keepalive_answer_ns, &patience.drain_ns, &patience.calm_ns})
+                      &patience.keepalive_answer_ns, &patience.drain_ns, &patience.login_ns, &patience.calm_ns})
         *wait /= times;
 }

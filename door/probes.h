@@ -13,10 +13,10 @@ typedef struct DoorBytes {
     uint64_t size;
 } DoorBytes;
 
-// What a message asks for. All of it lies in the message, but for the `ops` of a method that has none there.
+// What a message asks for. All of it lies in the message, or for a method of one operation elsewhere until the next call.
 typedef struct DoorParsed {
     uint64_t id, n, gets, sets, key_size, value_size;
-    DoorBytes table, ops, keys, key_lengths, values, value_lengths, request_ops;
+    DoorBytes table, ops, keys, key_lengths, values, value_lengths, request_ops, expiries, ttls;
 } DoorParsed;
 
 // Returns whether a message is plain for a table.

@@ -31,11 +31,9 @@ class Queue {
         std::lock_guard<std::mutex> guard(mutex_);
         (inbox_last_ ? inbox_last_->next : inbox_first_) = first;
         inbox_last_ = last;
-        is_rung_ = true;
-        rings_.notify_one();
     }
 
-    // The engine's thread has something to see.
+    // The engine's thread has something to see, such as requests that were appended.
     void ring() {
         std::lock_guard<std::mutex> guard(mutex_);
         is_rung_ = true;

@@ -52,6 +52,10 @@ struct Request {
     u64 value_bytes = 0;
     const u8* value_lengths = nullptr;  // u32 for each SET
     u32 value_size = 0;
+    // u64 for each operation, in milliseconds, 0: never: since 1970, or from then on when the engine takes it. One of the two, or
+    // none.
+    const u8* expiries = nullptr;
+    const u8* ttls = nullptr;
     const u8* request_ops = nullptr;  // u32 for each of several requests: its operations; null: it is one
     u64 requests = 1;
     u8* message = nullptr;

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "door.hpp"
 #include "forward.hpp"
 #include "resp_answer.hpp"
 #include "resp_columns.hpp"
+#include "resp_message.hpp"
+#include "strangers.hpp"
 #include "texts.hpp"
 
 namespace door {
@@ -15,37 +18,27 @@ namespace {
 
 constexpr const char* PATH = "/redis";
 
-// As Python gets a command: how many words it has, their lengths, and they themselves.
-u64 message_bytes(const std::vector<Word>& words) {
-    u64 bytes = 4;
-    for (const Word& word : words) bytes += 4 + word.size;
-    return bytes;
-}
-
-void write_message(const std::vector<Word>& words, u8* to) {
-    const auto write_number = [&](u64 number) {
-        const u32 written = (u32)number;
-        memcpy(to, &written, 4);
-        to += 4;
-    };
-    write_number(words.size());
-    for (const Word& word : words) write_number(word.size);
-    for (const Word& word : words) to = std::copy_n(word.data, word.size, to);
-}
-
 }  // namespace
 
-// A command whose answer was not sent. The columns of its request lie behind it.
+// A command, or a transaction, whose answer was not sent. The columns of its request lie behind it.
 struct RespConnection::Pending {
-    Pending(const RespCommand* command, u64 bytes, u32 protocol) : command(command), bytes(bytes), protocol(protocol) {}
+    Pending(u64 bytes, const RespSession& session)
+        : bytes(bytes), protocol(session.protocol), is_silent(session.is_silent) {}
     ~Pending() { request.release_results(); }
 
     u64 held_bytes() const { return bytes + answer_bytes + pythons.size(); }
+    RespAnswer engines(RespStats& stats) const {
+        const bool is_transaction = !parts.empty();
+        return {request, is_transaction ? parts.data() : &part, is_transaction ? parts.size() : 1,
+                is_transaction, protocol, stats};
+    }
 
     Pending* next = nullptr;
-    const RespCommand* const command;  // that the engine executes; null: `answer` or Python says it
-    const u64 bytes;                   // charged as a request, with its columns or its text
+    const u64 bytes;  // charged as a request, with its columns or its text
     const u32 protocol;
+    const bool is_silent;
+    RespPart part = {};           // what the engine executes; no command: `answer` or Python says it
+    std::vector<RespPart> parts;  // of a transaction
     bool is_done = false;
     u64 answer_bytes = 0;  // charged as an answer
     std::string answer;
@@ -55,15 +48,22 @@ struct RespConnection::Pending {
 
 RespConnection::RespConnection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
     : Connection(thread, std::move(transport), std::move(peer)), held_bytes_max_(thread.door.config.stream_bytes_max),
-      parser_(thread.door.config.message_bytes_max) {
+      parser_(thread.door.config.message_bytes_max), begun_ns_(thread.now()) {
     head_.path = PATH;
+    thread.stats.resp.opened.add();
 }
 
 RespConnection::~RespConnection() {
     while (first_) remove_first();
+    drop_queue();
+    thread.stats.resp.closed.add();
 }
 
 bool RespConnection::received(const u8* data, u64 size) {
+    if (!std::exchange(has_begun_, true) && is_tls_hello({(const char*)data, size})) {
+        thread.stats.connections_refused[STATS_TLS].add();
+        return false;
+    }
     if (input_.empty()) {
         const u64 taken = take_commands(data, size);
         input_.assign(data + taken, data + size);
@@ -91,14 +91,24 @@ void RespConnection::take_waiting_commands() {
 
 // Takes whole commands while there are not too many; returns how many bytes these were.
 u64 RespConnection::take_commands(const u8* data, u64 size) {
+    const u64 taken = take_possible_commands(data, size);
+    if (std::exchange(is_joining_, false) && !executing_) give_python();
+    return taken;
+}
+
+u64 RespConnection::take_possible_commands(const u8* data, u64 size) {
     u64 taken = 0;
-    parser_.is_stranger = thread.door.asks_for_logins && !head_.caller && transport->names().empty();
-    while (may_take_commands()) {
+    parser_.is_stranger = is_stranger();
+    while (is_joining_ || may_take_commands()) {
         const RespParser::Found found = parser_.parse(data + taken, size - taken);
+        if (is_joining_ && (found == RespParser::Found::ERROR || found == RespParser::Found::MORE_NEEDED)) return taken;
         if (found == RespParser::Found::MORE_NEEDED) {
             // The whole command must find room before it is received.
             const u64 needed = parser_.bytes_needed();
-            if (needed <= counted_input_ || account.has_room(needed - counted_input_)) return taken;
+            const u64 more = needed > counted_input_ ? needed - counted_input_ : 0;
+            const bool has_room = !more || account.has_room(more);
+            if (has_room) full_since_ns_ = NEVER;
+            if (has_room || may_wait()) return taken;
             end_with("OOM " + memory_text(account, needed));
             return size;
         }
@@ -106,52 +116,149 @@ u64 RespConnection::take_commands(const u8* data, u64 size) {
             end_with("ERR " + parser_.error);
             return size;
         }
+        if (found == RespParser::Found::COMMAND && !execute()) break;
+        full_since_ns_ = NEVER;
         taken += parser_.taken;
-        if (found == RespParser::Found::COMMAND) execute();
     }
     return taken;
 }
 
-// What is not plain is Python's, and all that is wrong with it.
-void RespConnection::execute() {
+// What is not plain is Python's, and all that is wrong with it. False: the command must wait for room.
+bool RespConnection::execute() {
+    if (is_joining_) return join();
     if (is_attack(parser_.words)) {
         is_ending_ = true;
-        return close();
+        close();
+        return true;
     }
     const RespCommand* const command = session_.hands_all ? nullptr : command_of(parser_.words);
     if (!command || !may(*command)) return hand_on();
-    if (!command->op) return answer(answer_without_engine(*command, parser_.words));
-    if (!request(*command)) hand_on();
+    if (is_in_transaction()) return queue_or_execute(*command);
+    if (command->answer == Answer::QUEUE) return queue(*command, "+OK\r\n");
+    if (command->answer == Answer::RESULTS || command->answer == Answer::DISCARDED) return hand_on();
+    if (!command->op) answer(answer_without_engine(*command, parser_.words));
+    else if (!lend([&](const auto& take) { return take(*command, parser_.words); })) return false;
+    if (!handed_) count(*command);
+    return true;
 }
 
-// What the session shows is what Python let it in for.
-bool RespConnection::may(const RespCommand& command) {
-    if (!thread.door.asks_for_logins) return true;
-    const std::shared_ptr<Caller> caller = logins.use(CERTIFICATE, thread.now());
-    return caller && (!command.rights || caller->may(session_.table_id, command.rights));
-}
-
-// Lends the command to the engine. False: it is not plain.
-bool RespConnection::request(const RespCommand& command) {
-    const Table* const table = thread.door.is_open ? thread.tables().find(session_.table_id) : nullptr;
-    if (!table) return false;
-    RespColumns columns(*table);
-    if (!columns.measure(command, parser_.words)) return false;
-    const u64 bytes = sizeof(Pending) + columns.bytes();
-    if (!account.admit(REQUESTS, bytes)) {
-        answer(error_line("OOM " + memory_text(account, bytes)));
+// What the door cannot queue is Python's, with all that is queued.
+bool RespConnection::queue_or_execute(const RespCommand& command) {
+    if (command.answer == Answer::RESULTS) return execute_queue(command);
+    if (command.answer == Answer::DISCARDED) {
+        end_queue(command);
+        answer("+OK\r\n");
         return true;
     }
-    Pending* const pending = append(&command, bytes, columns.bytes());
+    return command.op && is_plain(command) ? queue(command, "+QUEUED\r\n") : hand_on();
+}
+
+// Keeps the command until EXEC.
+bool RespConnection::queue(const RespCommand& command, const char* text) {
+    const u64 bytes = message_bytes(parser_.words), bytes_max = thread.door.config.message_bytes_max;
+    if (queued_bytes_ + bytes > bytes_max) {
+        end_with("ERR a transaction of more than " + grouped(bytes_max) + " bytes (message_bytes_max): split it");
+        return true;
+    }
+    Message message = new_message();
+    if (!message.is_there()) return wait_or_refuse(memory_text(account, bytes));
+    queue_.push_back({&command, std::move(message)});
+    account.charge(REQUESTS, sizeof(Queued));
+    queued_bytes_ += bytes;
+    answer(text);
+    return true;
+}
+
+void RespConnection::drop_queue() {
+    account.give(REQUESTS, queue_.size() * sizeof(Queued));
+    queue_.clear();
+    queued_bytes_ = 0;
+}
+
+// Its commands are done with here, and so is the one that says so.
+void RespConnection::end_queue(const RespCommand& last) {
+    for (const Queued& queued : queue_) count(*queued.command);
+    count(last);
+    drop_queue();
+}
+
+bool RespConnection::execute_queue(const RespCommand& exec) {
+    if (queue_.size() == 1) {
+        end_queue(exec);
+        answer("*0\r\n");
+        return true;
+    }
+    std::vector<Word> words;
+    const bool is_taken = lend([&](const auto& take) {
+        for (u64 at = 1; at < queue_.size(); at++) {
+            read_message(queue_[at].message.data(), words);
+            if (!may(*queue_[at].command) || !take(*queue_[at].command, words)) return false;
+        }
+        return true;
+    });
+    if (is_taken && !handed_) end_queue(exec);
+    return is_taken;
+}
+
+void RespConnection::count(const RespCommand& command) { thread.stats.resp.commands[command.number()].add(); }
+
+Message RespConnection::new_message() {
+    Message message = Message::admitted(account, REQUESTS, message_bytes(parser_.words));
+    if (message.is_there()) write_message(parser_.words, message.data());
+    return message;
+}
+
+bool RespConnection::is_stranger() const {
+    return thread.door.asks_for_logins && !head_.caller && transport->names().empty();
+}
+
+// Null: the engine cannot be asked.
+const Table* RespConnection::table() {
+    return thread.door.is_open ? thread.tables().find(session_.table_id) : nullptr;
+}
+
+bool RespConnection::is_plain(const RespCommand& command) {
+    const Table* const found = table();
+    return found && RespColumns(*found).measure(command, parser_.words);
+}
+
+// Whom Python has let in stays so until Python ends that caller, or lets in another one.
+bool RespConnection::may(const RespCommand& command) {
+    if (!thread.door.asks_for_logins) return true;
+    const Caller* const caller = head_.caller.get();
+    return caller && !caller->is_gone && (!command.rights || caller->may(session_.table_id, command.rights));
+}
+
+// Lends commands to the engine, as one request, or hands them on; `for_each` gives each of them away, until one of them is
+// not taken.
+template <class ForEach>
+bool RespConnection::lend(const ForEach& for_each) {
+    const Table* const found = table();
+    if (!found) return hand_on();
+    RespColumns columns(*found);
+    const bool is_plain = for_each(
+        [&](const RespCommand& command, const std::vector<Word>& words) { return columns.measure(command, words); });
+    if (!is_plain) return hand_on();
+    std::vector<RespPart> parts;
+    if (is_in_transaction()) parts.reserve(queue_.size());
+    const u64 bytes = sizeof(Pending) + columns.bytes() + parts.capacity() * sizeof(RespPart);
+    if (!account.admit(REQUESTS, bytes)) return wait_or_refuse(memory_text(account, bytes));
+    Pending* const pending = new_pending(bytes, columns.bytes());
     pending->request.call = pending;
     columns.place((u8*)(pending + 1), pending->request);
-    columns.write(command, parser_.words);
-    if (submit(&pending->request)) {
-        executing_++;
-    } else {
-        pending->answer = error_line("OOM " + queue_text(thread.door.config.queue_requests_max));
-        pending->is_done = true;
+    pending->parts = std::move(parts);
+    for_each([&](const RespCommand& command, const std::vector<Word>& words) {
+        columns.write(command, words);
+        pending->part = {&command, command.keys(words)};
+        if (is_in_transaction()) pending->parts.push_back(pending->part);
+        return true;
+    });
+    if (!submit(&pending->request)) {
+        destroy(pending);
+        return wait_or_refuse(queue_text(thread.door.config.queue_requests_max));
     }
+    executing_++;
+    append(pending);
     return true;
 }
 
@@ -166,26 +273,45 @@ void RespConnection::answered(Request* request) {
     if (handed_ && !executing_) give_python();
 }
 
-void RespConnection::hand_on() {
+bool RespConnection::hand_on() {
+    Message message = new_message();
     const u64 bytes = message_bytes(parser_.words);
-    Message message = Message::admitted(account, REQUESTS, bytes);
-    if (!message.is_there()) return answer(error_line("OOM " + memory_text(account, bytes)));
-    write_message(parser_.words, message.data());
+    if (!message.is_there()) return wait_or_refuse(memory_text(account, bytes));
     account.charge(REQUESTS, sizeof(Pending));
-    handed_ = append(nullptr, sizeof(Pending), 0);
+    handed_ = new_pending(sizeof(Pending), 0);
+    append(handed_);
     handed_->pythons = std::move(message);
-    if (!executing_) give_python();
+    joined_ = 1;
+    is_joining_ = true;
+    return true;
+}
+
+// Python gets a command together with those before it. False: by itself, later.
+bool RespConnection::join() {
+    const u64 at = handed_->pythons.size(), bytes = message_bytes(parser_.words);
+    if (joined_ == JOINED_MAX || at + bytes > thread.door.config.message_bytes_max) return false;
+    if (parser_.is_stranger) return false;
+    if (!is_answered_shortly(parser_.words) || !handed_->pythons.grow(bytes)) return false;
+    write_message(parser_.words, handed_->pythons.data() + at);
+    joined_++;
+    return true;
 }
 
 void RespConnection::give_python() {
     if (is_closed()) return;
     if (!python_) python_ = thread.door.forward.open(head_, *this);
-    if (python_) {
-        is_asked_ = false;
-        return python_->message(std::move(handed_->pythons));
+    if (!python_) {
+        const std::string text = error_line("OOM " + memory_text(account, handed_->pythons.size()), thread.stats.resp);
+        for (; joined_; joined_--) handed_->answer += text;
+        is_ending_ = is_ending_ || is_in_transaction();
+        return end_handed({});
     }
-    handed_->answer = error_line("OOM " + memory_text(account, handed_->pythons.size()));
-    end_handed({});
+    is_asked_ = false;
+    // The client has the answers to what is queued.
+    answered_ = queue_.size();
+    for (Queued& queued : queue_) python_->message(std::move(queued.message));
+    drop_queue();
+    python_->message(std::move(handed_->pythons));
 }
 
 void RespConnection::ask() {
@@ -194,7 +320,8 @@ void RespConnection::ask() {
 }
 
 void RespConnection::respond(Message&& response) {
-    if (handed_) end_handed(std::move(response));
+    if (answered_) answered_--;
+    else if (handed_) end_handed(std::move(response));
 }
 
 void RespConnection::finish(const Status&) {
@@ -213,7 +340,10 @@ void RespConnection::end_handed(Message&& response) {
 }
 
 bool RespConnection::fill(Output& output) {
-    for (; first_ && first_->is_done && output.size() < Output::LOW_BYTES; remove_first()) write(*first_, output);
+    for (; first_ && first_->is_done && output.size() < Output::LOW_BYTES; remove_first()) {
+        write(*first_, output);
+        is_full_ = false;
+    }
     if (first_ && first_->is_done) {
         leave_results();
     } else if (may_take_commands()) {
@@ -229,9 +359,17 @@ bool RespConnection::fill(Output& output) {
 void RespConnection::leave_results() {
     for (Pending* pending = first_; pending; pending = pending->next) {
         if (!pending->is_done || !pending->request.results) continue;  // the engine may be writing it
-        append_answer(*pending->command, pending->request, pending->protocol, pending->answer);
+        pending->engines(thread.stats.resp).append(pending->answer);
         pending->request.release_results();
     }
+}
+
+// Whoever shows nothing takes a place from others.
+void RespConnection::tick(u64 now_ns) {
+    if (is_stranger() && now_ns > begun_ns_ + thread.door.patience.login_ns) return close();
+    if (!is_full_) return;
+    is_full_ = false;  // others may have left room
+    want_fill();
 }
 
 void RespConnection::drain() {
@@ -244,32 +382,53 @@ void RespConnection::closed() {
     python_ = nullptr;
 }
 
+// There is no room for a command.
+bool RespConnection::wait_or_refuse(const std::string& text) {
+    if (may_wait()) return false;
+    refuse("OOM " + text);
+    return true;
+}
+
+// Not without an end: those who hold what the others wait for may be waiting, too.
+bool RespConnection::may_wait() {
+    full_since_ns_ = std::min(full_since_ns_, thread.now());
+    is_full_ = thread.now() - full_since_ns_ < thread.door.patience.message_ns;
+    return is_full_;
+}
+
+// A transaction without one of its commands must not be executed.
+void RespConnection::refuse(const std::string& text) {
+    if (is_in_transaction()) end_with(text);
+    else answer(error_line(text, thread.stats.resp));
+}
+
 void RespConnection::end_with(const std::string& text) {
-    answer(error_line(text));
+    answer(error_line(text, thread.stats.resp));
     is_ending_ = true;
 }
 
 void RespConnection::answer(std::string text) {
     const u64 bytes = sizeof(Pending) + text.size();
     account.charge(REQUESTS, bytes);
-    Pending* const pending = append(nullptr, bytes, 0);
+    Pending* const pending = new_pending(bytes, 0);
     pending->answer = std::move(text);
     pending->is_done = true;
+    append(pending);
 }
 
 // `bytes` are charged already: its own, and those of the columns behind it or of a text.
-RespConnection::Pending* RespConnection::append(const RespCommand* command, u64 bytes, u64 bytes_behind) {
+RespConnection::Pending* RespConnection::new_pending(u64 bytes, u64 bytes_behind) {
     void* const memory = malloc(sizeof(Pending) + bytes_behind);
-    if (!memory) {
-        account.give(REQUESTS, bytes);
-        throw std::bad_alloc();
-    }
-    Pending* const pending = new (memory) Pending(command, bytes, session_.protocol);
+    if (memory) return new (memory) Pending(bytes, session_);
+    account.give(REQUESTS, bytes);
+    throw std::bad_alloc();
+}
+
+void RespConnection::append(Pending* pending) {
     (first_ ? last_->next : first_) = pending;
     last_ = pending;
     pending_++;
-    held_bytes_ += bytes;
-    return pending;
+    held_bytes_ += pending->bytes;
 }
 
 void RespConnection::remove_first() {
@@ -277,6 +436,10 @@ void RespConnection::remove_first() {
     first_ = pending->next;
     pending_--;
     held_bytes_ -= pending->held_bytes();
+    destroy(pending);
+}
+
+void RespConnection::destroy(Pending* pending) {
     account.give(REQUESTS, pending->bytes);
     account.give(ANSWERS, pending->answer_bytes);
     pending->~Pending();
@@ -291,9 +454,15 @@ void RespConnection::count_input() {
 }
 
 void RespConnection::write(const Pending& pending, Output& output) {
-    if (!pending.answer.empty()) output.append(pending.answer.data(), pending.answer.size());
-    else if (pending.command) append_answer(*pending.command, pending.request, pending.protocol, output);
-    else output.append(pending.pythons.data(), pending.pythons.size());
+    std::string unsent;
+    if (pending.pythons.size()) {
+        output.append(pending.pythons.data(), pending.pythons.size());
+    } else if (!pending.answer.empty()) {
+        if (!pending.is_silent) output.append(pending.answer.data(), pending.answer.size());
+    } else if (pending.part.command) {
+        if (!pending.is_silent) pending.engines(thread.stats.resp).append(output);
+        else if (pending.request.outcome != DONE) pending.engines(thread.stats.resp).append(unsent);  // that counts it
+    }
 }
 
 }  // namespace door

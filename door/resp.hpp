@@ -1,7 +1,10 @@
 // A connection that speaks RESP, as clients of Redis do. Answers come in the order of the commands.
 //
 // The door executes plain commands by itself; Python gets all others, as messages of one call. Such a command waits until the
-// engine is done with those before it, and no other one is taken until Python has answered and asks for the next one.
+// engine is done with those before it, and no other one is taken until Python has answered and asks for the next one. Those
+// that came with it and have short answers go along, and their answers come at once, so an answer's size stays bounded.
+//
+// The commands of a transaction are kept until EXEC, and are one request then. If Python is needed, it gets all of them.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,13 +12,14 @@
 
 #include "call.hpp"
 #include "connection.hpp"
-#include "resp_command.hpp"
+#include "resp_answer.hpp"
 #include "resp_parser.hpp"
 #include "resp_session.hpp"
 
 namespace door {
 
 class Forwarded;
+struct Table;
 
 class RespConnection final : public Connection, public Responder {
   public:
@@ -25,7 +29,7 @@ class RespConnection final : public Connection, public Responder {
     bool received(const u8* data, u64 size) override;
     void answered(Request* request) override;
     bool fill(Output& output) override;
-    void tick(u64) override {}
+    void tick(u64 now_ns) override;
     void drain() override;
     void closed() override;
     bool wants_input() const override { return may_take_commands() && !is_half_closed_; }
@@ -41,44 +45,81 @@ class RespConnection final : public Connection, public Responder {
   private:
     struct Pending;
 
+    // A command between MULTI and EXEC; MULTI itself is the first.
+    struct Queued {
+        const RespCommand* command;
+        Message message;
+    };
+
     void take_waiting_commands();
     u64 take_commands(const u8* data, u64 size);
-    void execute();
+    u64 take_possible_commands(const u8* data, u64 size);
+    bool execute();
+    bool is_stranger() const;
     bool may(const RespCommand& command);
-    bool request(const RespCommand& command);
-    void hand_on();
+    bool queue_or_execute(const RespCommand& command);
+    bool queue(const RespCommand& command, const char* text);
+    bool execute_queue(const RespCommand& exec);
+    void end_queue(const RespCommand& last);
+    void drop_queue();
+    void count(const RespCommand& command);
+    Message new_message();
+    const Table* table();
+    bool is_plain(const RespCommand& command);
+    template <class ForEach>
+    bool lend(const ForEach& for_each);
+    bool hand_on();
+    bool join();
     void give_python();
     void end_handed(Message&& response);
     void answer(std::string text);
+    bool wait_or_refuse(const std::string& text);
+    bool may_wait();
+    void refuse(const std::string& text);
     void end_with(const std::string& text);
-    Pending* append(const RespCommand* command, u64 bytes, u64 bytes_behind);
+    Pending* new_pending(u64 bytes, u64 bytes_behind);
+    void append(Pending* pending);
     void remove_first();
+    void destroy(Pending* pending);
     void leave_results();
     void count_input();
+    bool is_in_transaction() const { return !queue_.empty(); }
     bool has_enough() const { return pending_ >= PENDING_MAX || held_bytes_ >= held_bytes_max_; }
     bool is_python_busy() const { return handed_ || (python_ && !is_asked_); }
-    bool may_take_commands() const { return !has_enough() && !is_python_busy() && !is_ending_; }
-    static void write(const Pending& pending, Output& output);
+    bool may_take_commands() const { return !has_enough() && !is_python_busy() && !is_full_ && !is_ending_; }
+    void write(const Pending& pending, Output& output);
 
     // Commands that wait for their answers, whatever these are.
     static constexpr u64 PENDING_MAX = 1024;
+    // Commands that Python gets at once.
+    static constexpr u64 JOINED_MAX = 64;
 
     const u64 held_bytes_max_;
     RespParser parser_;
     std::vector<u8> input_;  // of a command that is not complete, or of commands that are not begun
     u64 counted_input_ = 0;
-    bool is_half_closed_ = false;  // the client sends no more
+    const u64 begun_ns_;
+    // There is no room for the next command: nothing is read until there is, or that takes too long.
+    bool is_full_ = false;
+    u64 full_since_ns_ = NEVER;
+    bool has_begun_ = false;       // the client has sent something
+    bool is_half_closed_ = false;  // it sends no more
     bool is_ending_ = false;       // no more commands are taken
 
     Pending* first_ = nullptr;  // a list, in the order of the commands
     Pending* last_ = nullptr;
     u64 pending_ = 0, held_bytes_ = 0;
     u64 executing_ = 0;  // that the engine has
+    std::vector<Queued> queue_;  // a transaction
+    u64 queued_bytes_ = 0;
 
     // Python's side.
     CallHead head_;
     Forwarded* python_ = nullptr;  // the call; null: there is none yet, or it has ended
-    Pending* handed_ = nullptr;    // the command that Python has to answer: the last one
+    Pending* handed_ = nullptr;    // the command, or some, that Python has to answer: the last one
+    u64 joined_ = 0;               // how many these are
+    bool is_joining_ = false;      // more may come
+    u64 answered_ = 0;             // messages before it that the client has answers to
     bool is_asked_ = false;        // Python takes one more
     RespSession session_;
 };

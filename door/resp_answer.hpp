@@ -6,17 +6,33 @@
 #include "output.hpp"
 #include "request.hpp"
 #include "resp_command.hpp"
+#include "stats.hpp"
 
 namespace door {
 
-// One line, whatever is in the text.
-std::string error_line(std::string text);
+// One line, whatever is in the text; it is counted.
+std::string error_line(std::string text, RespStats& stats);
 
 // To a command that needs no engine.
 std::string answer_without_engine(const RespCommand& command, const std::vector<Word>& words);
 
-// To a command whose request is back, in a RESP of this number.
-void append_answer(const RespCommand& command, const Request& request, u32 protocol, Output& to);
-void append_answer(const RespCommand& command, const Request& request, u32 protocol, std::string& to);
+// The next of a request's operations: those of one command.
+struct RespPart {
+    const RespCommand* command;
+    u64 n;
+};
+
+// To a request that is back: one command, or a transaction.
+struct RespAnswer {
+    const Request& request;
+    const RespPart* parts;
+    u64 count;
+    bool is_transaction;
+    u32 protocol;  // 2 or 3: RESP2 or RESP3
+    RespStats& stats;
+
+    void append(Output& to) const;
+    void append(std::string& to) const;
+};
 
 }  // namespace door

@@ -9,11 +9,11 @@ namespace door {
 
 namespace {
 
-void write_length(const Word& word, u8*& to) {
+template <class Number>
+void write_number(Number number, u8*& to) {
     if (!to) return;
-    const u32 size = (u32)word.size;
-    memcpy(to, &size, 4);
-    to += 4;
+    memcpy(to, &number, sizeof number);
+    to += sizeof number;
 }
 
 void write_bytes(const Word& word, u8*& to) { to = std::copy_n(word.data, word.size, to); }
@@ -21,17 +21,18 @@ void write_bytes(const Word& word, u8*& to) { to = std::copy_n(word.data, word.s
 }  // namespace
 
 bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& words) {
-    const u64 keys = command.keys(words.size()), step = command.has_values() ? 2 : 1;
+    const u64 keys = command.keys(words), to_value = command.value_distance();
     n_ += keys;
     gets_ += command.op == op::GET ? keys : 0;
-    sets_ += command.has_values() ? keys : 0;
+    sets_ += to_value ? keys : 0;
     if (table_.holds_numbers || n_ > table_.request_ops_max) return false;
-    for (u64 at = 1; at < words.size(); at += step) {
+    expire_ |= keys && command.ttl_ms(words).value_or(0);
+    for (u64 key = 0, at = 1; key < keys; key++, at += to_value + 1) {
         if (!words[at].size || words[at].size > table_.key_bytes_max) return false;
         key_bytes_ += words[at].size;
-        if (step == 1) continue;
-        if (words[at + 1].size > table_.value_bytes_max) return false;
-        value_bytes_ += words[at + 1].size;
+        if (!to_value) continue;
+        if (words[at + to_value].size > table_.value_bytes_max) return false;
+        value_bytes_ += words[at + to_value].size;
     }
     return true;
 }
@@ -43,6 +44,10 @@ void RespColumns::place(u8* memory, Request& request) {
     request.sets = sets_;
     request.key_bytes = key_bytes_;
     request.value_bytes = value_bytes_;
+    if (expire_) {
+        request.ttls = ttls_ = memory;
+        memory += 8 * n_;
+    }
     // One key, or one value, has no column of lengths: then those of a whole batch may need none.
     if (n_ > 1) request.key_lengths = key_lengths_ = memory;
     else request.key_size = (u32)key_bytes_;
@@ -56,13 +61,16 @@ void RespColumns::place(u8* memory, Request& request) {
 }
 
 void RespColumns::write(const RespCommand& command, const std::vector<Word>& words) {
-    ops_ = std::fill_n(ops_, command.keys(words.size()), command.op);
-    for (u64 at = 1; at < words.size(); at++) {
-        write_length(words[at], key_lengths_);
+    const u64 keys = command.keys(words), to_value = command.value_distance();
+    const u64 ttl_ms = expire_ ? command.ttl_ms(words).value_or(0) : 0;
+    ops_ = std::fill_n(ops_, keys, command.op);
+    for (u64 key = 0, at = 1; key < keys; key++, at += to_value + 1) {
+        write_number(ttl_ms, ttls_);
+        write_number((u32)words[at].size, key_lengths_);
         write_bytes(words[at], keys_);
-        if (!command.has_values()) continue;
-        write_length(words[++at], value_lengths_);
-        write_bytes(words[at], values_);
+        if (!to_value) continue;
+        write_number((u32)words[at + to_value].size, value_lengths_);
+        write_bytes(words[at + to_value], values_);
     }
 }
 

@@ -1,5 +1,6 @@
 // The commands of Redis that the door executes by itself.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "resp_parser.hpp"
@@ -7,7 +8,7 @@
 
 namespace door {
 
-enum class Answer { PONG, ECHO, VALUE, VALUES, OK, COUNT };
+enum class Answer { PONG, ECHO, VALUE, VALUES, OK, COUNT, QUEUE, RESULTS, DISCARDED };
 
 struct RespCommand {
     const char* name;
@@ -15,12 +16,18 @@ struct RespCommand {
     Answer answer;
     u64 words_min, words_max;
     u8 rights;  // which the caller must have on the table
+    // The word between key and value says how long the key lives, in so many milliseconds; 0: there is no such word.
+    u64 ttl_unit_ms;
 
-    // Behind each key there is a value.
-    bool has_values() const;
-    u64 keys(u64 words) const { return op ? (words - 1) / (has_values() ? 2 : 1) : 0; }
-    // Whether it may have so many words. Options are Python's.
-    bool takes(u64 words) const;
+    // So far behind each key there is a value.
+    u64 value_distance() const;
+    u64 keys(const std::vector<Word>& words) const;
+    // How long the keys of these words live; 0: for ever. Nothing: Python executes it, or says what is wrong.
+    std::optional<u64> ttl_ms(const std::vector<Word>& words) const;
+    // Whether these are words of its own. Most options are Python's.
+    bool takes(const std::vector<Word>& words) const;
+    // Which of them it is, counted from 0.
+    u64 number() const;
 };
 
 // Whether these are of a browser that somebody made speak HTTP to this port: the rest of them would be commands, too.
@@ -28,5 +35,8 @@ bool is_attack(const std::vector<Word>& words);
 
 // Null if Python executes what these words say.
 const RespCommand* command_of(const std::vector<Word>& words);
+
+// Whether Python executes what these words say, and the answer is short.
+bool is_answered_shortly(const std::vector<Word>& words);
 
 }  // namespace door

@@ -19,6 +19,13 @@ void add(DoorMethodStats& sums, const MethodStats& own) {
     add(sums.ns, own.ns);
 }
 
+void add(DoorRespStats& sums, const RespStats& own) {
+    for (u64 command = 0; command < RESP_COMMANDS; command++) sums.commands[command] += own.commands[command].value();
+    for (u64 kind = 0; kind < STATS_RESP_ERRORS; kind++) sums.errors[kind] += own.errors[kind].value();
+    sums.opened += own.opened.value();
+    sums.closed += own.closed.value();
+}
+
 }  // namespace
 
 }  // namespace door
@@ -32,6 +39,7 @@ void gpkvs_door_stats(Door* door, DoorStats* stats) {
         for (u64 why = 0; why < STATS_REFUSALS; why++) stats->refused[why] += thread->stats.refused[why].value();
         for (u64 why = 0; why < STATS_CONNECTIONS; why++)
             stats->connections_refused[why] += thread->stats.connections_refused[why].value();
+        add(stats->resp, thread->stats.resp);
     }
     const EngineStats& engine = door->engine_stats;
     stats->cancelled = engine.cancelled.value();

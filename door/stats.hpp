@@ -75,9 +75,23 @@ enum StatsConnection {
     STATS_FILES_FULL,
     STATS_CONNECTION_MEMORY_FULL,
     STATS_HTTP1,
-    STATS_TLS,  // where none is spoken
+    STATS_TLS,    // where none is spoken
+    STATS_PLAIN,  // where TLS is spoken
     STATS_HANDSHAKE,
     STATS_CONNECTIONS
+};
+
+// Those of resp_command.cpp.
+constexpr u64 RESP_COMMANDS = 15;
+
+// The first word of an error that the door answers with.
+enum StatsRespError { STATS_ERR, STATS_OOM, STATS_EXECABORT, STATS_RESP_ERRORS };
+
+// Of RESP.
+struct RespStats {
+    Counter commands[RESP_COMMANDS];
+    Counter errors[STATS_RESP_ERRORS];
+    Counter opened, closed;  // connections
 };
 
 // Of one thread of connections.
@@ -85,6 +99,7 @@ struct ThreadStats {
     MethodStats methods[STATS_METHODS];
     Counter refused[STATS_REFUSALS];
     Counter connections_refused[STATS_CONNECTIONS];
+    RespStats resp;
 };
 
 }  // namespace door

@@ -1,4 +1,4 @@
-// Clients of the gRPC port that speak something else, as their first bytes show.
+// Clients that speak something else than their port, as their first bytes show.
 #pragma once
 #include <string_view>
 

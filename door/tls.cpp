@@ -25,6 +25,9 @@ const u64 INPUT_DROPPED_MAX = 64 << 10;
 // A real chain takes 2 to 8 KiB. Whatever a client shows is kept as long as its connection.
 const long CLIENT_CHAIN_BYTES_MAX = 32 << 10;
 
+// All that a client of TLS sends begins with it.
+const u8 HANDSHAKE_RECORD = 0x16;
+
 const unsigned char H2[] = {'h', '2'};
 
 struct Free {
@@ -195,20 +198,25 @@ long TlsTransport::read(u8* to, u64 size) {
     ERR_clear_error();
     size_t done;
     has_more_ = false;
-    if (!SSL_read_ex(ssl_, to, size, &done)) return outcome(0);
+    if (!SSL_read_ex(ssl_, to, size, &done)) {
+        // The client has said that it sends no more: it may still be answered.
+        const bool is_end = SSL_get_error(ssl_, 0) == SSL_ERROR_ZERO_RETURN;
+        return is_end ? -1 : outcome(0);
+    }
     has_more_ = SSL_has_pending(ssl_) == 1;
     return (long)done;
 }
 
 long TlsTransport::write(const u8* from, u64 size) {
     if (state_ != READY && !shake_hands()) return state_ == OVER ? -1 : 0;
+    wants_write_ = false;
     ERR_clear_error();
     size_t done;
     return SSL_write_ex(ssl_, from, size, &done) ? (long)done : outcome(0);
 }
 
 bool TlsTransport::shake_hands() try {
-    if (state_ == OVER) return false;
+    if (state_ == OVER || !look_at_first_byte()) return false;
     wants_write_ = false;
     ERR_clear_error();
     const int result = SSL_do_handshake(ssl_);
@@ -222,6 +230,19 @@ bool TlsTransport::shake_hands() try {
 } catch (const std::bad_alloc&) {
     state_ = OVER;
     return false;
+}
+
+// A client in plain is closed at once. OpenSSL would wait for more bytes of it, and answer them with an alert.
+bool TlsTransport::look_at_first_byte() {
+    u8 first;
+    if (has_begun_ || recv(file(), &first, 1, MSG_PEEK) <= 0) return true;  // OpenSSL sees the same, and what it means
+    has_begun_ = true;
+    is_plain_ = first != HANDSHAKE_RECORD;
+    if (is_plain_) {
+        state_ = OVER;
+        drop_input();
+    }
+    return !is_plain_;
 }
 
 // Bytes that nobody has read when a socket is closed would keep the client from reading why.

@@ -43,18 +43,21 @@ class TlsTransport : public Transport {
     bool is_ready() const override { return state_ == READY; }
     const std::vector<std::string>& names() const override { return names_; }
     u64 held_bytes() const override;
+    bool is_plain() const override { return is_plain_; }
     bool is_late(u64 now_ns) const override { return state_ == SHAKING && now_ns > late_ns_; }
 
   private:
     enum State { SHAKING, READY, OVER };
 
     bool shake_hands();
+    bool look_at_first_byte();
     void drop_input();
     long outcome(int result);
 
     SSL* const ssl_;
     const u64 late_ns_;
     State state_ = SHAKING;
+    bool has_begun_ = false, is_plain_ = false;
     bool has_more_ = false, wants_write_ = false;
     std::vector<std::string> names_;
 };

@@ -32,6 +32,8 @@ class Transport {
     virtual const std::vector<std::string>& names() const = 0;
     // Memory that it takes now beside the socket; the connection is charged for it.
     virtual u64 held_bytes() const { return 0; }
+    // Whether its client has begun without the handshake that is asked for.
+    virtual bool is_plain() const { return false; }
     // Whether its handshake takes too long; the connection is closed then.
     virtual bool is_late(u64) const { return false; }
 

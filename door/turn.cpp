@@ -24,9 +24,12 @@ Turn::Turn(Door& door)
     : door_(door), queue_(door.queue), gates_(door.gates), tables_(door.tables) {}
 
 int Turn::run(u64 timeout_ns) {
-    u64 until = later(now_ns(), timeout_ns);
+    std::unique_lock<std::mutex> lock(mutex_);
+    timeout_ns_ = timeout_ns;
+    idle_at_ns_ = later(now_ns(), timeout_ns);
     bool has_run = false;
     while (!first_) {
+        if (std::exchange(is_due_, false)) return TURN_DUE;
         queue_.take_in();
         if (is_stopped_) {
             abandon();
@@ -42,15 +45,39 @@ int Turn::run(u64 timeout_ns) {
             const int ran = run_batch();
             if (ran == ENGINE_LEFT && hand_on_several()) continue;
             if (ran != ENGINE_DONE) return ran == ENGINE_LEFT ? TURN_LEFT : TURN_DUE;
-            until = later(now_ns(), timeout_ns);
+            idle_at_ns_ = later(now_ns(), timeout_ns);
         } else if (queue_.is_empty() && !gates_.waiting()) {
-            if (now_ns() >= until) return TURN_IDLE;
-            queue_.wait(until);
+            if (now_ns() >= idle_at_ns_) return TURN_IDLE;
+            sleep(lock, idle_at_ns_);
         } else {
-            queue_.wait(NEVER);
+            sleep(lock, NEVER);
         }
     }
     return TURN_LEFT;  // still
+}
+
+void Turn::sleep(std::unique_lock<std::mutex>& lock, u64 until_ns) {
+    is_asleep_ = true;
+    lock.unlock();
+    queue_.wait(until_ns);
+    lock.lock();
+    is_asleep_ = false;
+}
+
+bool Turn::run_here() {
+    if (!is_asleep_) return false;
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock || !is_asleep_ || is_interrupted_ || is_stopped_ || !engine_ || !engine_->never_waits) return false;
+    if (first_ || is_due_) return false;
+    queue_.take_in();
+    if (queue_.operations() > HERE_OPERATIONS_MAX || !may_start()) return false;
+    form();
+    if (!first_) return queue_.is_empty();
+    const int ran = run_batch();
+    if (ran == ENGINE_LEFT) hand_on_several();
+    is_due_ = ran == ENGINE_DUE;
+    idle_at_ns_ = later(now_ns(), timeout_ns_);
+    return ran == ENGINE_DONE && queue_.is_empty();
 }
 
 void Turn::set_engine(const Engine* engine) {
@@ -154,7 +181,7 @@ bool Turn::count_working() {
 }
 
 bool Turn::join_columns() try {
-    columns_.join(first_, requests_, VALUE_BYTES_MAX);
+    columns_.join(first_, requests_, VALUE_BYTES_MAX, latest_ms_);
     return true;
 } catch (const std::bad_alloc&) {
     return false;

@@ -1,5 +1,5 @@
 // The turns of the engine's thread: it makes batches of the requests that wait, and runs them one after the other
-// (server/batcher.py). While one runs, the next one's requests gather.
+// (server/batcher.py). While one runs, the next one's requests gather. A small batch may run in the thread that brought it.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -17,18 +17,28 @@ namespace door {
 
 class Turn {
   public:
+    // So much is a small batch.
+    static constexpr u64 HERE_OPERATIONS_MAX = 32, HERE_BYTES_MAX = 64 << 10;
+
     explicit Turn(Door& door);
 
     // The engine's thread.
 
     int run(u64 timeout_ns);
     void set_engine(const Engine* engine);
+    void set_clock(u64* latest_ms) { latest_ms_ = latest_ms; }
     const EngineBatch* left() const { return &columns_.batch(); }
     void left_refused(u64 request, const std::shared_ptr<const Refusal>& refusal);
     void left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate);
     void left_failed(const std::shared_ptr<const Refusal>& refusal);
     // Gives back all that waits: nobody is there any more for whom to execute it.
     void abandon();
+
+    // A thread of connections.
+
+    // Runs a small batch of what waits in this thread, if the engine's thread sleeps meanwhile: waking that one would take
+    // longer. False: the engine's thread must look.
+    bool run_here();
 
     // Any thread.
 
@@ -38,6 +48,7 @@ class Turn {
     void stop();
 
   private:
+    void sleep(std::unique_lock<std::mutex>& lock, u64 until_ns);
     bool may_start();
     void form();
     Verdict judge(Request* request, u64 now);
@@ -63,6 +74,15 @@ class Turn {
     Gates& gates_;
     Reader<Tables> tables_;
     const Engine* engine_ = nullptr;
+    u64 own_latest_ms_ = 0;
+    u64* latest_ms_ = &own_latest_ms_;
+
+    // Whoever runs a batch has it; all below is theirs. The engine's thread gives it away only while it sleeps.
+    std::mutex mutex_;
+    std::atomic<bool> is_asleep_{false};
+    bool is_due_ = false;  // Python has work to do
+    u64 timeout_ns_ = 0, idle_at_ns_ = 0;
+
     std::atomic<bool> is_interrupted_{false}, is_stopped_{false};
     Published<Refusal> waiting_refusal_;
     Reader<Refusal> refusal_{waiting_refusal_};  // null: none

@@ -262,7 +262,7 @@ class ServerConfig:
     tls_cert: Annotated[
         Path | None,
         Setting(
-            "The server's certificate and those that lead to its CA, PEM: gRPC and metrics speak TLS 1.3.",
+            "The server's certificate and those that lead to its CA, PEM: all ports speak TLS 1.3.",
             SECURITY,
             metavar="FILE",
         ),

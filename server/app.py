@@ -158,9 +158,10 @@ class _Server:
             stack.callback(self._flush_thread.shutdown)
             stack.push_async_callback(self._logins.stop)  # when no call logs in any more
             address = await self._start_grpc(gate)
-            resp_address = await self._start_resp(gate, self._resp_listen) if self._resp_listen else None
             stack.push_async_callback(self._door.stop, 0.0)
-            self._logins.begin(address.port, self._door.receives.end_gone)
+            resp_address = await self._start_resp(gate, self._resp_listen) if self._resp_listen else None
+            ports = [one.port for one in (address, resp_address) if one]
+            self._logins.begin(ports, self._door.receives.end_gone)
             if self._users_file:
                 stack.callback(self._users_file.close)
                 self._users_file.begin(self._logins.change)
@@ -218,7 +219,8 @@ class _Server:
         """Open the port of the Redis protocol."""
         if not isinstance(self._door, NativeDoor):
             raise InvalidArgumentError("only the native door speaks the Redis protocol: leave out --door", field="resp")
-        return await self._door.listen_resp(address, RedisService(gate, self._door.memory, self._logins))
+        service = RedisService(gate, self._door.memory, self._logins, self._door.redis_stats)
+        return await self._door.listen_resp(address, service)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in self._health_names:

@@ -19,8 +19,6 @@ def require_protection(config: ServerConfig, listen: Address, metrics: Address, 
     InvalidArgumentError
         If it does not, and the settings do not allow that.
     """
-    if resp and config.tls_cert:
-        raise InvalidArgumentError("the Redis protocol does not speak TLS yet: leave out one of the two", field="resp")
     for option, address in (("listen", listen), ("metrics", metrics), *((("resp", resp),) if resp else ())):
         missing = _missing(config, address)
         if missing and not config.insecure_listen:

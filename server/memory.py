@@ -187,6 +187,10 @@ class Account:
             self._response_bytes += _SENT_COPIES * size
             self.connection.change("answers", _SENT_COPIES * size)
 
+    def forget_responses(self) -> None:
+        """Count the call's responses no longer: the call goes on, and nobody needs them any more."""
+        self.change_responses(-self._response_bytes // _SENT_COPIES)
+
     def close(self, _context: object = None) -> None:
         """Count the call and its responses no longer: it has ended."""
         if not self._is_closed:

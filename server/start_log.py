@@ -153,7 +153,7 @@ def log_addresses(addresses: Addresses, *, door: DoorName, tls: bool) -> None:
     how = " with TLS" if tls else ""
     _log.info("gRPC%s on %s, door %s", how, listen, door, extra=_listening("gRPC", listen, tls=tls) | {"door": door})
     if resp:
-        _log.info("Redis protocol on %s", resp, extra=_listening("Redis protocol", resp, tls=False))
+        _log.info("Redis protocol%s on %s", how, resp, extra=_listening("Redis protocol", resp, tls=tls))
     _log.info("metrics%s on %s", how, metrics, extra=_listening("metrics", metrics, tls=tls))
 
 

@@ -29,7 +29,8 @@ from gpkvs.bench.door.measured_doors import Target, doors_of, serve_door
 from gpkvs.bench.door.options import DoorOptions, Part
 from gpkvs.bench.peers.contender import BenchError, Progress, require_promise
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
-from gpkvs.bench.peers.redis_peer import Redis, require_redis
+from gpkvs.bench.peers.redis_peer import Redis
+from gpkvs.bench.peers.resp_port import require_redis
 from gpkvs.bench.report.comparison import Comparison, rates_over
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run

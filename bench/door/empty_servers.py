@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpkvs.bench.door.bodies import ANSWERS
+from gpkvs.bench.peers.compiled import compile_program
 from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.server.empty_server import empty_server
 
@@ -32,7 +32,7 @@ def build_empty_servers(folder: Path, missing: Callable[[str], None]) -> dict[st
     found: dict[str, Start] = {}
     for name, (source, libraries, package) in _SOURCES.items():
         try:
-            found[name] = partial(_program, _compile(_HERE / source, folder, libraries, package))
+            found[name] = partial(_program, compile_program(_HERE / source, folder, libraries, package))
         except BenchError as error:
             missing(f"{name}: {error}")
     found[GRPC_AIO] = partial(_in_python, "grpc.aio", "grpcio")
@@ -41,19 +41,6 @@ def build_empty_servers(folder: Path, missing: Callable[[str], None]) -> dict[st
     else:
         missing(f"{PYGRPC}: pip install pygrpc-native")
     return found
-
-
-def _compile(source: Path, folder: Path, libraries: tuple[str, ...], package: str) -> Path:
-    program = folder / source.stem
-    compiler = shutil.which("g++")
-    if compiler is None:
-        raise BenchError("there is no C++ compiler: apt-get install g++")
-    command = [compiler, "-O2", "-std=c++17", "-o", str(program), str(source), *libraries]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
-        raise BenchError(f"{source.name} does not compile: {first.strip()}; apt-get install {package}?")
-    return program
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 import gpkvs
 from gpkvs.batch import U8, Batch, Op
 from gpkvs.bench.peers.contender import BenchError, Progress, Promise, require_promise
-from gpkvs.bench.peers.redis_peer import Redis, require_redis
+from gpkvs.bench.peers.redis_peer import Redis
+from gpkvs.bench.peers.resp_port import require_redis
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.tables import Rows
 from gpkvs.config import MIB

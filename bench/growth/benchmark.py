@@ -20,7 +20,8 @@ from gpkvs.bench.growth.timeline import Timeline
 from gpkvs.bench.peers.contender import BenchError, Progress, Promise, require_promise
 from gpkvs.bench.peers.embedded_gpkvs import TABLE, EmbeddedGpkvs, index_bytes
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
-from gpkvs.bench.peers.redis_peer import Redis, require_redis
+from gpkvs.bench.peers.redis_peer import Redis
+from gpkvs.bench.peers.resp_port import require_redis
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run, latencies_ms, ratios

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,30 @@ from gpkvs.bench.report.plot import draw
 from gpkvs.bench.report.tables import tables_of
 from gpkvs.bench.report.timeline_plot import draw_timelines
 
-_KINDS = ("engine", "server", "operations", "growth", "scan", "security", "wear", "door")
+# The other files are results of commands that have documents of their own.
+KINDS = ("engine", "server", "operations", "growth", "scan", "security", "wear", "door", "redis")
+_USUAL_KINDS = KINDS[:-1]
 BEGIN, END = "<!-- gpkvs bench report: begin -->", "<!-- gpkvs bench report: end -->"
 
 
-def write_report(results: Path, document: Path) -> list[Path]:
-    """Put tables of all results into a document, between its two marks, and plots beside it; return what was written.
+def write_report(results: Path, document: Path, kinds: Sequence[str] = ()) -> list[Path]:
+    """Put tables of results into a document, between its two marks, and plots beside it; return what was written.
+
+    Parameters
+    ----------
+    results
+        The folder of the results.
+    document
+        A Markdown file.
+    kinds
+        Benchmarks whose results are written; none: all but ``redis``.
 
     Raises
     ------
     BenchError
         If there are no results, a result cannot be read, or the document lacks one of the marks.
     """
-    # The other files are results of other commands, which have documents of their own.
-    found = [_read(file) for kind in _KINDS for file in sorted(results.glob(f"{kind}*.json"))]
+    found = [_read(file) for kind in kinds or _USUAL_KINDS for file in sorted(results.glob(f"{kind}*.json"))]
     if not found:
         raise BenchError(f"there are no results in {results}: gpkvs bench engine --json FILE makes one")
     text = document.read_text() if document.exists() else ""
@@ -34,7 +45,7 @@ def write_report(results: Path, document: Path) -> list[Path]:
         raise BenchError(f"{document} needs the lines {BEGIN} and {END}: the text between them is replaced")
     sections, written = [], [document]
     for result in found:
-        plot = document.with_name(f"{document.stem}-{result['benchmark']}-{result['promise']}.svg")
+        plot = document.with_name(f"{document.stem}-{Path(result['file']).stem}.svg")
         if result["measurements"]:
             plot.write_text(draw(result))
             written.append(plot)

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, Literal, get_args
 
 from gpkvs.bench.peers.contender import Progress, require_promise
-from gpkvs.bench.peers.redis_peer import require_redis
+from gpkvs.bench.peers.resp_port import require_redis
 from gpkvs.bench.report.comparison import Comparison, aimed
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import ratios

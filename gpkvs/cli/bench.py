@@ -28,7 +28,10 @@ from gpkvs.bench.growth.benchmark import GROWTH_PEERS, GrowthOptions, run_growth
 from gpkvs.bench.operations.benchmark import OperationsOptions, run_operations
 from gpkvs.bench.peers.contender import Promise
 from gpkvs.bench.peers.embedded_stores import PeerName
-from gpkvs.bench.report.report import write_report
+from gpkvs.bench.redis.benchmark import run_redis
+from gpkvs.bench.redis.options import PARTS as REDIS_PARTS
+from gpkvs.bench.redis.options import RedisOptions
+from gpkvs.bench.report.report import KINDS, write_report
 from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows, tables_of
 from gpkvs.bench.scan.benchmark import SCAN_PEERS, ScanOptions, run_scan
@@ -559,6 +562,52 @@ def door_command(
     _print(tables_of(result, profile=False), result, json_file)
 
 
+@app.command("redis")
+@exits({0: "measured", 1: "redis is missing, or a server does not answer as it should"})
+def redis_command(
+    directory: Annotated[Path, typer.Option(help=_DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
+    promise: Annotated[Promise, typer.Option(help=_PROMISE)] = RedisOptions.promise,
+    records: Annotated[int, typer.Option(help="Records that each server holds.", min=1)] = RedisOptions.records,
+    runs: Annotated[
+        int, typer.Option(help="Rounds of each measurement; their median counts.", min=1)
+    ] = RedisOptions.runs,
+    seconds: Annotated[float, typer.Option(help="Seconds of a run, about.", min=0.01)] = RedisOptions.seconds,
+    connections: Annotated[int, typer.Option(help="Connections of clients.", min=1)] = RedisOptions.connections,
+    load_processes: Annotated[
+        int,
+        typer.Option(help="Processes of redis-benchmark; with one, that may be the limit of both servers.", min=1),
+    ] = RedisOptions.load_processes,
+    io_threads: Annotated[
+        int, typer.Option(help="Threads in which redis reads and writes.", min=1, max=128)
+    ] = RedisOptions.io_threads,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Part to run: {', '.join(REDIS_PARTS)}; by default all. May be repeated."),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_JSON, dir_okay=False)] = None,
+) -> None:
+    """Load `gpkvs serve --resp` as users of Redis do, beside a real redis-server that keeps the same promise.
+
+    Parts: single (redis-benchmark, one command at a time on each connection), pipelined (-P 64), transactions (MULTI of
+    eight SETs, by a client of its own that g++ compiles), memory (of 16-byte keys with values of 100 bytes; gpkvs with
+    its store's files, redis without its append-only file). redis writes its append-only file before it answers, and
+    syncs it for the promise msync. Install it with apt-get install redis-server. With the defaults it takes three
+    minutes and 3 GiB of the file system.
+
+    Example: gpkvs bench redis --json bench/results/redis-process.json
+    """
+    options = RedisOptions(directory, promise, records, runs, seconds, connections, load_processes, io_threads)
+    parts = _chosen("part", part, REDIS_PARTS)
+    with (
+        failures_exit(1),
+        ended_by_signals(),
+        _shown() as show,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        result = runner.run(run_redis(options, parts, show))
+    _print(tables_of(result, profile=False), result, json_file)
+
+
 @app.command("gpu")
 @exits({0: "measured", 1: "something is missing"})
 def gpu_command(
@@ -626,13 +675,19 @@ def report_command(
         Path,
         typer.Option(help="A Markdown file with two marks. The tables go between them, the plots beside the file."),
     ] = Path("docs/performance.md"),
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Benchmark whose results are written: {', '.join(KINDS)}; by default all but redis. May be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Write results that were kept into a document, as tables and plots.
 
     Example: gpkvs bench report --results bench/results --document docs/performance.md
     """
     with failures_exit(1):
-        for file in write_report(results, document):
+        for file in write_report(results, document, _chosen("benchmark", benchmark, KINDS) if benchmark else ()):
             typer.echo(file)
 
 

@@ -21,6 +21,7 @@ from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, connect
 from gpkvs.cli.exit_status import IN_USE, exits
 from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.redis_source import FromRedis, RedisCredentials, RedisDatabase, RedisSource, Skip, redis_server
 from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
 from gpkvs.cli.typed_keys import is_u64
 from gpkvs.client import (
@@ -43,6 +44,8 @@ from gpkvs.export.writer import ExportWriter
 from gpkvs.info import package_version
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.text import counted, no_such
+
+EXIT_LEFT_OUT = 1
 
 _TOLD_SECONDS = 10.0  # between two lines about progress, where there is no terminal
 # The server may be restarted meanwhile: until the timeout it is asked again and again.
@@ -162,19 +165,32 @@ def _scan_into(writer: ExportWriter, source: Client | gpkvs.Store, header: Heade
         raise
 
 
-@exits({0: "imported", EXIT_FAILED: "failed; it says how many records are stored", 143: "SIGTERM"})
+@exits(
+    {
+        0: "imported",
+        EXIT_LEFT_OUT: "imported, without the keys of Redis that gpkvs cannot hold (see --skip)",
+        EXIT_FAILED: "failed; it says how many records are stored",
+        143: "SIGTERM",
+    }
+)
 @takes_access
 def import_command(
     access: Access,
-    file: Annotated[Path, typer.Argument(help="An export of gpkvs, or a Parquet file.", metavar="FILE")],
+    file: Annotated[
+        Path | None, typer.Argument(help="An export of gpkvs, or a Parquet file.", metavar="FILE", show_default=False)
+    ] = None,
+    from_redis: FromRedis = None,
+    redis_database: RedisDatabase = 0,
+    redis_credentials: RedisCredentials = None,
+    skip: Skip = False,
     target: Target = ServerConfig.listen,
     table: Annotated[
-        str, typer.Option(help="The table; without --create it must be there.", show_default="that of the file")
+        str, typer.Option(help="The table; without --create it must be there.", show_default="that of the source")
     ] = "",
     create: Annotated[
         bool,
         typer.Option(
-            "--create", help="Make the table if it is missing, of the layout of the file.", show_default=False
+            "--create", help="Make the table if it is missing, of the layout of the source.", show_default=False
         ),
     ] = False,
     if_absent: Annotated[
@@ -184,38 +200,55 @@ def import_command(
     timeout: Patience = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Store the records of a file in a table: keys that are there get the values of the file.
+    """Store the records of a file, or of a Redis, in a table: keys that are there get the values of the source.
 
     FILE is read and checked to its end before anything is stored: one that was cut or is damaged is refused. After an
     interruption the same command stores all of it again, which does no harm. A Parquet file needs the columns `key` and
     `value`, of whole numbers, and a table of the layout u64.
 
+    From a Redis or Valkey come the strings of one database, with their expiries; docs/redis.md says more. It needs
+    `pip install 'gpkvs[redis]'`.
+
     Example: gpkvs import users.msgpack --table users
     """
     began = time.monotonic()
+    origin = file or from_redis
+    if (file is None) == (from_redis is None):
+        raise typer.BadParameter("give one of them: a file, or a Redis", param_hint="FILE, --from-redis")
     with (
         failures_exit(EXIT_FAILED),
         ended_by_signals(kill_children=False),
         Client(target, timeout=timeout, **access.as_arguments()) as client,
     ):
-        source = ParquetSource(file) if is_parquet(file) else ExportSource(file)
+        source: ExportSource | ParquetSource | RedisSource
+        if file is not None:
+            source = ParquetSource(file) if is_parquet(file) else ExportSource(file)
+        elif from_redis is not None:
+            server = redis_server(from_redis, redis_database, redis_credentials, access)
+            source = RedisSource(server, client, timeout)
         name = table or source.table
         if create:
             layout = client.create_table(name, layout=source.layout, exist_ok=True).layout
         else:
             layout = _layout(target, name, access, timeout)
         if layout != source.layout:
-            raise ExportError(f"{file}: its records are of the layout {source.layout}, table {name!r} has {layout}")
+            raise ExportError(f"{origin}: its records are of the layout {source.layout}, table {name!r} has {layout}")
         with _shown("importing", "record", source.records) as show:
             imported = source.store(_storing(client, name, timeout, show), if_absent=if_absent, batch_ops=batch)
+    left_out = source.left_out if isinstance(source, RedisSource) else None
     if as_json:
-        print_json({"table": name, "stored": imported.stored, "there_already": imported.there_already})
-        return
-    there = f", {imported.there_already:,} were there already" if if_absent else ""
-    typer.echo(
-        f"{file}: {counted(imported.stored, 'record')} stored in table {name}{there}, in "
-        f"{time.monotonic() - began:.1f} s"
-    )
+        stored = {"table": name, "stored": imported.stored, "there_already": imported.there_already}
+        print_json(stored if left_out is None else {**stored, "left_out": left_out.counts})
+    else:
+        there = f", {imported.there_already:,} were there already" if if_absent else ""
+        typer.echo(
+            f"{origin}: {counted(imported.stored, 'record')} stored in table {name}{there}, in "
+            f"{time.monotonic() - began:.1f} s"
+        )
+    if left_out:
+        typer.echo(f"gpkvs: left out what gpkvs cannot hold: {left_out}", err=True)
+        if not skip:
+            raise typer.Exit(EXIT_LEFT_OUT)
 
 
 class ExportSource:

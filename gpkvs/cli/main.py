@@ -55,7 +55,7 @@ class Gpkvs(LazyGroup):
         ),
         "import": (
             "gpkvs.cli.export:import_command",
-            "Store the records of a file in a table: keys that are there get the values of the file.",
+            "Store the records of a file, or of a Redis, in a table: keys that are there get the values of the source.",
         ),
         "info": (
             "gpkvs.cli.info:info_command",

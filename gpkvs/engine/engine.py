@@ -162,8 +162,10 @@ class Engine:
         if planned.result.rejected:
             planned = self._make_fit(batch, planned)
         if not planned.write_set:
+            self._backend.delivered()
             return planned.result, self._read_gate(planned.result)
         gate = self.committer.commit(planned.write_set)
+        self._backend.delivered()
         if self.expiry.is_used and (batch.expiries is not None or batch.looks_first):
             self.expiry.committed(planned.write_set)
         self.growth.after(planned.write_set)
@@ -276,7 +278,7 @@ class Engine:
     def _plan_at(self, batch: Batch, now: int) -> Planned:
         """Plan a batch as of a time; raises `ExpiredKeysError` if it meets keys that look expired."""
         if batch.looks_first or (batch.expiries is not None and self._resolver.refuses_expiries(batch)):
-            return self._resolver.plan(batch, self.next_sequence, now, self._plan_plain)
+            return self._resolver.plan(batch, self.next_sequence, now, self._plan_resolved)
         return self._plan_plain(batch, now)
 
     def _remove(self, deletes: Batch) -> None:
@@ -298,6 +300,12 @@ class Engine:
             return self._plan_by_phases(batch, now)
         except NoRoomError as lacking:
             return self._plan_with_room(batch, now, lacking)
+
+    def _plan_resolved(self, batch: Batch, *, is_located: bool) -> Planned:
+        """Plan what became of a batch that looks first; its results are looked at before the commit."""
+        planned = self._plan_plain(batch, is_located=is_located)
+        self._backend.delivered()
+        return planned
 
     def _plan_with_room(self, batch: Batch, now: int, lacking: NoRoomError) -> Planned:
         """Plan a batch again, in a heap that has grown or was compacted for it."""

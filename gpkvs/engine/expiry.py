@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -234,6 +234,10 @@ class Expiry:
                 ranges=len(ranges.earliest),
                 earliest=ranges.earliest,
             )
+
+    def earliest(self) -> Iterator[tuple[int, U64]]:
+        """Yield the tables whose keys may expire, each with when a key of its ranges expires first, until a step."""
+        return ((number, ranges.earliest) for number, ranges in self._ranges.items() if number in self._tables)
 
     def remove_of(self, batch: Batch, now: int) -> int:
         """Remove the keys of a batch that have expired; return how many.

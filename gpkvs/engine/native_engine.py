@@ -29,8 +29,8 @@ from gpkvs.media.layout import NO_GROWTH
 from gpkvs.native import library, native_step
 
 # `EngineTable` in kernels/native_engine.hpp has so many words; these change while a table is there.
-_TABLE_WORDS: Final = 11
-_LOOKS_AT, _GAINED = 9, 10
+_TABLE_WORDS: Final = 13
+_LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(9, 13)
 # While a table grows, it is looked at again after so many new keys: as many as a block has, less in a small table.
 _LOOKS_SHARE: Final = 64
 
@@ -60,6 +60,7 @@ class _Calls(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait")),
         ("operations_max", ctypes.c_uint64),
+        ("never_waits", ctypes.c_bool),
     ]
 
 
@@ -125,6 +126,7 @@ class NativeEngine:
         engine = ctypes.addressof(self._words)
         calls = (library.gpkvs_engine_run, library.gpkvs_engine_durable, library.gpkvs_engine_wait)
         self._calls = _Calls(engine, *(ctypes.cast(call, ctypes.c_void_p) for call in calls))
+        self._calls.never_waits = files.undo_log is not None and not files.heap.is_paged
         self.address = ctypes.addressof(self._calls)
         self._generation, self._growth = -1, NO_GROWTH  # when the tables were described
         self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
@@ -138,6 +140,7 @@ class NativeEngine:
         limits = self._before_turn()
         may_run = self._committer.begin_turn() is not None and not failpoint.armed_among(failpoint.PLANNING)
         self._describe_tables()
+        self._describe_expiries()
         planner, expiry = self._planner, self._expiry
         self._calls.operations_max = planner.ops_max
         self._words[self._of_turn] = [
@@ -183,6 +186,12 @@ class NativeEngine:
             self._describe(self._tables[number])
         self._generation, self._growth = generation, growth
 
+    def _describe_expiries(self) -> None:
+        """Say when keys expire: in a table of which that is not said, native code gives no expiry."""
+        self._rows[:, _RANGES:] = 0
+        for number, earliest in self._expiry.earliest():
+            self._rows[self._row_of[number], _RANGES:] = len(earliest), address_of(earliest)
+
     def _describe(self, table: Table) -> None:
         index, entry = table.index, table.entry
         region = index.region
@@ -201,5 +210,7 @@ class NativeEngine:
             marks,
             table.records_address,
             looks_at,
+            0,
+            0,
             0,
         ]

@@ -192,8 +192,8 @@ class Scanner:
         """
         index = table.index
         first = _number_of(index, begin)
-        mean = max(1, table.records // max(1, index.live_blocks))
-        blocks = min(-(-keys_max // mean), _BLOCKS_MAX, index.live_blocks - first)
+        expected = -(-keys_max * index.live_blocks // max(1, table.records))  # blocks with so many keys
+        blocks = min(expected, _BLOCKS_MAX, index.live_blocks - first)
         in_block = index.layout.block_slots
         key0, key1 = index.hash_keys
         fingerprint0, slot, word = (self._host.scratch(blocks * in_block, np.uint64) for _ in range(3))

@@ -9,7 +9,8 @@ extern "C" {
 #endif
 
 // Whole requests on one table, in arrival order; GET, SET, DELETE and EXISTS only. Lengths have a step: 1, or 0 where one
-// number stands for all. Values are of the SETs. Columns may be unaligned but for the lengths.
+// number stands for all. Values are of the SETs. Expiries are of the operations; what they say of others than SETs counts for
+// nothing. Columns of bytes may be unaligned.
 typedef struct EngineBatch {
     uint64_t n;  // operations
     const uint8_t* ops;
@@ -19,6 +20,7 @@ typedef struct EngineBatch {
     const uint8_t* values;
     const uint32_t* value_lengths;
     uint64_t value_length_step;
+    const uint64_t* expiries;  // milliseconds since 1970, 0: never; null: no key expires by these SETs
     const uint32_t* request_ops;  // operations of each request
     uint64_t requests;
     const uint32_t* message_requests;  // requests of each message
@@ -53,6 +55,7 @@ typedef struct Engine {
     uint64_t (*durable)(void* self);             // the newest durable gate, from any thread; gates rise, 0 is always durable
     void (*wait)(void* self, uint64_t gate);     // returns when it is durable; from a thread of the door's own
     uint64_t operations_max;  // a batch with more is left; it changes between turns
+    bool never_waits;         // `run` waits for no disk: any thread may run a small batch
 } Engine;
 
 #ifdef __cplusplus

@@ -5,13 +5,14 @@
 #include <algorithm>
 
 #include "commit.hpp"
+#include "counted_time.hpp"
 #include "engine_batch.h"
 #include "native_planner.hpp"
 
-// A table, as it is for a turn.
+// A table, as it is for a turn. `earliest`: when a key of each of its `ranges` expires first; null: none may expire yet.
 #define ENGINE_TABLE_FIELDS(F)                                                              \
     F(u64, id) F(u64, generation) F(u64, entry_bytes) F(void*, index) F(u64, index_file) GEOMETRY_ARGS(F) \
-    F(u64*, marks) F(u64*, records) F(u64, looks_at) F(u64, gained)
+    F(u64*, marks) F(u64*, records) F(u64, looks_at) F(u64, gained) F(u64, ranges) F(u64*, earliest)
 
 struct EngineTable {
     ENGINE_TABLE_FIELDS(GPKVS_FIELD)
@@ -29,18 +30,6 @@ struct EngineTable {
 struct NativeEngine {
     NATIVE_ENGINE_FIELDS(GPKVS_FIELD)
 };
-
-// The time that counts, in milliseconds since 1970: it never goes back, whatever a clock says.
-static u64 take_time(u64* latest_ms, u64 now_ms) {
-    atomic_max(latest_ms, now_ms);
-    return __atomic_load_n(latest_ms, __ATOMIC_RELAXED);
-}
-
-static u64 wall_clock_ms() {
-    timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (u64)now.tv_sec * 1000 + (u64)now.tv_nsec / 1000000;
-}
 
 static EngineTable* find_table(const NativeEngine& e, u64 id) {
     EngineTable* end = e.tables + e.table_count;
@@ -65,7 +54,7 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.index = (decltype(a.index))table.index;
     a.blocks = table.blocks;
     a.unmoved = table.unmoved;
-    a.expiries = nullptr;
+    a.expiries = (const u64*)batch.expiries;
     a.is_located = 0;
 }
 
@@ -147,13 +136,23 @@ static u64 commit_planned(NativeEngine& e, Planner& a, EngineTable& table) {
     return c.gate;
 }
 
+// Takes note of the expiries of a batch that is committed (`Expiry.committed`).
+template <class Planner>
+static void note_expiries(const Planner& a, const EngineTable& table) {
+    if constexpr (has_records<typename Planner::Slot>) {
+        const note_expiries_args taken = {a.contents, a.writes->slots, a.heap, a.heap_bytes, table.ranges, table.earliest};
+        a.pool->run(&gpkvs_kernel_note_expiries, &taken, 1, 1);
+    }
+}
+
 template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
+    if (batch.expiries && !table.earliest) return ENGINE_LEFT;  // the root must say first that keys may expire
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
     give_batch(a, batch, table);
     a.first_sequence = e.committer->next_sequence(*e.commit);
-    a.now = e.clock_ms ? take_time(e.clock_ms, wall_clock_ms()) : 0;
+    a.now = e.clock_ms ? take_time((uint64_t*)e.clock_ms, wall_clock_ms()) : 0;
     plan_run<Planner>(&a, 0, 1);
     if (batch.requests > 1 && a.planned[PLANNED_RESULT_BYTES] > batch.value_bytes_max) {
         batch = cut_to_values(a, batch);
@@ -175,6 +174,7 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     gate = writes ? commit_planned(e, a, table) : read_gate(e, a, table);
     if (gate == NO_GATE) return ENGINE_LEFT;
     e.meter[METER_TRANSACTIONS]++;
+    if (batch.expiries) note_expiries(a, table);
     if (!writes) return e.meter[METER_LAST] < e.ends_at_ns ? ENGINE_DONE : ENGINE_DUE;
     const bool is_due = e.meter[METER_LAST] >= e.ends_at_ns || e.heap_units >= e.heap_units_max ||
                         e.heap_state[HEAP_TAIL_SEGMENT] != segment ||
@@ -215,7 +215,7 @@ void gpkvs_engine_wait(void* self, uint64_t gate) {
     e.failpoint->hit("before_reply");
 }
 
-u64 gpkvs_take_time(u64* latest_ms, u64 now_ms) { return take_time(latest_ms, now_ms); }
+uint64_t gpkvs_take_time(uint64_t* latest_ms, uint64_t now_ms) { return take_time(latest_ms, now_ms); }
 
 }  // extern "C"
 

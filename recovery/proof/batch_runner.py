@@ -70,9 +70,9 @@ class BatchRunner:
 
 
 def _is_plain(batch: Batch) -> bool:
-    """Whether a door forms such batches: GET, SET, DELETE and EXISTS on one table, which expect and give nothing."""
+    """Whether a door forms such batches: GET, SET, DELETE and EXISTS on one table, which expect nothing."""
     tables = batch.request_tables
-    return not batch.looks_first and batch.expiries is None and bool((tables == tables[0]).all())
+    return not batch.looks_first and bool((tables == tables[0]).all())
 
 
 def _result_of(batch: Batch, answer: Answer) -> BatchResult:

@@ -1,4 +1,4 @@
-"""The connections to a port of this process, by their other end. gRPC has no way to close one of them."""
+"""The connections to ports of this process, by their other end. gRPC has no way to close one of them."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def plain_address(host: str) -> str:
     return str(mapped or address)
 
 
-def open_ends(port: int) -> set[End]:
-    """Return the other ends of all connections to a port."""
-    return {end for _, end in _connections(port)}
+def open_ends(ports: Collection[int]) -> set[End]:
+    """Return the other ends of all connections to some ports."""
+    return {end for _, end in _connections(ports)}
 
 
-def shut_down(port: int, ends: Collection[End]) -> None:
-    """Close connections to a port; what was given to the system before is still sent."""
-    for connection, end in _connections(port):
+def shut_down(ports: Collection[int], ends: Collection[End]) -> None:
+    """Close connections to some ports; what was given to the system before is still sent."""
+    for connection, end in _connections(ports):
         if end in ends:
             with suppress(OSError):  # it has ended meanwhile
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _connections(port: int) -> Iterator[tuple[socket.socket, End]]:
+def _connections(ports: Collection[int]) -> Iterator[tuple[socket.socket, End]]:
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - as paths ten thousand take longer than all the rest
         with suppress(OSError), _socket(int(name)) as found:  # it listens, or has ended
-            if found.family in _FAMILIES and found.getsockname()[1] == port:
+            if found.family in _FAMILIES and found.getsockname()[1] in ports:
                 host, other_port = found.getpeername()[:2]
                 yield found, End(plain_address(host), other_port)
 

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
@@ -80,17 +80,17 @@ class Logins:
         self._end_calls: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, port: int, end_calls: Callable[[], None]) -> None:
+    def begin(self, ports: Collection[int], end_calls: Callable[[], None]) -> None:
         """Look from now on for tokens that end.
 
         Parameters
         ----------
-        port
-            Where gRPC listens.
+        ports
+            Where gRPC and the Redis protocol are spoken.
         end_calls
             Ends calls that wait for a message and whose caller is gone.
         """
-        self._sessions.begin(port)
+        self._sessions.begin(ports)
         self._end_calls = end_calls
         if not self.is_open:
             self._look()

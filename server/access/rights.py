@@ -70,6 +70,30 @@ def require_write(caller: Caller, table: str) -> None:
         _refuse(caller, "write", table)
 
 
+def require_any(caller: Caller, table: str) -> None:
+    """Refuse a caller who may neither read nor write a table.
+
+    Raises
+    ------
+    RightsError, LoginError
+    """
+    caller.require()
+    if not (caller.rights.may_read(table) or caller.rights.may_write(table)):
+        _refuse(caller, "read or write", table)
+
+
+def require_write_everywhere(caller: Caller) -> None:
+    """Refuse a caller who may not write all tables.
+
+    Raises
+    ------
+    RightsError, LoginError
+    """
+    caller.require()
+    if not caller.rights.write.everywhere:
+        _refuse(caller, "write all tables of", None)
+
+
 def require_batch(caller: Caller, message: kv_pb2.BatchRequest) -> None:
     """Refuse a caller who may not do all operations of a message.
 

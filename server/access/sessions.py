@@ -32,7 +32,7 @@ class Sessions:
     def __init__(self, is_busy: Callable[[str], bool], close: Callable[[Collection[str]], None] | None = None) -> None:
         self._is_busy = is_busy
         self._close_all = close or self._shut_down
-        self._port = 0
+        self._ports: Collection[int] = ()
         self._callers: dict[str, set[Caller]] = {}
         self._shared: set[str] = set()
         self._peers_max = _PEERS_MIN
@@ -43,9 +43,9 @@ class Sessions:
         """Return how many connections are known."""
         return len(self._callers)
 
-    def begin(self, port: int) -> None:
-        """Take the connections for those to this port."""
-        self._port = port
+    def begin(self, ports: Collection[int]) -> None:
+        """Take the connections for those to these ports."""
+        self._ports = ports
 
     def is_new(self, peer: str, caller: Caller) -> bool:
         """Note that a caller uses a connection; return whether this is the first time."""
@@ -80,7 +80,7 @@ class Sessions:
         """Forget connections that have ended."""
         peers = list(self._callers)
         try:
-            ends = await asyncio.to_thread(open_ends, self._port)
+            ends = await asyncio.to_thread(open_ends, self._ports)
         except OSError:  # the process has as many open files as it may: at the next new connection
             return
         for peer in peers:
@@ -104,7 +104,7 @@ class Sessions:
                 self._forget(peer)
 
     def _shut_down(self, peers: Collection[str]) -> None:
-        shut_down(self._port, {end_of(peer) for peer in peers})
+        shut_down(self._ports, {end_of(peer) for peer in peers})
 
     def _unused(self) -> list[str]:
         """Return the connections that no user uses who is still there."""

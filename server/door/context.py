@@ -58,7 +58,7 @@ class Wire(Protocol):
     def finish(self, call: int, code: int, text: str, trailers: Metadata) -> None:
         """End a call."""
 
-    def set_session(self, call: int, table_id: int | None, protocol: int, *, hands_all: bool) -> None:
+    def set_session(self, call: int, table_id: int | None, protocol: int, *, hands_all: bool, is_silent: bool) -> None:
         """Say how the door may answer for a connection of RESP."""
 
 
@@ -204,9 +204,9 @@ class Context:
         """Send the only response; nobody waits until it has left."""
         self._wire.respond(self._opened.id, self.serialize(message))
 
-    def set_session(self, table_id: int | None, protocol: int, hands_all: bool) -> None:
+    def set_session(self, table_id: int | None, protocol: int, hands_all: bool, is_silent: bool) -> None:
         """Say how the door may answer for the connection."""
-        self._wire.set_session(self._opened.id, table_id, protocol, hands_all=hands_all)
+        self._wire.set_session(self._opened.id, table_id, protocol, hands_all=hands_all, is_silent=is_silent)
 
     def with_metadata(self, metadata: Metadata) -> Context:
         """Return a context of the same call that shows this."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Batch, BatchResult, Op, constant, is_constant
 
-_U8, _U32 = np.dtype(np.uint8), np.dtype(np.uint32)
+_U8, _U32, _U64 = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.uint64)
 _PyBUF_READ = 0x100
 
 _memory_at: Callable[[int, int, int], memoryview] = ctypes.PYFUNCTYPE(
@@ -31,6 +31,7 @@ class EngineBatch(ctypes.Structure):
         ("values", ctypes.c_void_p),
         ("value_lengths", ctypes.c_void_p),
         ("value_length_step", ctypes.c_uint64),
+        ("expiries", ctypes.c_void_p),
         ("request_ops", ctypes.c_void_p),
         ("requests", ctypes.c_uint64),
         ("message_requests", ctypes.c_void_p),
@@ -54,6 +55,7 @@ def batch_of(left: EngineBatch) -> Batch:
         value_lengths=value_lengths,
         request_ops=_column(left.request_ops, left.requests, _U32),
         request_tables=np.full(left.requests, left.table_id, np.uint32),
+        expiries=_column(left.expiries, left.n, _U64) if left.expiries else None,
     )
 
 

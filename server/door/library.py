@@ -132,19 +132,31 @@ class MethodStats(ctypes.Structure):
     _fields_ = [("started", c_uint64), ("handled", c_uint64 * 17), ("ns", Histogram)]
 
 
+class RespStats(ctypes.Structure):
+    """``struct DoorRespStats``."""
+
+    _fields_ = [
+        ("commands", c_uint64 * 15),
+        ("errors", c_uint64 * 3),
+        ("opened", c_uint64),
+        ("closed", c_uint64),
+    ]
+
+
 class Stats(ctypes.Structure):
     """``struct DoorStats``: what the door has counted since its start."""
 
     _fields_ = [
         ("methods", MethodStats * 5),
         ("refused", c_uint64 * 4),
-        ("connections_refused", c_uint64 * 6),
+        ("connections_refused", c_uint64 * 7),
         ("cancelled", c_uint64),
         ("expired", c_uint64),
         ("operations", c_uint64 * 3 * 5),
         ("batch_operations", Histogram),
         ("batch_requests", Histogram),
         ("batch_ns", Histogram),
+        ("resp", RespStats),
     ]
 
 
@@ -186,6 +198,7 @@ _QUICK: _Functions = {
     "stats": (None, [ctypes.POINTER(Stats)]),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
+    "set_clock": (None, [c_void_p]),
     "interrupt": (None, []),
     "left": (ctypes.POINTER(EngineBatch), []),
     "left_refused": (None, [c_uint64, _REFUSAL]),
@@ -197,7 +210,7 @@ _QUICK: _Functions = {
     "ask": (c_int, [c_uint64]),
     "respond": (c_int, [c_uint64, c_char_p, c_uint64]),
     "finish": (c_int, [c_uint64, c_int, c_char_p, c_char_p]),
-    "set_session": (c_int, [c_uint64, c_uint32, c_uint32, c_bool]),
+    "set_session": (c_int, [c_uint64, c_uint32, c_uint32, c_bool, c_bool]),
     "charge": (c_int, [c_uint64, c_int, c_int64]),
     "ask_for_logins": (None, []),
     "set_rights": (c_int, [c_uint64, ctypes.POINTER(c_uint32), c_char_p, c_uint64]),
@@ -380,6 +393,10 @@ class Library:
         """Have turns run batches by the native engine at an address (`gpkvs.engine.native_engine`)."""
         self._call["set_engine"](self._door, address)
 
+    def set_clock(self, address: int) -> None:
+        """Have times to live count from the time that is kept at an address (`gpkvs.engine.expiry`)."""
+        self._call["set_clock"](self._door, address)
+
     def interrupt(self) -> None:
         """End the turn soon, or the next one at once."""
         self._call["interrupt"](self._door)
@@ -435,7 +452,9 @@ class Library:
         lines = "".join(f"{name}: {value}\n" for name, value in trailers)
         _require(self._call["finish"](self._door, call, code, _encoded(text), _encoded(lines)))
 
-    def set_session(self, call: int, table: int | None, protocol: int, *, hands_all: bool) -> None:
+    def set_session(
+        self, call: int, table: int | None, protocol: int, *, hands_all: bool, is_silent: bool = False
+    ) -> None:
         """Say how a connection that speaks RESP goes on; before the answer.
 
         Parameters
@@ -448,9 +467,11 @@ class Library:
             2 or 3: RESP2 or RESP3.
         hands_all
             Python takes all commands.
+        is_silent
+            The door answers nothing; what Python answers is sent.
         """
         found = _NO_TABLE if table is None else table
-        _require(self._call["set_session"](self._door, call, found, protocol, hands_all))
+        _require(self._call["set_session"](self._door, call, found, protocol, hands_all, is_silent))
 
     def charge(self, connection: int, kind: Kind, size: int) -> None:
         """Count what Python holds for a connection; less, if the size is negative."""

@@ -27,11 +27,12 @@ from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.door.refused_connections import RefusedConnections
-from gpkvs.server.door.stats import DoorStats, refused_connections
+from gpkvs.server.door.stats import DoorStats, redis_counts, refused_connections
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
 from gpkvs.server.redis.service import Service as RedisService
+from gpkvs.server.redis.stats import Stats as RedisStats
 from gpkvs.server.resident import FreeMemory
 from gpkvs.server.status import status_of, status_text
 from gpkvs.server.tls import Material, Tls
@@ -81,6 +82,8 @@ class NativeDoor:
         self._metrics = metrics
         self._stats = DoorStats(self._library.stats)
         metrics.registry.register(self._stats)
+        self.redis_stats = RedisStats(lambda: redis_counts(self._library.stats()))
+        metrics.registry.register(self.redis_stats)
         self._refused_connections = RefusedConnections(
             lambda: refused_connections(self._library.stats()), bounds.connections_max
         )
@@ -214,7 +217,8 @@ class NativeDoor:
             self._tls.give(lambda _: None)
         self._refused_connections.close()
         self._loop.remove_reader(self._library.events_file())
-        self._metrics.registry.unregister(self._stats)
+        for collector in (self._stats, self.redis_stats):
+            self._metrics.registry.unregister(collector)
         self.engine_thread.shutdown()
         if self._look_at:
             self._look_at.cancel()

@@ -22,6 +22,7 @@ _REASONS = {
     "memory_full": (logging.WARNING, "clients take all the memory that they may (--memory-max)"),
     "http1": (logging.DEBUG, "HTTP/1 at the port of gRPC; metrics are at the port of --metrics"),
     "tls": (logging.DEBUG, "TLS at a port without it (--tls-cert, --tls-key)"),
+    "plain": (logging.DEBUG, "no TLS at a port of it: clients need its options, as redis-cli --tls"),
     "handshake": (logging.DEBUG, "the handshake of TLS failed, or took too long"),
 }
 

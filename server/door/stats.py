@@ -12,10 +12,16 @@ from prometheus_client.registry import Collector
 from gpkvs.batch import Op, Status
 from gpkvs.server.door.library import Histogram, Stats
 from gpkvs.server.exporter import OPERATIONS, SECONDS
+from gpkvs.server.redis.stats import DoorCounts
 
 _METHODS = {"Get": "unary", "Set": "unary", "Delete": "unary", "Batch": "unary", "Pipeline": "bidi_stream"}
 _REFUSALS = ("memory_full", "queue_full", "unsupported", "slow")
-_CONNECTION_REFUSALS = ("connections_full", "files_full", "memory_full", "http1", "tls", "handshake")
+_CONNECTION_REFUSALS = ("connections_full", "files_full", "memory_full", "http1", "tls", "plain", "handshake")
+_REDIS_COMMANDS = (
+    *("get", "set", "setex", "psetex", "mget", "mset", "del", "unlink", "exists", "touch"),
+    *("ping", "echo", "multi", "exec", "discard"),
+)
+_REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 _PLAIN_OPS = (Op.GET, Op.SET, Op.DELETE, Op.EXISTS)
@@ -74,6 +80,13 @@ class DoorStats(Collector):
 def refused_connections(stats: Stats) -> dict[str, int]:
     """Return how many connections were refused, by reason."""
     return dict(zip(_CONNECTION_REFUSALS, stats.connections_refused, strict=True))
+
+
+def redis_counts(stats: Stats) -> DoorCounts:
+    """Return what was counted of the Redis protocol."""
+    resp = stats.resp
+    commands = dict(zip(_REDIS_COMMANDS, resp.commands, strict=True))
+    return DoorCounts(commands, dict(zip(_REDIS_ERRORS, resp.errors, strict=True)), resp.opened, resp.closed)
 
 
 def _calls(stats: Stats) -> Iterator[Metric]:

@@ -40,6 +40,7 @@ class Turns:
         store.begin_turns(library.interrupt)
         with store.turn() as engine:
             self._native = engine.native()
+            library.set_clock(engine.expiry.latest_address)
         if self._native:
             library.set_engine(self._native.address)
         self._flush_thread = flush_thread

@@ -15,6 +15,9 @@ from gpkvs.server.redis.overlay import ABSENT, Record
 from gpkvs.server.redis.reply import Error
 from gpkvs.store import OpenTable
 
+# As lists: most requests have one operation or two.
+_HAS_VALUE, _RETURNS_VALUE = HAS_VALUE.tolist(), RETURNS_VALUE.tolist()
+
 RECORD_BYTES = 64
 """About what a key takes beside itself and its value: its slot, and the head of its record."""
 
@@ -63,6 +66,15 @@ def write_of(found: dict[bytes, Record], written: dict[bytes, Record], table: Op
     return _request_of(operations, table)
 
 
+def supposing_of(written: dict[bytes, Record], supposed: dict[bytes, Condition], table: OpenTable) -> Request:
+    """Return a request that writes each key if it is as was supposed."""
+    operations = [
+        _Operation(Op.SET, key, record.value or b"", supposed[key], expiry_ms=record.expiry_ms)
+        for key, record in written.items()
+    ]
+    return _request_of(operations, table)
+
+
 def delete_of(keys: Sequence[bytes], table: OpenTable) -> Request:
     """Return a request that removes keys."""
     return _request_of([_Operation(Op.DELETE, key) for key in keys], table)
@@ -88,26 +100,20 @@ def _request_of(operations: Iterable[_Operation], table: OpenTable) -> Request:
         raise Error(
             f"ERR this takes {len(operations):,} operations, allowed are {most:,} (request_ops_max): name fewer keys"
         )
-    ops = bytes([operation.op for operation in operations])
-    codes = np.frombuffer(ops, np.uint8)
-    keys = [operation.key for operation in operations]
-    values = [operation.value for operation in operations if HAS_VALUE[operation.op]]
-    options = Options(
-        bytes([operation.condition for operation in operations]),
-        _u64([operation.expected for operation in operations]),
-        _u64([operation.expiry_ms for operation in operations]),
-    )
+    ops, keys, values, conditions, expected, expiries = zip(*operations, strict=True)
+    given = [value for op, value in zip(ops, values, strict=True) if _HAS_VALUE[op]]
+    has_options = any(conditions) or any(expiries)
     return Request(
         operations=len(ops),
-        returning=int(np.count_nonzero(RETURNS_VALUE[codes])),
-        with_value=len(values),
-        ops=ops,
+        returning=sum(_RETURNS_VALUE[op] for op in ops),
+        with_value=len(given),
+        ops=bytes(ops),
         keys=b"".join(keys),
         key_lengths=_u32([len(key) for key in keys]),
-        values=b"".join(values),
-        value_lengths=_u32([len(value) for value in values]),
+        values=b"".join(given),
+        value_lengths=_u32([len(value) for value in given]),
         table=table.id,
-        options=options if any(options.conditions) or any(options.expiries) else None,
+        options=Options(bytes(conditions), _u64(expected), _u64(expiries)) if has_options else None,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpkvs.server.redis.overlay import Overlay
-from gpkvs.server.redis.reply import Error, Reply
+from gpkvs.server.redis.reply import Error, Reply, Simple
 
 if TYPE_CHECKING:
     from gpkvs.server.redis.session import Session
@@ -30,6 +30,11 @@ class Keys:
     first: int = 0
     last: int = 0
     step: int = 0
+
+    @property
+    def exist(self) -> bool:
+        """Whether the command has any."""
+        return self.first > 0
 
     def of(self, words: Words) -> list[bytes]:
         """Return the keys of a command with the right number of words."""
@@ -59,9 +64,11 @@ class Command:
     run
         What it does with the overlay of its keys; None: it does something else.
     run_session
-        What it does with a session.
+        What it does with a session. If it has `run`, too, that is what it does between MULTI and EXEC.
     in_transactions
         Whether it may be queued between MULTI and EXEC though it has no overlay.
+    subcommands
+        How many words those have that its second word may name, counted like `arity`; empty: it has none.
     """
 
     name: str
@@ -71,6 +78,7 @@ class Command:
     run: OverKeys | None = None
     run_session: OfSession | None = None
     in_transactions: bool = False
+    subcommands: Mapping[str, int] = field(default_factory=dict)
 
     def reads(self, words: Words) -> bool:
         """Return whether it tells what keys hold."""
@@ -78,20 +86,52 @@ class Command:
             return not {word.upper() for word in words[3:]}.isdisjoint((b"NX", b"XX", b"GET"))
         return self.name not in _ONLY_WRITING
 
+    def full_name(self, words: Words) -> str:
+        """Return its name with that of its subcommand, if it has any: `client|list`."""
+        name = _text(words[1]).lower() if len(words) > 1 else ""
+        return f"{self.name}|{name}" if name in self.subcommands else self.name
+
+    def names(self) -> list[bytes]:
+        """Return its name, and those of its subcommands behind it."""
+        return [self.name.encode(), *(f"{self.name}|{name}".encode() for name in self.subcommands)]
+
+    def help_for(self, words: Words) -> Reply:
+        """Return what HELP of a command with subcommands replies; None if these words do not ask for it."""
+        if _HELP not in self.subcommands or _text(words[-1]).lower() != _HELP or len(words) != _HELP_WORDS:
+            return None
+        head = f"{self.name.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
+        return [Simple(line) for line in (head, *(name.upper() for name in self.subcommands))]
+
     def require_arity(self, words: Words) -> None:
-        """Refuse a wrong number of words.
+        """Refuse a wrong number of words, or a subcommand that there is not.
 
         Raises
         ------
         Error
             Naming the command.
         """
-        if len(words) != self.arity if self.arity > 0 else len(words) < -self.arity:
+        if not _fits(words, self.arity):
             raise wrong_number(self.name)
+        if self.subcommands and len(words) > 1:
+            arity = self.subcommands.get(_text(words[1]).lower())
+            if arity is None:
+                shown = _text(words[1])[:_SHOWN_BYTES_MAX]
+                raise Error(f"ERR unknown subcommand '{shown}'. Try {self.name.upper()} HELP.")
+            if not _fits(words, arity):
+                raise wrong_number(self.full_name(words))
+
+
+class Step(NamedTuple):
+    """A command with its words; their number is right."""
+
+    command: Command
+    words: Words
 
 
 # They tell nothing of what was there; DEL tells whether it was.
 _ONLY_WRITING = frozenset(("setex", "psetex", "mset"))
+
+_HELP, _HELP_WORDS = "help", 2
 
 COMMANDS: dict[bytes, Command] = {}
 """All of them, by their names in small letters."""
@@ -108,12 +148,28 @@ def over_keys(name: str, arity: int, keys: Keys = ONE_KEY, *, writes: bool = Fal
 
 
 def of_session(
-    name: str, arity: int, *, writes: bool = False, in_transactions: bool = False
+    name: str,
+    arity: int,
+    *,
+    writes: bool = False,
+    in_transactions: bool = False,
+    subcommands: Mapping[str, int] | None = None,
 ) -> Callable[[OfSession], OfSession]:
-    """Register a coroutine as a command that does something else."""
+    """Register a coroutine as a command that does something else; one with subcommands has HELP, too."""
 
     def register(run: OfSession) -> OfSession:
-        COMMANDS[name.encode()] = Command(name, arity, NO_KEYS, writes, None, run, in_transactions)
+        named = {**subcommands, _HELP: _HELP_WORDS} if subcommands else {}
+        COMMANDS[name.encode()] = Command(name, arity, NO_KEYS, writes, None, run, in_transactions, named)
+        return run
+
+    return register
+
+
+def outside_transactions(name: str) -> Callable[[OfSession], OfSession]:
+    """Register a coroutine as what a command over keys does outside of MULTI."""
+
+    def register(run: OfSession) -> OfSession:
+        COMMANDS[name.encode()] = replace(COMMANDS[name.encode()], run_session=run)
         return run
 
     return register
@@ -122,6 +178,10 @@ def of_session(
 def wrong_number(name: str) -> Error:
     """Return what a wrong number of words is answered with."""
     return Error(f"ERR wrong number of arguments for '{name}' command")
+
+
+def _fits(words: Words, arity: int) -> bool:
+    return len(words) == arity if arity > 0 else len(words) >= -arity
 
 
 _SHOWN_BYTES_MAX = 128

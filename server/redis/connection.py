@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
+from gpkvs.errors import GpkvsError
+from gpkvs.server.gate import NotServingError
 from gpkvs.server.redis.command import Words, of_session, wrong_number
 from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text
 from gpkvs.server.redis.session import Session
 from gpkvs.server.redis.words import long_of, syntax_error
 
 _VERSION = b"7.0.15"  # of Redis, as which we answer
+_NAME_BYTES_MAX = 1024
 _NAME_LETTERS = frozenset(range(ord("!"), ord("~") + 1))
 
 
@@ -48,10 +52,10 @@ async def select(session: Session, words: Words) -> Reply:
     number = long_of(words[1])
     before, session.number = session.number, number
     try:
-        if number < 0:
-            raise Error("ERR DB index is out of range")
-        _ = session.table
-    except Error:
+        session.require_any()
+        with suppress(NotServingError):  # clients select as soon as they are connected again, and look no further
+            _ = session.table
+    except (Error, GpkvsError):
         session.number = before
         raise
     if session.watched and number != before:
@@ -65,7 +69,7 @@ async def auth(session: Session, words: Words) -> Reply:
     """AUTH [username] password."""
     if len(words) > 3:
         raise syntax_error()
-    if not session.service.asks_for_logins:
+    if not session.service.asks_for_logins and len(words) == 2:
         raise Error(
             "ERR AUTH <password> called without any password configured for the default user. "
             "Are you sure your configuration is correct?"
@@ -96,7 +100,7 @@ async def hello(session: Session, words: Words) -> Reply:
                 raise Error(f"ERR Syntax error in HELLO option '{shown}'")
     if login:
         await session.log_in(*login)
-    if session.caller is None:
+    if not session.is_logged_in:
         raise Error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
             "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
@@ -119,50 +123,94 @@ async def hello(session: Session, words: Words) -> Reply:
 def _named(name: bytes) -> bytes:
     if not _NAME_LETTERS.issuperset(name):
         raise Error("ERR Client names cannot contain spaces, newlines or special characters.")
+    if len(name) > _NAME_BYTES_MAX:
+        raise Error(f"ERR a client name of {len(name):,} bytes, allowed are {_NAME_BYTES_MAX:,}")
     return name
 
 
-@of_session("client", -2, in_transactions=True)
+_CLIENT = {
+    "caching": 3,
+    "getname": 2,
+    "getredir": 2,
+    "id": 2,
+    "info": 2,
+    "list": -2,
+    "no-evict": 3,
+    "no-touch": 3,
+    "reply": 3,
+    "setinfo": 4,
+    "setname": 3,
+    "tracking": -3,
+    "trackinginfo": 2,
+}
+
+
+@of_session("client", -2, in_transactions=True, subcommands=_CLIENT)
 async def client(session: Session, words: Words) -> Reply:
-    """CLIENT ID|INFO|LIST|SETNAME|GETNAME|SETINFO|NO-EVICT|NO-TOUCH."""
+    """CLIENT ID|INFO|LIST|SETNAME|GETNAME|SETINFO|NO-EVICT|NO-TOUCH|REPLY."""
     match words[1].upper(), words[2:]:
         case b"ID", []:
             reply: Reply = session.id
         case b"INFO", []:
             reply = Text(_described(session))
-        case b"LIST", []:
-            reply = Text(b"".join(map(_described, session.service.sessions.values())))
+        case b"LIST", options:
+            reply = Text(b"".join(map(_described, _chosen(session, options))))
         case b"SETNAME", [name]:
             session.name, reply = _named(name), OK
         case b"GETNAME", []:
             reply = session.name or None
         case b"SETINFO", [option, value]:
             reply = _set_library(session, option, value)
-        case ((b"NO-EVICT" | b"NO-TOUCH"), [word]) if word.upper() in (b"ON", b"OFF"):
+        case ((b"NO-EVICT" | b"NO-TOUCH"), [word]):
+            if word.upper() not in (b"ON", b"OFF"):
+                raise syntax_error()
             reply = OK  # nothing is evicted, and no time of access is kept
+        case b"REPLY", [word]:
+            reply = _set_replies(session, word)
         case ((b"TRACKING" | b"CACHING" | b"TRACKINGINFO" | b"GETREDIR"), _):
             raise Error("ERR CLIENT TRACKING is not supported: nothing is pushed to clients")
         case _:
-            raise unknown_subcommand(words)
+            raise syntax_error()
     return reply
+
+
+def _chosen(session: Session, options: Words) -> list[Session]:
+    """Return the sessions that CLIENT LIST [TYPE type] [ID id ...] tells of; all are of the type ``normal``."""
+    sessions = {number: one for number, one in session.service.sessions.items() if session.may_see(one)}
+    match [option.upper() for option in options[:1]], options[1:]:
+        case [], _:
+            return list(sessions.values())
+        case [b"TYPE"], [name]:
+            if name.lower() not in (b"normal", b"replica", b"slave", b"pubsub", b"master"):
+                raise Error(f"ERR Unknown client type '{name.decode('utf-8', 'surrogateescape')}'")
+            return list(sessions.values()) if name.lower() == b"normal" else []
+        case [b"ID"], [_, *_] as words:
+            numbers = [long_of(word, "ERR Invalid client ID") for word in words]
+            return [sessions[number] for number in numbers if number in sessions]
+    raise syntax_error()
+
+
+def _set_replies(session: Session, word: bytes) -> Reply:
+    match word.upper():
+        case b"ON":
+            session.send_replies()
+        case b"OFF":
+            session.send_no_replies()
+        case b"SKIP":
+            session.skip_reply()
+        case _:
+            raise syntax_error()
+    return OK
 
 
 def _set_library(session: Session, option: bytes, value: bytes) -> Reply:
     name = option.lower().decode("utf-8", "surrogateescape")
     if name not in ("lib-name", "lib-ver"):
         raise Error(f"ERR Unrecognized option '{name}'")
-    if not _NAME_LETTERS.issuperset(value):
+    if not _NAME_LETTERS.issuperset(value) or len(value) > _NAME_BYTES_MAX:
         raise Error(f"ERR {name} cannot contain spaces, newlines or special characters.")
     session.library[name] = value
     return OK
-
-
-def unknown_subcommand(words: Words) -> Error:
-    """Return what a subcommand is answered with that there is not, or has other words."""
-    text = words[1].decode("utf-8", "surrogateescape")[:128]
-    return Error(
-        f"ERR unknown subcommand or wrong number of arguments for '{text}'. Try {words[0].decode().upper()} HELP."
-    )
 
 
 def _described(session: Session) -> bytes:

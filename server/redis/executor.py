@@ -12,26 +12,22 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
+from gpkvs.batch import Status
 from gpkvs.errors import ConflictError
 from gpkvs.server.gate import Gate
 from gpkvs.server.memory import Account
-from gpkvs.server.redis.columns import found_by, read_of, write_of
-from gpkvs.server.redis.command import Command, Words
-from gpkvs.server.redis.overlay import Overlay, Record, UnreadError, is_key
+from gpkvs.server.redis.columns import found_by, read_of, supposing_of, write_of
+from gpkvs.server.redis.command import Step
+from gpkvs.server.redis.overlay import ABSENT, Overlay, Record, UnreadError, is_key
 from gpkvs.server.redis.reply import Error, Reply
+from gpkvs.server.redis.rounds import Rounds
 from gpkvs.store import OpenTable
 
-# So often commands run again before the client is told.
-_ATTEMPTS_MAX = 100
-
-
-class Step(NamedTuple):
-    """A command with its words; their number is right."""
-
-    command: Command
-    words: Words
+# So often commands run again before the client is told, and those of a round before each runs by itself.
+_ATTEMPTS_MAX, _ROUND_ATTEMPTS_MAX = 100, 2
+# What a key holds whose condition has failed, as far as the command asks.
+_FOUND: dict[int, Record] = {Status.CONDITION_FAILED: Record(b""), Status.NOT_FOUND: ABSENT}
 
 
 class WatchedError(Exception):
@@ -51,13 +47,27 @@ class Executor:
         self._gate = gate
         self._locks: dict[tuple[int, bytes], asyncio.Lock] = {}
         self._holders: Counter[tuple[int, bytes]] = Counter()
+        self._rounds = Rounds(self._run_unwatched)
 
     def table(self, name: str) -> OpenTable:
         """Return a table; raises UnknownTableError if there is none of that name."""
         return self._gate.serving().store.open_table(name)
 
+    async def run_lone(self, step: Step, table: OpenTable, account: Account) -> Reply:
+        """Run a command, maybe together with others' that wait; raises what `run` raises."""
+        return await self._rounds.run(step, table, account)
+
+    async def _run_unwatched(self, steps: Sequence[Step], table: OpenTable, account: Account) -> list[Reply]:
+        attempts_max = _ATTEMPTS_MAX if len(steps) == 1 else _ROUND_ATTEMPTS_MAX
+        return await self.run(steps, {}, table, account, attempts_max)
+
     async def run(
-        self, steps: Sequence[Step], watched: dict[bytes, int], table: OpenTable, account: Account
+        self,
+        steps: Sequence[Step],
+        watched: dict[bytes, int],
+        table: OpenTable,
+        account: Account,
+        attempts_max: int = _ATTEMPTS_MAX,
     ) -> list[Reply]:
         """Run commands as one transaction; return their replies when all is durable.
 
@@ -73,6 +83,8 @@ class Executor:
             Where the keys are.
         account
             Of the connection.
+        attempts_max
+            So often they run, while other writers are faster.
 
         Raises
         ------
@@ -95,14 +107,15 @@ class Executor:
                 return replies
         locked = keys if any(step.command.writes for step in steps) else []
         async with self._hold(locked, table):
-            for _ in range(_ATTEMPTS_MAX):
+            for _ in range(attempts_max):
+                account.forget_responses()  # of the attempt before
                 found = await self.read(keys, table, account)
                 if any(found[key].version != version for key, version in watched.items()):
                     raise WatchedError
                 replies = await self._attempt(steps, found, table, account)
                 if replies is not None:
                     return replies
-        raise Error(f"TRYAGAIN the keys have changed {_ATTEMPTS_MAX} times while the command ran: try again")
+        raise Error(f"TRYAGAIN the keys have changed {attempts_max} times while the command ran: try again")
 
     async def _attempt(
         self, steps: Sequence[Step], found: dict[bytes, Record] | None, table: OpenTable, account: Account
@@ -111,6 +124,8 @@ class Executor:
         serving = self._gate.serving()
         overlay = Overlay(found, serving.now_ms(), table.limits)
         replies = [_reply(step, overlay) for step in steps]
+        if overlay.supposed:
+            return await self._suppose(steps, replies, overlay, table, account)
         if overlay.written:
             request = write_of(found or {}, overlay.written, table)
             try:
@@ -118,6 +133,30 @@ class Executor:
             except ConflictError:
                 return None
         return replies
+
+    async def _suppose(
+        self, steps: Sequence[Step], replies: list[Reply], overlay: Overlay, table: OpenTable, account: Account
+    ) -> list[Reply]:
+        """Store what a command wrote if the engine finds its key as was supposed; return its reply.
+
+        Raises
+        ------
+        UnreadError
+            If there is more to it.
+        """
+        if len(steps) > 1 or ABSENT in overlay.written.values():
+            raise UnreadError
+        if not overlay.written:
+            return replies
+        request = supposing_of(overlay.written, overlay.supposed, table)
+        response = await self._gate.serving().batcher.submit(request, account)
+        if response.status[0] == Status.OK:
+            return replies
+        found = _FOUND.get(response.status[0])
+        if found is None:
+            raise UnreadError
+        # So the condition has failed, and the command writes nothing.
+        return [_reply(steps[0], Overlay(dict.fromkeys(overlay.supposed, found), overlay.now_ms, table.limits))]
 
     async def read(self, keys: Sequence[bytes], table: OpenTable, account: Account) -> dict[bytes, Record]:
         """Return what keys hold, all as of one moment."""
@@ -148,10 +187,10 @@ class Executor:
 
 def _reply(step: Step, overlay: Overlay) -> Reply:
     """Run a command; what it wrote does not count if it fails."""
-    before = dict(overlay.written)
+    overlay.begin()
     try:
         assert step.command.run is not None
         return step.command.run(overlay, step.words)
     except Error as error:
-        overlay.written = before
+        overlay.undo()
         return error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpkvs.server.redis.command import ALL_KEYS, TWO_KEYS, Words, over_keys
 from gpkvs.server.redis.overlay import Overlay
 from gpkvs.server.redis.reply import OK, Error, Reply, Simple
-from gpkvs.server.redis.words import long_of, syntax_error
 
 
 @over_keys("del", -2, ALL_KEYS, writes=True)
@@ -44,7 +43,8 @@ def rename(db: Overlay, words: Words) -> Reply:
     """RENAME key newkey."""
     if db.get(words[1]) is None:
         raise Error("ERR no such key")
-    _move(db, words[1], words[2])
+    if words[1] != words[2]:  # else it is not written, and who watches it sees no change
+        _move(db, words[1], words[2])
     return OK
 
 
@@ -56,27 +56,4 @@ def renamenx(db: Overlay, words: Words) -> Reply:
     if db.get(words[2]) is not None:
         return 0
     _move(db, words[1], words[2])
-    return 1
-
-
-@over_keys("copy", -3, TWO_KEYS, writes=True)
-def copy(db: Overlay, words: Words) -> Reply:
-    """COPY source destination [DB destination-db] [REPLACE]."""
-    replaces = False
-    options = iter(words[3:])
-    for word in options:
-        option = word.upper()
-        if option == b"REPLACE":
-            replaces = True
-        elif option == b"DB" and (number := next(options, None)) is not None:
-            long_of(number)
-            raise Error("ERR COPY works within one table here: leave out DB")
-        else:
-            raise syntax_error()
-    if words[1] == words[2]:
-        raise Error("ERR source and destination objects are the same")
-    record = db.record(words[1])
-    if record.value is None or (db.get(words[2]) is not None and not replaces):
-        return 0
-    db.set(words[2], record.value, record.expiry_ms)
     return 1

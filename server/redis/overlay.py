@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpkvs.batch import Condition
 from gpkvs.config import Limits
 from gpkvs.server.redis.reply import Error
 
@@ -73,6 +74,24 @@ class Overlay:
         self._limits = limits
         self.value_bytes_max = limits.value_bytes_max
         self.written: dict[bytes, Record] = {}
+        self.supposed: dict[bytes, Condition] = {}  # what `fits` took for true
+        self._before: dict[bytes, Record | None] = {}  # of `written`, since a command has begun
+
+    def begin(self) -> None:
+        """Begin a command."""
+        self._before = {}
+
+    def undo(self) -> None:
+        """Let what the command has written not count."""
+        for key, record in self._before.items():
+            if record is None:
+                del self.written[key]
+            else:
+                self.written[key] = record
+
+    def _write(self, key: bytes, record: Record) -> None:
+        self._before.setdefault(key, self.written.get(key))
+        self.written[key] = record
 
     def record(self, key: bytes) -> Record:
         """Return what a key holds now.
@@ -91,6 +110,20 @@ class Overlay:
             raise UnreadError
         return self.found[key]
 
+    def fits(self, key: bytes, condition: Condition) -> bool:
+        """Return whether a key is there, or absent, as a condition says; where nothing was read, suppose so.
+
+        Raises
+        ------
+        Error
+            If the table cannot have the key.
+        """
+        require_key(key, self._limits)
+        if self.found is None and key not in self.written:
+            self.supposed[key] = condition
+            return True
+        return (self.get(key) is None) == (condition is Condition.ABSENT)
+
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key; None if it is not there."""
         return self.record(key).value
@@ -106,7 +139,7 @@ class Overlay:
         require_key(key, self._limits)
         if len(value) > self.value_bytes_max:
             raise Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
-        self.written[key] = ABSENT if 0 < expiry_ms <= self.now_ms else Record(value, expiry_ms)
+        self._write(key, ABSENT if 0 < expiry_ms <= self.now_ms else Record(value, expiry_ms))
 
     def change(self, key: bytes, value: bytes) -> None:
         """Give a key another value; it keeps its expiry."""
@@ -132,5 +165,5 @@ class Overlay:
         """Remove a key; return whether it was there."""
         was_there = self.get(key) is not None
         if was_there:
-            self.written[key] = ABSENT
+            self._write(key, ABSENT)
         return was_there

@@ -5,12 +5,24 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_CACHED = 256
+from gpkvs.server.redis.reply import Error
+
+_CACHED = 64
+# To compile one takes some milliseconds then, and the cache some megabytes.
+_BYTES_MAX = 1024
 
 
 @lru_cache(_CACHED)
 def pattern_of(text: bytes) -> re.Pattern[bytes]:
-    """Return a pattern as a regular expression that must fit a whole key."""
+    """Return a pattern as a regular expression that must fit a whole key.
+
+    Raises
+    ------
+    Error
+        If it is too long.
+    """
+    if len(text) > _BYTES_MAX:
+        raise Error(f"ERR a pattern of {len(text):,} bytes, allowed are {_BYTES_MAX:,}")
     # What stands between two stars has a fixed length, so its first place is as good as any: each is found once, and no
     # pattern takes longer than its length times that of the key.
     first, *others = _pieces(text)

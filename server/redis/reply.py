@@ -47,6 +47,16 @@ def encode(reply: Reply, protocol: int) -> bytes:
     return b"".join(parts)
 
 
+def size_of(reply: Reply) -> int:
+    """Return how many bytes the strings of a reply have."""
+    match reply:
+        case bytes():
+            return len(reply)
+        case list():
+            return sum(map(size_of, reply))
+    return 0
+
+
 def _append(parts: list[bytes], reply: Reply, protocol: int) -> None:
     match reply:
         case None:

@@ -10,28 +10,35 @@ import re
 from collections.abc import Callable, Sequence
 
 from gpkvs.server.redis.command import Keys, Words, of_session, over_keys
-from gpkvs.server.redis.connection import unknown_subcommand
 from gpkvs.server.redis.overlay import Overlay
 from gpkvs.server.redis.reply import OK, Error, Reply
 from gpkvs.server.redis.session import Session
-from gpkvs.server.redis.words import expiry_of, long_of
+from gpkvs.server.redis.words import expiry_of, is_flush_option, long_of
 
 Script = Callable[[Overlay, Sequence[bytes], Sequence[bytes]], Reply]
 
 _COMMENT, _SPACE, _NO_WORD = re.compile(rb"--[^\n]*"), re.compile(rb"\s+"), re.compile(rb" ?([^\w ]) ?")
 _NUMKEYS, _FIRST_KEY = 2, 3  # words of EVAL
+_SHA1_LETTERS = 40
+_DIGITS_MAX = 20
 
 
 class _CountedKeys(Keys):
     """The keys of EVAL, whose number is one of its words."""
 
+    @property
+    def exist(self) -> bool:
+        """Whether the command has any."""
+        return True
+
     def of(self, words: Words) -> list[bytes]:
         """Return them; none, if their number is wrong."""
         count = words[_NUMKEYS]
-        return list(words[_FIRST_KEY : _FIRST_KEY + int(count)]) if count.isdigit() else []
+        is_number = count.isdigit() and len(count) <= _DIGITS_MAX
+        return list(words[_FIRST_KEY : _FIRST_KEY + int(count)]) if is_number else []
 
 
-_KEYS = _CountedKeys(1, 0, 0)
+_KEYS = _CountedKeys()
 
 
 def _release(db: Overlay, keys: Sequence[bytes], args: Sequence[bytes]) -> Reply:
@@ -86,6 +93,9 @@ _KNOWN: dict[str, tuple[Script, int, int]] = {
     "43e9817a622cba86ea5a7b09b0c27646e33f4699": (_extend, 1, 2),
 }
 
+# Those of locks have some hundred bytes. A client that spaces them anew all the time only has others load theirs again.
+_TEXT_BYTES_MAX, _LOADED_MAX = 8 * 1024, 1024
+
 _loaded: dict[bytes, tuple[Script, int, int]] = {}  # by the SHA-1 of their texts as they came
 
 
@@ -103,22 +113,34 @@ def _load(text: bytes) -> bytes:
     Error
         If it is none of the known ones.
     """
-    known = _KNOWN.get(plain_sha1(text))
+    known = _KNOWN.get(plain_sha1(text)) if len(text) <= _TEXT_BYTES_MAX else None
     if known is None:
         raise Error("ERR no scripts run here but those of well-known locks (docs/redis.md)")
     name = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+    if len(_loaded) >= _LOADED_MAX:
+        del _loaded[next(iter(_loaded))]
     _loaded[name] = known
     return name
 
 
-def _run(db: Overlay, name: bytes, words: Words) -> Reply:
-    if name not in _loaded:
-        raise Error("NOSCRIPT No matching script. Please use EVAL.")
+def _count_of(words: Words) -> int:
+    """Return how many keys a script is given, which Redis looks at before it looks for the script."""
     count = long_of(words[_NUMKEYS])
     if count > len(words) - _FIRST_KEY:
         raise Error("ERR Number of keys can't be greater than number of args")
     if count < 0:
         raise Error("ERR Number of keys can't be negative")
+    return count
+
+
+def _no_script() -> Error:
+    return Error("NOSCRIPT No matching script. Please use EVAL.")
+
+
+def _run(db: Overlay, name: bytes, words: Words) -> Reply:
+    count = _count_of(words)
+    if name not in _loaded:
+        raise _no_script()
     script, keys_wanted, args_wanted = _loaded[name]
     keys, args = words[_FIRST_KEY : _FIRST_KEY + count], words[_FIRST_KEY + count :]
     if len(keys) != (keys_wanted or max(len(keys), 1)) or len(args) < args_wanted:
@@ -129,16 +151,19 @@ def _run(db: Overlay, name: bytes, words: Words) -> Reply:
 @over_keys("eval", -3, _KEYS, writes=True)
 def eval_(db: Overlay, words: Words) -> Reply:
     """EVAL script numkeys [key ...] [arg ...]."""
+    _count_of(words)
     return _run(db, _load(words[1]), words)
 
 
 @over_keys("evalsha", -3, _KEYS, writes=True)
 def evalsha(db: Overlay, words: Words) -> Reply:
     """EVALSHA sha1 numkeys [key ...] [arg ...]."""
+    if len(words[1]) != _SHA1_LETTERS:
+        raise _no_script()
     return _run(db, words[1].lower(), words)
 
 
-@of_session("script", -2, in_transactions=True)
+@of_session("script", -2, in_transactions=True, subcommands={"exists": -3, "flush": -2, "load": 3})
 async def script(_session: Session, words: Words) -> Reply:
     """SCRIPT LOAD script; SCRIPT EXISTS sha1 ...; SCRIPT FLUSH."""
     match words[1].upper(), words[2:]:
@@ -146,7 +171,7 @@ async def script(_session: Session, words: Words) -> Reply:
             return _load(text)
         case b"EXISTS", [_, *_] as names:
             return [int(name.lower() in _loaded) for name in names]
-        case b"FLUSH", _ if len(words) <= _FIRST_KEY:
+        case b"FLUSH", options if is_flush_option(options):
             _loaded.clear()
             return OK
-    raise unknown_subcommand(words)
+    raise Error("ERR SCRIPT FLUSH only support SYNC|ASYNC option")

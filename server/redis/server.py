@@ -11,12 +11,14 @@ from fnmatch import fnmatchcase
 from gpkvs.info import package_version
 from gpkvs.server.redis.columns import RECORD_BYTES
 from gpkvs.server.redis.command import COMMANDS, Command, Words, of_session
-from gpkvs.server.redis.connection import unknown_subcommand
+from gpkvs.server.redis.pattern import pattern_of
 from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text
 from gpkvs.server.redis.session import Session
-from gpkvs.server.redis.words import long_of
+from gpkvs.server.redis.slow_log import ENTRIES_MAX, SLOWER_THAN_US
+from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
 
 REDIS_VERSION = "7.0.15"
+_SLOW_ENTRIES = 10
 
 
 @of_session("time", 1, in_transactions=True)
@@ -35,19 +37,17 @@ async def wait(_session: Session, words: Words) -> Reply:
     return 0
 
 
-@of_session("acl", -2)
-async def acl(session: Session, words: Words) -> Reply:
+@of_session("acl", -2, in_transactions=True, subcommands={"whoami": 2})
+async def acl(session: Session, _words: Words) -> Reply:
     """ACL WHOAMI."""
-    if words[1].upper() != b"WHOAMI" or len(words) != 2:
-        raise unknown_subcommand(words)
     return session.user_name.encode()
 
 
-@of_session("config", -2)
+@of_session("config", -2, in_transactions=True, subcommands={"get": -3, "resetstat": 2, "set": -4})
 async def config(session: Session, words: Words) -> Reply:
-    """CONFIG GET pattern [pattern ...]; CONFIG RESETSTAT."""
+    """CONFIG GET pattern [pattern ...]; CONFIG SET parameter value [parameter value ...]; CONFIG RESETSTAT."""
     match words[1].upper(), words[2:]:
-        case b"GET", patterns if patterns:
+        case b"GET", patterns:
             texts = [pattern.decode("utf-8", "surrogateescape").lower() for pattern in patterns]
             return {
                 name.encode(): value.encode()
@@ -56,11 +56,14 @@ async def config(session: Session, words: Words) -> Reply:
             }
         case b"RESETSTAT", []:
             return OK
-        case b"SET", given if given and len(given) % 2 == 0:
-            for name, value in zip(given[::2], given[1::2], strict=True):
-                _require_setting(session, name.decode("utf-8", "surrogateescape").lower(), value.decode("latin-1"))
+        case b"SET", given if len(given) % 2 == 0:
+            names = [name.decode("utf-8", "surrogateescape").lower() for name in given[::2]]
+            for at, (name, value) in enumerate(zip(names, given[1::2], strict=True)):
+                if name in names[:at]:
+                    raise _no_setting(name, "duplicate parameter")
+                _require_setting(session, name, value.decode("latin-1"))
             return OK
-    raise unknown_subcommand(words)
+    raise syntax_error()
 
 
 # What they would change is not here: encodings, memory that is evicted, copies of the data.
@@ -72,14 +75,18 @@ _MEANINGLESS = re.compile(
 def _require_setting(session: Session, name: str, value: str) -> None:
     """Accept a setting that is so already, or means nothing here."""
     if _settings(session).get(name) != value and not _MEANINGLESS.fullmatch(name):
-        raise Error(f"ERR CONFIG SET {name} is not possible here: settings are given to `gpkvs serve`")
+        raise _no_setting(name, "can't set immutable config: settings are given to `gpkvs serve`")
 
 
-@of_session("function", -2)
+def _no_setting(name: str, reason: str) -> Error:
+    return Error(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+
+
+@of_session("function", -2, in_transactions=True, subcommands={"flush": -2})
 async def function(_session: Session, words: Words) -> Reply:
     """Answer FUNCTION FLUSH [ASYNC|SYNC]."""
-    if words[1].upper() != b"FLUSH" or len(words) > 3:
-        raise unknown_subcommand(words)
+    if not is_flush_option(words[2:]):
+        raise Error("ERR FUNCTION FLUSH only supports SYNC|ASYNC option")
     return OK  # there are none
 
 
@@ -94,33 +101,44 @@ def _settings(session: Session) -> dict[str, str]:
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": str(limits.value_bytes_max),
         "save": "",
+        "slowlog-log-slower-than": str(SLOWER_THAN_US),
+        "slowlog-max-len": str(ENTRIES_MAX),
         "timeout": "0",
     }
 
 
-@of_session("slowlog", -2)
-async def slowlog(_session: Session, words: Words) -> Reply:
-    """SLOWLOG GET|LEN|RESET: slow batches are in the server's log."""
+@of_session("slowlog", -2, in_transactions=True, subcommands={"get": -2, "len": 2, "reset": 2})
+async def slowlog(session: Session, words: Words) -> Reply:
+    """SLOWLOG GET [count]; SLOWLOG LEN; SLOWLOG RESET: of commands that Python runs."""
+    session.require_administrator()
+    slow_log = session.service.slow_log
     match words[1].upper():
         case b"GET" if len(words) <= 3:
-            return []
-        case b"LEN" if len(words) == 2:
-            return 0
-        case b"RESET" if len(words) == 2:
+            entries = long_of(words[2]) if len(words) == 3 else _SLOW_ENTRIES
+            if entries < -1:
+                raise Error("ERR count should be greater than or equal to -1")
+            return [list(entry) for entry in slow_log.last(min(entries, ENTRIES_MAX) if entries >= 0 else ENTRIES_MAX)]
+        case b"LEN":
+            return len(slow_log)
+        case b"RESET":
+            slow_log.clear()
             return OK
-    raise unknown_subcommand(words)
+    raise syntax_error()
 
 
-@of_session("command", -1)
+_COMMAND = {"count": 2, "docs": -2, "getkeys": -4, "info": -2, "list": -2}
+
+
+@of_session("command", -1, in_transactions=True, subcommands=_COMMAND)
 async def command(_session: Session, words: Words) -> Reply:
-    """COMMAND [COUNT|INFO [name ...]|DOCS [name ...]|LIST|GETKEYS command ...]."""
+    """COMMAND [COUNT|INFO [name ...]|DOCS [name ...]|LIST [FILTERBY ...]|GETKEYS command ...]."""
     if len(words) == 1:
         return [_described(found) for found in COMMANDS.values()]
     match words[1].upper(), words[2:]:
         case b"COUNT", []:
             return len(COMMANDS)
-        case b"LIST", []:
-            return list(COMMANDS)
+        case b"LIST", options:
+            return _listed(options)
         case b"INFO", names:
             wanted = names or list(COMMANDS)
             return [_described(COMMANDS[name.lower()]) if name.lower() in COMMANDS else None for name in wanted]
@@ -131,19 +149,34 @@ async def command(_session: Session, words: Words) -> Reply:
             found = COMMANDS.get(name.lower())
             if found is None:
                 raise Error("ERR Invalid command specified")
-            if not found.keys.first:
+            if not found.keys.exist:
                 raise Error("ERR The command has no key arguments")
             try:
                 found.require_arity(asked)
             except Error:
                 raise Error("ERR Invalid number of arguments specified for command") from None
             return found.keys.of(asked)
-    raise unknown_subcommand(words)
+    raise syntax_error()
+
+
+def _listed(options: Words) -> list[bytes]:
+    """Return the names of the commands and their subcommands; there are no modules, and no categories."""
+    names = [name for found in COMMANDS.values() for name in found.names()]
+    match [word.upper() for word in options[:-1]], options[-1:]:
+        case [], []:
+            return names
+        case [b"FILTERBY", b"PATTERN"], [pattern]:
+            fits = pattern_of(pattern.lower()).fullmatch
+            return [name for name in names if fits(name)]
+        case [b"FILTERBY", b"MODULE" | b"ACLCAT"], _:
+            return []
+    raise syntax_error()
 
 
 def _described(found: Command) -> Reply:
-    flags = [Simple("write" if found.writes else "readonly")] if found.keys.first or found.writes else []
     keys = found.keys
+    flags = [Simple("write" if found.writes else "readonly")] if keys.exist or found.writes else []
+    flags += [Simple("movablekeys")] * (keys.exist and not keys.first)
     return [found.name.encode(), found.arity, flags, keys.first, keys.last, keys.step, [], [], [], []]
 
 
@@ -153,17 +186,17 @@ def _documented(found: Command) -> Reply:
     return {b"summary": text.encode()}
 
 
-@of_session("memory", -2)
+@of_session("memory", -2, subcommands={"usage": -3})
 async def memory(session: Session, words: Words) -> Reply:
     """MEMORY USAGE key [SAMPLES count]."""
-    if words[1].upper() != b"USAGE" or len(words) not in (3, 5):
-        raise unknown_subcommand(words)
+    if len(words) != 3 and (len(words) != 5 or words[3].upper() != b"SAMPLES"):
+        raise syntax_error()
     session.require_read()
     found = await session.read(words[2])
     return None if found.value is None else RECORD_BYTES + len(words[2]) + len(found.value)
 
 
-@of_session("info", -1)
+@of_session("info", -1, in_transactions=True)
 async def info(session: Session, words: Words) -> Reply:
     """INFO [section ...]."""
     wanted = {word.decode("utf-8", "surrogateescape").lower() for word in words[1:]}
@@ -184,6 +217,7 @@ def _server(session: Session) -> dict[str, object]:
         "server_name": "gpkvs",
         "gpkvs_version": package_version(),
         "redis_mode": "standalone",
+        "arch_bits": 64,
         "process_id": os.getpid(),
         "uptime_in_seconds": uptime,
         "uptime_in_days": uptime // 86400,
@@ -195,6 +229,8 @@ def _keyspace(session: Session) -> dict[str, object]:
     names = {"default": 0} | {table.name: int(table.name) for table in store.open_tables() if table.name.isdigit()}
     fields: dict[str, object] = {}
     for name, number in sorted(names.items(), key=lambda item: item[1]):
+        if not session.may_read(name):
+            continue
         records = store.records(name)
         if records:
             fields[f"db{number}"] = f"keys={records},expires=0,avg_ttl=0"
@@ -203,8 +239,12 @@ def _keyspace(session: Session) -> dict[str, object]:
 
 _SECTIONS: dict[str, Callable[[Session], dict[str, object]]] = {
     "server": _server,
-    "clients": lambda session: {"connected_clients": len(session.service.sessions), "blocked_clients": 0},
+    "clients": lambda session: {"connected_clients": session.service.stats.connections(), "blocked_clients": 0},
     "persistence": lambda _: {"loading": 0, "aof_enabled": 1, "rdb_bgsave_in_progress": 0},
+    "stats": lambda session: {
+        "total_connections_received": session.service.stats.connections_opened(),
+        "total_commands_processed": session.service.stats.commands(),
+    },
     "replication": lambda _: {"role": "master", "connected_slaves": 0},
     "cluster": lambda _: {"cluster_enabled": 0},
     "keyspace": _keyspace,

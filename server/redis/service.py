@@ -10,15 +10,30 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from gpkvs.server.access.caller import Caller
+from gpkvs.server.access.caller import Caller, LoginError
+from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
+from gpkvs.server.access.rights import RightsError
 from gpkvs.server.access.users import parse_token
 from gpkvs.server.gate import Gate
 from gpkvs.server.memory import Account, Memory
-from gpkvs.server.redis import connection, expiry, keys, scripts, server, strings, tables, transactions  # noqa: F401 - registers
+from gpkvs.server.redis import (  # noqa: F401 - registers
+    connection,
+    copying,
+    expiry,
+    keys,
+    scripts,
+    server,
+    strings,
+    tables,
+    transactions,
+)
+from gpkvs.server.redis.command import Words
 from gpkvs.server.redis.executor import Executor
 from gpkvs.server.redis.reply import encode
-from gpkvs.server.redis.session import LogIn, Session
+from gpkvs.server.redis.session import ByCertificate, LogIn, Session
+from gpkvs.server.redis.slow_log import SlowLog
+from gpkvs.server.redis.stats import Stats
 
 Made = TypeVar("Made")
 
@@ -35,7 +50,7 @@ class Connected(Protocol):
     def respond(self, message: object) -> None:
         """Send a reply."""
 
-    def set_session(self, table_id: int | None, protocol: int, hands_all: bool) -> None:
+    def set_session(self, table_id: int | None, protocol: int, hands_all: bool, is_silent: bool) -> None:
         """Say how the door may answer."""
 
     def with_metadata(self, metadata: Sequence[tuple[str, str]]) -> Any:
@@ -53,10 +68,14 @@ class Service:
         Counts what connections hold.
     logins
         Lets users in.
+    stats
+        Counts commands.
     """
 
-    def __init__(self, gate: Gate, memory: Memory, logins: Logins) -> None:
+    def __init__(self, gate: Gate, memory: Memory, logins: Logins, stats: Stats) -> None:
         self.gate = gate
+        self.stats: Stats = stats
+        self.slow_log = SlowLog()
         self.asks_for_logins = not logins.is_open
         self._memory = memory
         self._logins = logins
@@ -73,37 +92,64 @@ class Service:
         """End that thread."""
         self._scan_thread.shutdown()
 
-    def open(self, peer: str, account: Account, log_in: LogIn) -> Session:
+    def open(self, peer: str, account: Account, log_in: LogIn, by_certificate: ByCertificate) -> Session:
         """Begin a session (`Session`)."""
-        session = Session(self, peer, account, log_in)
+        session = Session(self, peer, account, log_in, by_certificate)
         self.sessions[session.id] = session
         return session
 
     def close(self, session: Session) -> None:
         """End a session."""
+        session.forget_transaction()
         self.sessions.pop(session.id, None)
+
+    def note_refusal(self, error: LoginError | RightsError, peer: str, command: str) -> None:
+        """Note in the audit log who was refused a command."""
+        self._logins.note_refusal(error, end_of(f"ip:{peer}").address, f"redis.{command}")
 
     async def serve(self, context: Connected) -> None:
         """Answer the commands that the door hands on, until the connection ends."""
         peer = context.peer().partition(":")[2]  # without the kind of address
-        session = self.open(peer, self._memory.open(context), lambda *shown: self._log_in(context, *shown))
+        session = self.open(
+            peer,
+            self._memory.open(context),
+            lambda *shown: self._log_in(context, *shown),
+            lambda: self._logins.known(context),
+        )
         try:
-            if self.asks_for_logins:
-                session.caller = self._logins.known(context)  # by its certificate
             told = None
             while not session.is_over:
                 message = await context.ask()
                 if not isinstance(message, bytes):
                     break
                 with self.gate:
-                    reply = await session.execute(words_of(message))
+                    replies = await self._replies(session, commands_of(message))
                 state = session.state()
                 if state != told:
                     context.set_session(*state)
                     told = state
-                context.respond(encode(reply, session.protocol))
+                context.respond(replies)
+                session.account.forget_responses()  # the engine's; the replies are the door's now
         finally:
             self.close(session)
+
+    async def _replies(self, session: Session, commands: Sequence[Words]) -> bytes:
+        """Execute commands that came together, up to one that ends the connection; return what is sent."""
+        began = time.monotonic_ns()
+        joint = await session.execute_joint(commands) if len(commands) > 1 else None
+        sent = []
+        for number, words in enumerate(commands):
+            if not joint:
+                began = time.monotonic_ns()
+            reply = joint[number] if joint else await session.execute(words)
+            self.slow_log.note(words, (time.monotonic_ns() - began) // 1000, session.peer, session.name)
+            self.stats.note(words[0], reply)
+            if not session.is_silent:
+                sent.append(encode(reply, session.protocol))
+            session.pass_command()
+            if session.is_over:
+                break
+        return b"".join(sent)
 
     async def _log_in(self, context: Connected, user: bytes | None, password: bytes) -> Caller:
         """Return who shows this."""
@@ -115,12 +161,16 @@ class Service:
         return await self._logins.log_in(context.with_metadata([("authorization", header)]))
 
 
-def words_of(message: bytes) -> list[bytes]:
-    """Return the words of a command as the door hands them on: their count, their lengths, and they themselves."""
-    (words,) = struct.unpack_from("<I", message)
-    lengths = struct.unpack_from(f"<{words}I", message, 4)
-    found, at = [], 4 + 4 * words
-    for length in lengths:
-        found.append(message[at : at + length])
-        at += length
-    return found
+def commands_of(message: bytes) -> list[list[bytes]]:
+    """Return the words of commands as the door hands them on: their count, their lengths, and they themselves."""
+    commands, at = [], 0
+    while at < len(message):
+        (words,) = struct.unpack_from("<I", message, at)
+        lengths = struct.unpack_from(f"<{words}I", message, at + 4)
+        at += 4 + 4 * words
+        found = []
+        for length in lengths:
+            found.append(message[at : at + length])
+            at += length
+        commands.append(found)
+    return commands

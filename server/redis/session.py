@@ -10,27 +10,55 @@ from typing import TYPE_CHECKING
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
-from gpkvs.server.access.rights import RightsError, require_read, require_write
+from gpkvs.server.access.rights import (
+    RightsError,
+    require_all_tables,
+    require_any,
+    require_read,
+    require_write,
+    require_write_everywhere,
+)
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.memory import Account
-from gpkvs.server.redis.command import COMMANDS, Command, Words, unknown_command
-from gpkvs.server.redis.executor import Step, WatchedError
+from gpkvs.server.redis.command import COMMANDS, Command, Step, Words, unknown_command
+from gpkvs.server.redis.executor import WatchedError
 from gpkvs.server.redis.overlay import Record, require_key
-from gpkvs.server.redis.reply import NULL_ARRAY, OK, QUEUED, Error, Reply
+from gpkvs.server.redis.reply import NULL_ARRAY, OK, QUEUED, Error, Reply, size_of
 from gpkvs.store import OpenTable
 
 if TYPE_CHECKING:
     from gpkvs.server.redis.service import Service
 
 DEFAULT_TABLE = "default"
+
+
+def name_of_table(number: int) -> str:
+    """Return the name of the table that is a database.
+
+    Raises
+    ------
+    Error
+        If no database has that number.
+    """
+    if number < 0:
+        raise Error("ERR DB index is out of range")
+    return str(number) if number else DEFAULT_TABLE
+
+
 LogIn = Callable[[bytes | None, bytes], Awaitable[Caller]]
+ByCertificate = Callable[[], Caller | None]
 
 _numbers = count(1)
+
+# What a word takes beside its bytes, about.
+_WORD_BYTES = 64
 
 # These a client may call before it has logged in.
 _OPEN = frozenset((b"auth", b"hello", b"quit", b"reset"))
 # These are not queued.
 _RULES = frozenset((b"exec", b"discard", b"multi", b"watch", b"quit", b"reset"))
+# These would cut the reply of EXEC.
+_NOT_INSIDE = frozenset(("client|reply",))
 
 
 @dataclass
@@ -43,10 +71,13 @@ class Transaction:
         In their order.
     is_wrong
         Whether a command could not be queued: then nothing is executed.
+    message_bytes
+        Of the commands, as the door hands them on.
     """
 
     steps: list[Step] = field(default_factory=list)
     is_wrong: bool = False
+    message_bytes: int = 0
 
 
 class Session:
@@ -62,13 +93,18 @@ class Session:
         Counts what it holds.
     log_in
         Returns who shows a name and a password, or a token without a name; raises LoginError.
+    by_certificate
+        Returns whom the client's certificate names, if that is a user.
     """
 
-    def __init__(self, service: Service, peer: str, account: Account, log_in: LogIn) -> None:
+    def __init__(
+        self, service: Service, peer: str, account: Account, log_in: LogIn, by_certificate: ByCertificate
+    ) -> None:
         self.service = service
         self.peer = peer
         self.account = account
         self._service_log_in = log_in
+        self._by_certificate = by_certificate
         self.caller: Caller | None
         self.log_out()
         self.id = next(_numbers)
@@ -76,6 +112,8 @@ class Session:
         self.last_command = ""
         self.library: dict[str, bytes] = {}
         self.is_over = False  # the connection ends behind the reply
+        self._held_bytes = 0  # of the transaction, and of what is watched
+        self._skipped = 0  # replies that are not sent, that of this command among them
         self.clear()
 
     def clear(self) -> None:
@@ -83,17 +121,41 @@ class Session:
         self.number = 0  # of the database
         self.protocol = 2
         self.name = b""
+        self._is_off = False  # no replies are sent
+        self.forget_transaction()
+
+    def forget_transaction(self) -> None:
+        """Forget the transaction and what was watched."""
         self.transaction: Transaction | None = None
         self.watched: dict[bytes, int] = {}
+        self.account.connection.change("calls", -self._held_bytes)
+        self._held_bytes = 0
+
+    def _hold(self, words: Words) -> None:
+        """Count words that are kept for EXEC.
+
+        Raises
+        ------
+        NoSpaceError
+            If there is no room for them.
+        """
+        size = sum(map(len, words)) + _WORD_BYTES * len(words)
+        self.account.require_room(size)
+        self.account.connection.change("calls", size)
+        self._held_bytes += size
 
     @property
     def table_name(self) -> str:
         """The table of the database."""
-        return str(self.number) if self.number else DEFAULT_TABLE
+        return name_of_table(self.number)
 
     @property
     def table(self) -> OpenTable:
-        """The table of the database.
+        """The table of the database; raises Error if there is none."""
+        return self.table_named(self.table_name)
+
+    def table_named(self, name: str) -> OpenTable:
+        """Return the table of a database.
 
         Raises
         ------
@@ -101,31 +163,113 @@ class Session:
             If there is none.
         """
         try:
-            return self.service.executor.table(self.table_name)
+            return self.service.executor.table(name)
         except UnknownTableError:
             raise Error("ERR DB index is out of range") from None
 
     @property
+    def is_logged_in(self) -> bool:
+        """Whether the client has logged in, if it must, and its login still counts."""
+        return self.caller is not None and not self.caller.is_gone
+
+    def _why_out(self) -> LoginError:
+        """Return why the client must log in."""
+        caller = self.caller
+        return LoginError("", "removed", caller.name, caller.method) if caller else LoginError("", "missing")
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the reply to the command is not sent."""
+        return self._is_off or self._skipped > 0
+
+    def send_replies(self) -> None:
+        """Send the replies from this one on."""
+        self._is_off, self._skipped = False, 0
+
+    def send_no_replies(self) -> None:
+        """Send no replies from this one on."""
+        self._is_off = True
+
+    def skip_reply(self) -> None:
+        """Send neither this reply nor the next one."""
+        self._skipped = 0 if self._is_off else 2
+
+    def pass_command(self) -> None:
+        """Note that the next command comes."""
+        self._skipped = max(self._skipped - 1, 0)
+
+    @property
     def hands_all(self) -> bool:
         """Whether no command may be answered but here."""
-        return self.caller is None or self.transaction is not None or bool(self.watched)
+        return not self.is_logged_in or self.transaction is not None or bool(self.watched) or self._skipped > 0
 
-    def state(self) -> tuple[int | None, int, bool]:
-        """Return how the door may answer: on which table (none, if there is none), in which protocol, or not at all."""
+    def state(self) -> tuple[int | None, int, bool, bool]:
+        """Return the parameters of `Connected.set_session`; without a table there is no id."""
         try:
             table_id: int | None = self.table.id
         except (Error, GpkvsError):
             table_id = None
-        return table_id, self.protocol, self.hands_all
+        return table_id, self.protocol, self.hands_all, self.is_silent
+
+    async def execute_joint(self, commands: Sequence[Words]) -> list[Reply] | None:
+        """Run commands on keys as one transaction; return their replies. None if each is to be run by itself."""
+        steps = self._joint_steps(commands)
+        if not steps:
+            return None
+        try:
+            replies = await self.run(steps)
+        except (Error, InvalidArgumentError, RightsError, NoSpaceError):
+            return None  # nothing was stored; one of them may be wrong, or all of them too much
+        except GpkvsError as error:
+            replies = [_error_of(error)] * len(steps)
+        self.last_command = steps[-1].command.name
+        return replies
+
+    def _joint_steps(self, commands: Sequence[Words]) -> list[Step]:
+        """Return what to run as one; nothing, if a command is wrong, or may not run now, or is not on keys alone."""
+        if not self.is_logged_in or self.transaction is not None:
+            return []
+        steps = []
+        for words in commands:
+            command = COMMANDS.get(words[0].lower())
+            if command is None or command.run is None or command.run_session is not None:
+                return []
+            try:
+                command.require_arity(words)
+            except Error:
+                return []
+            steps.append(Step(command, words))
+        return steps
 
     async def execute(self, words: Words) -> Reply:
         """Run a command; return its reply, or what is wrong."""
         try:
-            return await self._execute(words)
+            reply = await self._execute(words)
+            if isinstance(reply, list):
+                self._require_room_for(reply)
+            return reply
         except Error as error:
+            self._note(error.__cause__)
             return error
         except GpkvsError as error:
+            self._note(error)
             return _error_of(error)
+
+    def _require_room_for(self, reply: Reply) -> None:
+        """Refuse to return a reply that is too long: a value may stand in it many times."""
+        size = size_of(reply)
+        try:
+            self.account.require_room(size)
+        except NoSpaceError:
+            raise Error(
+                f"OOM this was executed, but there is no room for its reply of {size:,} bytes (--memory-max): "
+                "ask for less"
+            ) from None
+
+    def _note(self, error: BaseException | None) -> None:
+        """Note who was refused."""
+        if isinstance(error, LoginError | RightsError):
+            self.service.note_refusal(error, self.peer, self.last_command)
 
     async def _execute(self, words: Words) -> Reply:
         name = words[0].lower()
@@ -133,25 +277,40 @@ class Session:
         try:
             if command is None:
                 raise unknown_command(words)
+            if name == b"exec" and len(words) > 1:
+                self.discard()
+                raise Error("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
             command.require_arity(words)
-            if self.caller is None and name not in _OPEN:
-                raise Error("NOAUTH Authentication required.")
-            self.last_command = command.name
+            self.last_command = command.full_name(words)
+            if not self.is_logged_in and name not in _OPEN:
+                raise Error("NOAUTH Authentication required.") from self._why_out()
             if self.transaction is None or name in _RULES:
                 return await self._run(Step(command, words))
-            if command.run is None and not command.in_transactions:
-                raise Error(f"ERR {command.name.upper()} is not possible inside MULTI here")
-        except Error:
+            if command.run is None and (not command.in_transactions or self.last_command in _NOT_INSIDE):
+                raise Error(f"ERR {self.last_command.upper().replace('|', ' ')} is not possible inside MULTI here")
+            self._queue(self.transaction, Step(command, words))
+        except (Error, GpkvsError):
             if self.transaction is not None and name not in _RULES:
                 self.transaction.is_wrong = True
             raise
-        self.transaction.steps.append(Step(command, words))
         return QUEUED
+
+    def _queue(self, transaction: Transaction, step: Step) -> None:
+        """Keep a command until EXEC, if there is room for it."""
+        if transaction.is_wrong:
+            return
+        transaction.message_bytes += message_bytes(step.words)
+        most = self.service.gate.serving().message_bytes_max
+        if transaction.message_bytes > most:
+            raise Error(f"ERR a transaction of more than {most:,} bytes (message_bytes_max): split it")
+        self._hold(step.words)
+        transaction.steps.append(step)
 
     async def _run(self, step: Step) -> Reply:
         if step.command.run_session is not None:
-            return await step.command.run_session(self, step.words)
-        return (await self.run([step]))[0]
+            return step.command.help_for(step.words) or await step.command.run_session(self, step.words)
+        self.require_rights(step.command, step.words)
+        return await self.service.executor.run_lone(step, self.table, self.account)
 
     async def run(self, steps: Sequence[Step], watched: dict[bytes, int] | None = None) -> list[Reply]:
         """Run commands on keys as one transaction; return their replies.
@@ -165,29 +324,59 @@ class Session:
             self.require_rights(step.command, step.words)
         return await self.service.executor.run(steps, watched or {}, self.table, self.account)
 
-    def require_read(self) -> None:
-        """Refuse a caller who may not read the table."""
+    def require_read(self, table: str = "") -> None:
+        """Refuse a caller who may not read a table; by default, that of the session."""
         if self.service.asks_for_logins and self.caller is not None:
-            require_read(self.caller, self.table_name)
+            require_read(self.caller, table or self.table_name)
+
+    def require_any(self) -> None:
+        """Refuse a caller who may neither read nor write the table, whether there is one or not."""
+        if self.service.asks_for_logins and self.caller is not None:
+            require_any(self.caller, self.table_name)
 
     def require_write(self, table: str) -> None:
         """Refuse a caller who may not write a table."""
         if self.service.asks_for_logins and self.caller is not None:
             require_write(self.caller, table)
 
-    async def log_in(self, user: bytes | None, password: bytes) -> None:
-        """Let a user in; without a name the password is a token.
+    def require_write_everywhere(self) -> None:
+        """Refuse a caller who may not write all tables, whichever there are."""
+        if self.service.asks_for_logins and self.caller is not None:
+            require_write_everywhere(self.caller)
+
+    def require_administrator(self) -> None:
+        """Refuse a caller who is no administrator of the server.
 
         Raises
         ------
         Error
+            Which does not end a transaction in its middle.
+        """
+        if self.service.asks_for_logins and self.caller is not None:
+            try:
+                require_all_tables(self.caller)
+            except GpkvsError as error:
+                raise _error_of(error) from error
+
+    async def log_in(self, user: bytes | None, password: bytes) -> None:
+        """Let a user in; without a name the password is a token.
+
+        Where nobody must log in, any password is right for the user ``default``, and there is no other.
+
+        Raises
+        ------
+        Error, LoginError
             If it is wrong.
         """
+        if not self.service.asks_for_logins:
+            if user != b"default":
+                raise _wrong_password()
+            return
         self.caller = await self._service_log_in(user, password)
 
     def log_out(self) -> None:
-        """Be nobody again, where clients must log in."""
-        self.caller = None if self.service.asks_for_logins else ANYONE
+        """Be whom the certificate names again, or nobody, where clients must log in."""
+        self.caller = self._by_certificate() if self.service.asks_for_logins else ANYONE
 
     def require_rights(self, command: Command, words: Words) -> None:
         """Refuse what the caller may not do with the table."""
@@ -201,6 +390,15 @@ class Session:
         """Who has logged in."""
         return self.caller.name if self.service.asks_for_logins and self.caller is not None else "default"
 
+    def may_see(self, other: Session) -> bool:
+        """Return whether the caller is told of another session: of those of the same user, or as an administrator."""
+        caller = self.caller
+        return caller is not None and (caller.rights.admin_everywhere or other.user_name == self.user_name)
+
+    def may_read(self, table: str) -> bool:
+        """Return whether the caller may read a table."""
+        return self.caller is not None and self.caller.rights.may_read(table)
+
     async def read(self, key: bytes) -> Record:
         """Return what a key holds."""
         require_key(key, self.table.limits)
@@ -208,18 +406,26 @@ class Session:
 
     async def watch(self, keys: Sequence[bytes]) -> None:
         """Remember the versions of keys."""
+        self.require_read()
         for key in keys:
             require_key(key, self.table.limits)
-        new = [key for key in keys if key not in self.watched]
+        new = [key for key in dict.fromkeys(keys) if key not in self.watched]
+        self._hold(new)
         found = await self.service.executor.read(new, self.table, self.account)
         self.watched |= {key: record.version for key, record in found.items()}
 
     async def commit(self) -> Reply:
         """Execute the transaction; return the replies of its commands."""
-        transaction, self.transaction = self.transaction, None
-        watched, self.watched = self.watched, {}
+        transaction, watched = self.transaction, self.watched
         if transaction is None:
             raise Error("ERR EXEC without MULTI")
+        self.transaction, self.watched = None, {}
+        try:
+            return await self._commit(transaction, watched)
+        finally:
+            self.forget_transaction()
+
+    async def _commit(self, transaction: Transaction, watched: dict[bytes, int]) -> Reply:
         if transaction.is_wrong:
             raise Error("EXECABORT Transaction discarded because of previous errors.")
         keyed = [step for step in transaction.steps if step.command.run is not None]
@@ -242,9 +448,17 @@ class Session:
 
     def discard(self) -> Reply:
         """Forget the transaction and what was watched."""
-        self.transaction = None
-        self.watched = {}
+        self.forget_transaction()
         return OK
+
+
+def _wrong_password() -> Error:
+    return Error("WRONGPASS invalid username-password pair or user is disabled.")
+
+
+def message_bytes(words: Words) -> int:
+    """Return how long a command is as the door hands it on."""
+    return 4 + sum(4 + len(word) for word in words)
 
 
 def _error_of(error: GpkvsError) -> Error:
@@ -255,10 +469,10 @@ def _error_of(error: GpkvsError) -> Error:
             return Error(f"LOADING {text}" if "recovering" in text else f"ERR {text}")
         case NoSpaceError():
             return Error(f"OOM {text}")
+        case LoginError(reason="wrong" | "malformed"):
+            return _wrong_password()
         case LoginError():
-            return Error("WRONGPASS invalid username-password pair or user is disabled.")
+            return Error(f"WRONGPASS {text}")
         case RightsError():
             return Error(f"NOPERM {text}")
-        case InvalidArgumentError():
-            return Error(f"ERR {text}")
     return Error(f"ERR {text}")

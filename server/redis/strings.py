@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpkvs.batch import Condition
 from gpkvs.server.redis.command import ALL_KEYS, PAIRS, Words, over_keys, wrong_number
-from gpkvs.server.redis.overlay import Overlay
+from gpkvs.server.redis.overlay import ABSENT, Overlay
 from gpkvs.server.redis.reply import OK, Error, Reply
 from gpkvs.server.redis.words import expiry_of, float_of, float_text, invalid_expiry, long_of, syntax_error
 
@@ -13,13 +14,17 @@ _LONG_MAX = (1 << 63) - 1
 # Names of the options that give an expiry: what one of it is in milliseconds, and whether it counts from now on.
 _EXPIRY_OPTIONS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
 
+_CONDITIONS = {b"NX": Condition.ABSENT, b"XX": Condition.PRESENT}
+
 
 def _given_expiry(db: Overlay, command: str, option: bytes, word: bytes) -> int:
     """Return the expiry that an option gives; it must not be before 1970, nor in no time."""
     unit_ms, is_relative = _EXPIRY_OPTIONS[option]
-    if long_of(word) <= 0:
+    since_ms = db.now_ms if is_relative else 0
+    expiry_ms = expiry_of(word, command, unit_ms=unit_ms, since_ms=since_ms)
+    if expiry_ms <= since_ms:
         raise invalid_expiry(command)
-    return expiry_of(word, command, unit_ms=unit_ms, since_ms=db.now_ms if is_relative else 0)
+    return expiry_ms
 
 
 @over_keys("get", 2)
@@ -32,14 +37,14 @@ def get(db: Overlay, words: Words) -> Reply:
 def set_(db: Overlay, words: Words) -> Reply:
     """SET key value [NX|XX] [GET] [EX seconds|PX milliseconds|EXAT seconds|PXAT milliseconds|KEEPTTL]."""
     key, value = words[1], words[2]
-    condition: bytes | None = None
+    condition: Condition | None = None
     expiry: tuple[bytes, bytes] | None = None
     keeps = gets = False
     options = iter(words[3:])
     for word in options:
         option = word.upper()
-        if option in (b"NX", b"XX") and condition in (None, option):
-            condition = option
+        if option in _CONDITIONS and condition in (None, _CONDITIONS[option]):
+            condition = _CONDITIONS[option]
         elif option == b"GET":
             gets = True
         elif option == b"KEEPTTL" and expiry is None:
@@ -49,20 +54,17 @@ def set_(db: Overlay, words: Words) -> Reply:
         else:
             raise syntax_error()
     expiry_ms = _given_expiry(db, "set", *expiry) if expiry else 0
-    if not (condition or keeps or gets):
-        db.set(key, value, expiry_ms)
-        return OK
-    before = db.record(key)
-    if condition is not None and (before.value is None) != (condition == b"NX"):
-        return before.value if gets else None
-    db.set(key, value, before.expiry_ms if keeps else expiry_ms)
-    return before.value if gets else OK
+    before = db.record(key) if keeps or gets else ABSENT
+    if condition is None or db.fits(key, condition):
+        db.set(key, value, before.expiry_ms if keeps else expiry_ms)
+        return before.value if gets else OK
+    return before.value if gets else None
 
 
 @over_keys("setnx", 3, writes=True)
 def setnx(db: Overlay, words: Words) -> Reply:
     """SETNX key value."""
-    if db.get(words[1]) is not None:
+    if not db.fits(words[1], Condition.ABSENT):
         return 0
     db.set(words[1], words[2])
     return 1
@@ -101,17 +103,17 @@ def getdel(db: Overlay, words: Words) -> Reply:
 @over_keys("getex", -2, writes=True)
 def getex(db: Overlay, words: Words) -> Reply:
     """GETEX key [EX seconds|PX milliseconds|EXAT seconds|PXAT milliseconds|PERSIST]."""
-    option, given = [*(word.upper() for word in words[2:3]), *words[3:], b"", b""][:2]
-    is_right = len(words) == 4 if option in _EXPIRY_OPTIONS else len(words) == 2 + (option == b"PERSIST")
-    if not is_right:
+    options = [word.upper() for word in words[2:]]
+    persists = all(option == b"PERSIST" for option in options)  # as often as it likes
+    if not persists and not (len(options) == 2 and options[0] in _EXPIRY_OPTIONS):
         raise syntax_error()
     key = words[1]
     value = db.get(key)
     if value is None:
         return None
-    if given:
-        db.expire(key, _given_expiry(db, "getex", option, given))
-    elif option and db.record(key).expiry_ms:
+    if not persists:
+        db.expire(key, _given_expiry(db, "getex", options[0], words[3]))
+    elif options and db.record(key).expiry_ms:
         db.persist(key)
     return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import AsyncIterator
 
 from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
@@ -11,12 +12,14 @@ from gpkvs.server.redis.command import Words, of_session
 from gpkvs.server.redis.pattern import pattern_of
 from gpkvs.server.redis.reply import OK, Error, Reply
 from gpkvs.server.redis.session import DEFAULT_TABLE, Session
-from gpkvs.server.redis.words import long_of, syntax_error
+from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
 
 # A cursor is the upper bits of a position: clients keep it in a double.
 _POSITION_BITS, _CURSOR_BITS = 64, 53
 _SHIFT = _POSITION_BITS - _CURSOR_BITS
+_DIGITS_MAX = 20
 _SCAN_KEYS = 10
+_SCAN_STEPS_MAX = 8  # of one SCAN: each takes milliseconds, and may find fewer keys than it is asked for
 _EVERYTHING = b"*"
 
 
@@ -30,6 +33,17 @@ async def _step(session: Session, table: str, position: int, keys_max: int = PIE
     return piece, store.position_of(table, piece.cursor)
 
 
+async def _steps(session: Session, table: str, position: int, keys_max: int) -> tuple[list[bytes], int]:
+    """Return so many keys, from a position on, if a few steps find them, and where it goes on."""
+    keys: list[bytes] = []
+    for _ in range(_SCAN_STEPS_MAX):
+        piece, position = await _step(session, table, position, keys_max - len(keys))
+        keys += piece.key_list()
+        if not position or len(keys) >= keys_max:
+            break
+    return keys, position
+
+
 async def _keys(session: Session, table: str) -> AsyncIterator[list[bytes]]:
     """Return all keys of a table, in pieces."""
     position = 0
@@ -38,6 +52,12 @@ async def _keys(session: Session, table: str) -> AsyncIterator[list[bytes]]:
         yield piece.key_list()
         if not position:
             return
+
+
+async def _fitting(session: Session, pattern: re.Pattern[bytes], keys: list[bytes]) -> list[bytes]:
+    """Return the keys that fit a pattern; long ones of both take milliseconds each."""
+    fits = pattern.fullmatch
+    return await session.service.scan(lambda: [key for key in keys if fits(key)])
 
 
 @of_session("dbsize", 1)
@@ -52,7 +72,7 @@ async def dbsize(session: Session, _words: Words) -> Reply:
 async def scan(session: Session, words: Words) -> Reply:
     """SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]."""
     session.require_read()
-    if not words[1].isdigit() or int(words[1]) >> _CURSOR_BITS:
+    if not words[1].isdigit() or len(words[1]) > _DIGITS_MAX or int(words[1]) >> _CURSOR_BITS:
         raise Error("ERR invalid cursor")
     cursor, keys_max, match, type_ = int(words[1]), _SCAN_KEYS, _EVERYTHING, b"string"
     if len(words) % 2:
@@ -69,15 +89,15 @@ async def scan(session: Session, words: Words) -> Reply:
                 type_ = word.lower()
             case _:
                 raise syntax_error()
-    piece, position = await _step(session, session.table.name, cursor << _SHIFT, min(keys_max, PIECE_KEYS_MAX))
+    keys, position = await _steps(session, session.table.name, cursor << _SHIFT, min(keys_max, PIECE_KEYS_MAX))
     # The next step begins with all keys of these upper bits: some may come twice.
     following = position >> _SHIFT
     if position and following <= cursor:
         following = cursor + 1
-    keys = piece.key_list() if type_ == b"string" else []
+    if type_ != b"string":
+        keys = []
     if match != _EVERYTHING:
-        fits = pattern_of(match).fullmatch
-        keys = [key for key in keys if fits(key)]
+        keys = await _fitting(session, pattern_of(match), keys)
     return [b"%d" % (following if position else 0), keys]
 
 
@@ -85,11 +105,11 @@ async def scan(session: Session, words: Words) -> Reply:
 async def keys(session: Session, words: Words) -> Reply:
     """KEYS pattern."""
     session.require_read()
-    fits = pattern_of(words[1]).fullmatch
+    pattern = pattern_of(words[1])
     found: list[bytes] = []
     left = session.service.gate.serving().message_bytes_max
     async for piece in _keys(session, session.table.name):
-        fitting = [key for key in piece if fits(key)]
+        fitting = await _fitting(session, pattern, piece)
         left -= sum(map(len, fitting)) + 8 * len(fitting)
         if left < 0:
             raise Error("ERR the keys do not fit one reply (message_bytes_max): use SCAN")
@@ -113,7 +133,7 @@ async def randomkey(session: Session, _words: Words) -> Reply:
 
 
 def _require_flush_options(words: Words) -> None:
-    if len(words) > 2 or (len(words) == 2 and words[1].upper() not in (b"SYNC", b"ASYNC")):
+    if not is_flush_option(words[1:]):
         raise syntax_error()
 
 
@@ -124,6 +144,7 @@ async def _empty(session: Session, name: str) -> None:
         for at in range(0, len(piece), table.limits.request_ops_max):
             part = piece[at : at + table.limits.request_ops_max]
             await serving.batcher.submit(delete_of(part, table), session.account)
+            session.account.forget_responses()
 
 
 @of_session("flushdb", -1, writes=True)
@@ -142,9 +163,8 @@ async def flushdb(session: Session, words: Words) -> Reply:
 async def flushall(session: Session, words: Words) -> Reply:
     """FLUSHALL [ASYNC|SYNC]."""
     _require_flush_options(words)
+    session.require_write_everywhere()
     names = [table.name for table in session.service.gate.serving().store.open_tables() if table.name.isdigit()]
-    for name in names:
-        session.require_write(name)
     for name in names:
         await _empty(session, name)
     return OK

@@ -42,5 +42,5 @@ async def watch(session: Session, words: Words) -> Reply:
 @of_session("unwatch", 1, in_transactions=True)
 async def unwatch(session: Session, _words: Words) -> Reply:
     """UNWATCH."""
-    session.watched = {}
+    session.forget_transaction()
     return OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +21,11 @@ _FLOAT_BYTES_MAX = 5 * 1024  # what Redis takes
 def syntax_error() -> Error:
     """Return what a wrong option is answered with."""
     return Error("ERR syntax error")
+
+
+def is_flush_option(words: Sequence[bytes]) -> bool:
+    """Return whether words say how something is emptied, or nothing."""
+    return len(words) == 0 or (len(words) == 1 and words[0].upper() in (b"SYNC", b"ASYNC"))
 
 
 def long_of(word: bytes, text: str = "ERR value is not an integer or out of range") -> int:

@@ -38,7 +38,7 @@ def silent(step: str) -> None:
 @needs_redis
 @needs_shm
 def test_the_server_is_measured_beside_redis_and_reported(tmp_path: Path) -> None:
-    kept, document = tmp_path / "results" / "server.json", tmp_path / "performance.md"
+    kept, document = tmp_path / "results" / "server-process.json", tmp_path / "performance.md"
     callers = ("--connections", "3", "--callers", "8")
     parts = ("--part", "throughput", "--part", "memory", "--part", "metrics")
     done = run_gpkvs("bench", "server", *TINY, *callers, *parts, "--profile", "--json", str(kept))

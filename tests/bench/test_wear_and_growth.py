@@ -95,7 +95,7 @@ def test_zipfian_keys_are_records_and_some_are_popular() -> None:
 @needs_redis
 @needs_shm
 def test_growth_is_measured_beside_redis_and_reported(tmp_path: Path) -> None:
-    kept, document = tmp_path / "results" / "growth.json", tmp_path / "performance.md"
+    kept, document = tmp_path / "results" / "growth-process.json", tmp_path / "performance.md"
     sizes = ("--records", "20000", "--batch", "500", "--index-bytes", str(4 << 20), "--steps-bytes", str(1 << 20))
     done = run_gpkvs("bench", "growth", *sizes, "--json", str(kept))
     assert done.returncode == 0, done.stderr.decode()

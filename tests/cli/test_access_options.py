@@ -19,6 +19,7 @@ from gpkvs.credentials import VARIABLES, Access, TlsCredentials
 from tests.accounts import Account, Accounts
 from tests.certificates import Authority, server_options
 from tests.server.access.guarded import Guarded
+from tests.server.redis.two_servers import Connection, redis_server
 from tests.serving import COMMAND
 
 SECRET = "gpkvs_0123abcd_SECRET"
@@ -232,6 +233,14 @@ def test_who_may_read_exports_and_who_may_write_imports(place: Place, tmp_path: 
     other = {"u64": "backup-as-bytes", "bytes": "backup-as-numbers"}[layout]
     run("table", "create", other, f"--layout={'bytes' if layout == 'u64' else 'u64'}", *target, *place.options)
     assert "of the layout" in failed("import", out, f"--table={other}", *target, *place.writer)
+
+
+def test_who_may_write_imports_from_redis(place: Place, tmp_path: Path) -> None:
+    with redis_server(tmp_path) as port, Connection(port) as redis:
+        redis.call(b"SET", b"from redis", b"v")
+        words = ["import", f"--from-redis=127.0.0.1:{port}", "--target", place.guarded.server.target]
+        assert "may not write" in failed(*words, *place.reader)
+        assert "1 record stored" in run(*words, *place.writer)
 
 
 def test_what_those_hear_who_do_not_get_in(place: Place) -> None:

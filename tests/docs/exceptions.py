@@ -58,7 +58,7 @@ EXEMPTIONS = (
     Exemption("README.md", ("make check",), "a stage of CI by itself"),
     Exemption(
         "README.md",
-        ("make fuzz SECONDS=30 SEED=7", "make sanitize coverage"),
+        ("make fuzz SECONDS=30 SEED=7", "make sanitize coverage", "make conformance"),
         "takes minutes and installs packages",
         where="docs-all",
     ),
@@ -68,6 +68,18 @@ EXEMPTIONS = (
     ),
     Exemption("docs/drill.md", ("gpkvs drill --rounds 100", "gpkvs drill --rounds 100 --seed 7"), _NIGHTLY),
     Exemption("docs/gpu.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
+    Exemption(
+        "docs/comparison.md",
+        (
+            "gpkvs bench redis --json bench/results/redis-process.json",
+            "gpkvs bench redis --promise msync --directory /var/tmp --part single --part pipelined "
+            "--json bench/results/redis-msync.json",
+            "gpkvs bench redis --connections 48 --io-threads 8 --load-processes 8 --part single --part pipelined "
+            "--json bench/results/redis-threads-process.json",
+            "gpkvs bench report --benchmark redis --document docs/comparison.md",
+        ),
+        _BENCH,
+    ),
     Exemption("docs/performance.md", ("pip install '.[bench]'",), _PIP, where="docs-all"),
     Exemption(
         "docs/performance.md",

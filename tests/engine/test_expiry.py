@@ -22,6 +22,7 @@ from gpkvs.errors import ConflictError, FormatError, InvalidArgumentError
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, Root
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
+from gpkvs.recovery.proof.batch_runner import BatchRunner
 from gpkvs.recovery.startup.check import check
 from tests.recovery.startup.harness import kill_at
 
@@ -30,10 +31,10 @@ HOUR = 3_600_000
 
 
 class Clock:
-    """What the store takes for the time."""
+    """What the store takes for the time; it is ahead of the real one, which native code asks for."""
 
     def __init__(self) -> None:
-        self.now = 10**12
+        self.now = 4 * 10**12
 
     def __call__(self) -> int:
         return self.now
@@ -60,10 +61,21 @@ class Opened:
 
     def __init__(self, path: Path, commit: CommitName) -> None:
         self.path, self._commit = path, commit
+        self.natively = 0  # batches with expiries
         self.open()
 
     def open(self) -> None:
         self.store = gpkvs.open(self.path, commit=self._commit, **SMALL)
+        engine = self.store._engine
+        self.is_native = engine.native() is not None and engine._backend.host_ops_max > 0
+        self._runner = BatchRunner(self.store, "native" if self.is_native else "python")
+
+    def run_as_a_door(self, batch: Batch) -> BatchResult:
+        """Run a batch as the native door has it run."""
+        before = self._runner.natively
+        result = self._runner.run(batch)
+        self.natively += (self._runner.natively - before) * (batch.expiries is not None)
+        return result
 
     def again(self) -> None:
         self.store.close()
@@ -220,7 +232,8 @@ def test_any_operations_do_what_a_dictionary_with_a_clock_does(opened: Opened, c
         ]
         if rng.random() < 0.1:
             opened.store._engine.expiry._look_at = 0.0  # the sweep has its turn
-        result = opened.store.execute_requests(batch_of(requests))
+        execute = opened.run_as_a_door if rng.random() < 0.5 else opened.store.execute_requests
+        result = execute(batch_of(requests))
         model.begin(clock.now)
         first = opened.store._engine.next_sequence - sum(map(len, requests))  # removals have taken versions too
         model.expect(requests, result, first)
@@ -230,6 +243,7 @@ def test_any_operations_do_what_a_dictionary_with_a_clock_does(opened: Opened, c
             model.begin(clock.now)
             opened.again()
             model.now = clock.now
+    assert opened.natively or not opened.is_native
     clock.now = max(clock.now, model.now) + 2 * HOUR
     model.begin(clock.now)
     for number in range(14):
@@ -404,6 +418,21 @@ def test_the_sweep_removes_what_nobody_asks_for(opened: Opened, clock: Clock) ->
     assert store.meter.expired_keys == sum(store.meter.expiry_lags) == len(model) - len(kept)
     assert not store._engine.expiry._ranges, "nothing can expire any more"
     assert run(store, *[Asked(Op.GET, key) for key in kept]).value_list() == [b"value" * 9] * len(kept)
+
+
+def test_the_sweep_removes_what_native_code_has_set(opened: Opened, clock: Clock) -> None:
+    run(opened.store, Asked(Op.SET, b"first", b"value", clock.now + HOUR))
+    clock.now += 50
+    soon, late = clock.now + 10, clock.now + 30_000
+    for number in range(40):
+        asked = [Asked(Op.SET, b"key %d %d" % (number, i), b"value", late if i % 5 else soon) for i in range(10)]
+        opened.run_as_a_door(batch_of([asked[:3], asked[3:]]))
+    assert not opened.is_native or opened.natively == 40
+    for expiry, left in ((soon, 321), (late, 1)):
+        clock.now = expiry + 1500
+        while opened.store.maintain():
+            pass
+        assert opened.store.info().tables[0].records == left
 
 
 def test_the_sweep_runs_beside_batches(opened: Opened, clock: Clock) -> None:

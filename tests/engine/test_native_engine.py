@@ -7,9 +7,11 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 import gpkvs
@@ -278,6 +280,28 @@ def test_an_expired_key_is_left(driven: tuple[Store, NativeDriver]) -> None:
     assert [driver.run(batch).ran for batch in gets] == [Ran.LEFT, Ran.DUE]
     driver.native.end_turn()
     assert store.execute_requests(gets[0]).request(0).status.tolist() == [Status.NOT_FOUND]
+
+
+def test_the_first_expiry_of_a_table_is_left(driven: tuple[Store, NativeDriver]) -> None:
+    """The root must say that keys may expire before one of them can."""
+    store, driver = driven
+    store.create_table("other", index_bytes=64 << 10)
+    expiry = store.now_ms + 60_000
+    for table in ("default", "other"):
+        batch = replace(batch_of(store, sets(3), table=table), expiries=np.array([0, 0, expiry], np.uint64))
+        driver.native.begin_turn()
+        assert driver.run(batch).ran is Ran.LEFT
+        driver.native.end_turn()
+        assert store.count(table=table) == 0
+        store.execute_requests(batch)
+        driver.native.begin_turn()
+        assert driver.run(replace(batch, expiries=batch.expiries[::-1].copy())).ran is Ran.DONE
+        driver.native.end_turn()
+        assert sorted(store.scan_step(table).expiry_list()) == [0, 0, expiry]
+    store.drop_table("other")
+    driver.native.begin_turn()
+    assert driver.run(replace(batch_of(store, sets(3)), expiries=np.full(3, expiry, np.uint64))).ran is Ran.DONE
+    driver.native.end_turn()
 
 
 def test_a_turn_ends_in_time(driven: tuple[Store, NativeDriver]) -> None:

@@ -11,9 +11,11 @@ from tests.mutants import (
     expiry,
     exports,
     faces,
+    gpu,
     growth,
     kernels,
     operations,
+    redis_guards,
     scan,
     server,
     storage,
@@ -26,6 +28,7 @@ _ALL: tuple[Mutant, ...] = (
     *server.MUTANTS,
     *client.MUTANTS,
     *storage.MUTANTS,
+    *gpu.MUTANTS,
     *growth.MUTANTS,
     *kernels.MUTANTS,
     *compaction.MUTANTS,
@@ -37,6 +40,7 @@ _ALL: tuple[Mutant, ...] = (
     *users.MUTANTS,
     *audit.MUTANTS,
     *door.MUTANTS,
+    *redis_guards.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -10,8 +10,13 @@ _MESSAGES, _ACCESS, _REQUEST = "door/messages.cpp", "door/access.cpp", "door/kv_
 _TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS = (
     f"server/door/test_{name}.py::" for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams")
 )
-_RESP, _HANDED_TESTS = "door/resp.cpp", "server/door/test_resp_handed.py::"
-_MOMENTS_TESTS, _REFUSED_TESTS = (f"server/door/test_{name}.py::" for name in ("moments", "refused_connections"))
+_RESP = "door/resp.cpp"
+_HANDED_TESTS, _TRANSACTIONS_TESTS, _ROOM_TESTS, _RESP_TLS_TESTS = (
+    f"server/door/test_resp_{name}.py::" for name in ("handed", "transactions", "room", "tls")
+)
+_MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS = (
+    f"server/door/test_{name}.py::" for name in ("moments", "refused_connections", "small_batches")
+)
 
 MUTANTS = (
     Mutant(
@@ -249,8 +254,8 @@ MUTANTS = (
     Mutant(
         "door-takes-conditions-as-none",
         _MESSAGES,
-        "return is_sound(reader, message, size) && !condition && !ttl_ms && !expiry_ms;",
-        "return is_sound(reader, message, size) && !ttl_ms && !expiry_ms;",
+        "return is_sound(reader, message, size) && !condition && !(expiry_ms && ttl_ms)",
+        "return is_sound(reader, message, size) && !(expiry_ms && ttl_ms)",
         "a SET with a condition is done whatever is there",
         (
             f"{_KV_TESTS}test_what_is_not_plain_is_pythons",
@@ -396,24 +401,40 @@ MUTANTS = (
     Mutant(
         "door-redis-overtakes-the-engine",
         _RESP,
-        "    if (!executing_) give_python();\n",
-        "    give_python();\n",
+        "    if (std::exchange(is_joining_, false) && !executing_) give_python();\n",
+        "    if (std::exchange(is_joining_, false)) give_python();\n",
         "INCR reads a key before the SET that the same client sent before it is executed",
-        (f"{_HANDED_TESTS}test_a_command_of_python_s_waits",),
+        (f"{_HANDED_TESTS}test_a_command_of_python_s_waits_for_those_before_it_and_those_behind_it_for_python",),
+    ),
+    Mutant(
+        "door-redis-joins-without-end",
+        _RESP,
+        "if (joined_ == JOINED_MAX || at + bytes > thread.door.config.message_bytes_max) return false;",
+        "",
+        "Python holds as many pipelined commands and their answers as a client sends",
+        (f"{_HANDED_TESTS}test_those_that_go_along_are_so_many_and_so_long",),
+    ),
+    Mutant(
+        "door-redis-joins-what-has-long-answers",
+        _RESP,
+        "    if (!is_answered_shortly(parser_.words) || ",
+        "    if (",
+        "64 commands whose answers are large values are answered at once, past every bound",
+        (f"{_HANDED_TESTS}test_commands_with_short_answers_go_along_with_one_before_them",),
     ),
     Mutant(
         "door-redis-overtakes-python",
         "door/resp.hpp",
-        "    bool may_take_commands() const { return !has_enough() && !is_python_busy() && !is_ending_; }",
-        "    bool may_take_commands() const { return !has_enough() && !handed_ && !is_ending_; }",
+        "return handed_ || (python_ && !is_asked_);",
+        "return handed_;",
         "what is pipelined behind QUIT is executed, and so is what stands behind a wrong login",
         (f"{_HANDED_TESTS}test_python_ends_a_connection_behind_its_answers",),
     ),
     Mutant(
         "door-redis-takes-strangers",
         _RESP,
-        "    return caller && (!command.rights || caller->may(session_.table_id, command.rights));",
-        "    return caller != nullptr;",
+        "    return caller && !caller->is_gone && (!command.rights || caller->may(session_.table_id, command.rights));",
+        "    return caller && !caller->is_gone;",
         "whoever has logged in reads and writes all tables by the Redis protocol",
         (f"{_HANDED_TESTS}test_a_login_lets_plain_commands_in",),
     ),
@@ -431,7 +452,15 @@ MUTANTS = (
         "    if (is_attack(parser_.words)) {",
         "    if (false) {",
         "a web page writes keys by a form that it sends to this port",
-        (f"{_RESP_TESTS}test_bytes_are_taken_as_by_redis",),
+        (f"{_HANDED_TESTS}test_a_browser_is_not_served",),
+    ),
+    Mutant(
+        "door-redis-is-never-silent",
+        _RESP,
+        "        if (!pending.is_silent) output.append(",
+        "        output.append(",
+        "a client that wants no replies gets those of the door, and takes them for others",
+        (f"{_HANDED_TESTS}test_a_silent_session_has_pythons_answers_alone",),
     ),
     Mutant(
         "door-redis-ends-with-its-input",
@@ -440,5 +469,150 @@ MUTANTS = (
         "    return false;\n",
         "a client that says that it sends no more gets no answers",
         (f"{_HANDED_TESTS}test_what_was_sent_is_answered_though_no_more_comes",),
+    ),
+    Mutant(
+        "door-redis-answers-a-transaction-twice",
+        _RESP,
+        "    answered_ = queue_.size();\n",
+        "    answered_ = 0;\n",
+        "a client gets answers again to what it has queued, and takes them for those to its next commands",
+        (f"{_TRANSACTIONS_TESTS}test_a_transaction_that_needs_python_is_python_s",),
+    ),
+    Mutant(
+        "door-redis-keeps-rights-in-a-transaction",
+        _RESP,
+        "if (!may(*queue_[at].command) || !take(",
+        "if (!take(",
+        "a user who may no longer write a table does so at the end of a transaction",
+        (f"{_TRANSACTIONS_TESTS}test_rights_are_asked_for_again_at_the_end_of_a_transaction",),
+    ),
+    Mutant(
+        "door-redis-waits-for-room-for-ever",
+        _RESP,
+        "thread.now() - full_since_ns_ < thread.door.patience.message_ns;",
+        "true;",
+        "two clients with halves of large commands wait for each other, and nobody else gets memory",
+        (f"{_ROOM_TESTS}test_memory_is_not_waited_for_without_an_end",),
+    ),
+    Mutant(
+        "door-redis-keeps-who-is-gone",
+        _RESP,
+        "caller && !caller->is_gone && ",
+        "caller && ",
+        "a user who was removed goes on over the Redis protocol",
+        (f"{_HANDED_TESTS}test_a_login_lets_plain_commands_in",),
+    ),
+    Mutant(
+        "door-redis-keeps-strangers",
+        _RESP,
+        "    if (is_stranger() && now_ns > begun_ns_ + thread.door.patience.login_ns) return close();\n",
+        "",
+        "clients that never log in take all connections",
+        (f"{_HANDED_TESTS}test_a_client_that_does_not_log_in_is_closed",),
+    ),
+    Mutant(
+        "door-redis-keeps-the-dead",
+        "door/listener.cpp",
+        "    if (protocol_ == DOOR_RESP) keep_alive(file);\n",
+        "",
+        "clients whose machine has stopped take connections for ever",
+        (f"{_HANDED_TESTS}test_the_system_looks_for_clients_that_are_gone",),
+    ),
+    Mutant(
+        "door-redis-reads-tls",
+        _RESP,
+        "!std::exchange(has_begun_, true) && is_tls_hello(",
+        "false && is_tls_hello(",
+        "a client of TLS at a plain port waits for an answer, and nobody counts it",
+        (f"{_REFUSED_TESTS}test_tls_where_none_is_spoken",),
+    ),
+    Mutant(
+        "door-answers-plain-clients-of-tls",
+        _TLS,
+        "    is_plain_ = first != HANDSHAKE_RECORD;\n",
+        "",
+        "a client without TLS waits ten seconds, or gets bytes that it cannot read",
+        (f"{_REFUSED_TESTS}test_handshakes_that_fail",),
+    ),
+    Mutant(
+        "door-forgets-what-was-read-ahead",
+        "door/connection.cpp",
+        "    if (reads && transport->has_more()) want_fill();  // the system does not see it\n",
+        "",
+        "a busy connection inside TLS stands still for ever",
+        (f"{_RESP_TLS_TESTS}test_what_was_read_ahead_is_not_forgotten",),
+    ),
+    Mutant(
+        "door-ends-with-the-word-of-tls",
+        _TLS,
+        "        return is_end ? -1 : outcome(0);",
+        "        return outcome(0);",
+        "a client that says that it sends no more loses its answers",
+        (f"{_RESP_TLS_TESTS}test_a_client_that_has_said_the_end_gets_its_answers",),
+    ),
+    Mutant(
+        "door-turns-while-it-waits",
+        _TLS,
+        "    wants_write_ = false;\n    ERR_clear_error();\n    size_t done;\n    return SSL_write_ex",
+        "    ERR_clear_error();\n    size_t done;\n    return SSL_write_ex",
+        "a client that was slow once takes all time of a processor",
+        (f"{_RESP_TLS_TESTS}test_a_door_that_waits_does_not_turn",),
+    ),
+    Mutant(
+        "door-redis-sleeps-on",
+        _RESP,
+        "    if (!is_full_) return;\n    is_full_ = false;",
+        "    if (is_full_) return;",
+        "a client that waited for room is never served again",
+        (f"{_ROOM_TESTS}test_memory_is_waited_for",),
+    ),
+    Mutant(
+        "door-keeps-a-thread-for-a-disk",
+        _TURN,
+        " || !engine_ || !engine_->never_waits)",
+        " || !engine_)",
+        "a connection's thread waits for a disk, and all its connections with it",
+        (f"{_SMALL_TESTS}test_what_takes_long_is_the_engines_threads",),
+    ),
+    Mutant(
+        "door-runs-batches-beside-python",
+        _TURN,
+        "    if (!is_asleep_) return false;\n    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);\n"
+        "    if (!lock || !is_asleep_ ||",
+        "    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);\n    if (!lock ||",
+        "a batch runs while Python does its work on the store",
+        (f"{_SMALL_TESTS}test_nothing_runs_between_turns",),
+    ),
+    Mutant(
+        "door-forgets-that-python-is-due",
+        _TURN,
+        "    is_due_ = ran == ENGINE_DUE;\n",
+        "",
+        "the store does not grow while small batches come",
+        (f"{_SMALL_TESTS}test_a_turn_ends_when_python_is_wanted",),
+    ),
+    Mutant(
+        "door-wakes-nobody-for-what-is-left",
+        _TURN,
+        "    return ran == ENGINE_DONE && queue_.is_empty();\n",
+        "    return true;\n",
+        "a batch that the engine has left is never run",
+        (f"{_SMALL_TESTS}test_a_turn_ends_with_what_is_left",),
+    ),
+    Mutant(
+        "door-is-idle-while-batches-run",
+        _TURN,
+        "    idle_at_ns_ = later(now_ns(), timeout_ns_);\n    return ran",
+        "    return ran",
+        "maintenance takes the store from small batches ten times a second",
+        (f"{_SMALL_TESTS}test_a_turn_is_not_idle_while_batches_run",),
+    ),
+    Mutant(
+        "door-keeps-a-thread-for-large-values",
+        "door/loop.cpp",
+        "operations > Turn::HERE_OPERATIONS_MAX || bytes > Turn::HERE_BYTES_MAX",
+        "operations > Turn::HERE_OPERATIONS_MAX",
+        "a connection's thread copies large values, and all its connections wait",
+        (f"{_SMALL_TESTS}test_large_values_are_the_engines_threads",),
     ),
 )

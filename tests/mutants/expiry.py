@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _EXPIRY, _KERNEL = "gpkvs/engine/expiry.py", "gpkvs/kernels/expiry.hpp"
-_RESOLVE = "gpkvs/kernels/resolve.hpp"
+_RESOLVE, _NATIVE = "gpkvs/kernels/resolve.hpp", "gpkvs/kernels/native_engine.hpp"
 
 
 def _tests(*names: str) -> tuple[str, ...]:
@@ -28,6 +28,38 @@ MUTANTS = (
         "        if met[0] > 1:\n",
         "a key is there after its time, in large batches",
         _tests("test_a_key_expires_when_its_time_has_come"),
+    ),
+    Mutant(
+        "native-engine-forgets-expiries",
+        _NATIVE,
+        "    if (batch.expiries) note_expiries(a, table);\n",
+        "",
+        "what a door has set is never swept",
+        _tests("test_the_sweep_removes_what_native_code_has_set"),
+    ),
+    Mutant(
+        "native-engine-does-not-expect-expiries",
+        _NATIVE,
+        "    if (batch.expiries && !table.earliest) return ENGINE_LEFT;",
+        "    if (batch.expiries && !table.earliest) batch.expiries = nullptr;",
+        "keys live for ever that a client had expire",
+        ("engine/test_native_engine.py::test_the_first_expiry_of_a_table_is_left",),
+    ),
+    Mutant(
+        "door-takes-lifetimes-for-times",
+        "door/batch_columns.hpp",
+        "if (request->ttls) std::for_each(to, end, [&](u64& ttl) { ttl += ttl ? now_ms : 0; });",
+        "",
+        "a key is gone as soon as it is set",
+        ("server/door/test_expiries.py::test_commands_give_times_to_live",),
+    ),
+    Mutant(
+        "door-takes-any-clock",
+        "door/batch_columns.hpp",
+        "live ? take_time(latest_ms, wall_clock_ms()) : 0",
+        "live ? wall_clock_ms() : 0",
+        "after a clock went back, keys are gone as soon as they are set",
+        ("server/door/test_expiries.py::test_commands_give_times_to_live",),
     ),
     Mutant(
         "gone-before-it-is-durable",

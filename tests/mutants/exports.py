@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _WRITER, _READER, _IMPORTER = "gpkvs/export/writer.py", "gpkvs/export/reader.py", "gpkvs/export/importer.py"
-_TESTS = "export/test_export.py::"
+_REDIS_READER = "gpkvs/export/redis_reader.py"
+_TESTS, _REDIS_TESTS = "export/test_export.py::", "export/test_redis_import.py::"
 
 MUTANTS = (
     Mutant(
@@ -79,6 +80,22 @@ MUTANTS = (
         "                if delay_s:",
         "an import does not wait for a server that is restarted",
         (f"{_TESTS}test_a_restart_of_the_server_is_waited_for",),
+    ),
+    Mutant(
+        "import-connects-again",
+        _REDIS_READER,
+        "            single_connection_client=True,\n",
+        "",
+        "after a restart of Redis a cursor that it does not know goes on, and keys are missed",
+        (f"{_REDIS_TESTS}test_a_lost_connection_is_not_made_again",),
+    ),
+    Mutant(
+        "import-takes-time-left-for-a-time",
+        _REDIS_READER,
+        "now = 0 if self._has_pexpiretime else",
+        "now = 0 and",
+        "keys of an older Redis expired in 1970",
+        (f"{_REDIS_TESTS}test_a_redis_older_than_pexpiretime",),
     ),
     Mutant(
         "import-needs-to-read",

@@ -26,7 +26,12 @@ UNPROTECTED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize("address", BEYOND)
 @pytest.mark.parametrize(("settings", "missing"), UNPROTECTED)
 def test_refused_beyond_this_machine(address: Address, settings: dict[str, Any], missing: str) -> None:
-    for option, addresses in (("listen", (address, HERE[0])), ("metrics", (HERE[0], address))):
+    here = HERE[0]
+    for option, addresses in (
+        ("listen", (address, here)),
+        ("metrics", (here, address)),
+        ("resp", (here, here, address)),
+    ):
         with pytest.raises(InvalidArgumentError) as raised:
             require_protection(ServerConfig(**settings), *addresses)
         assert f"{option}: other machines reach {address}, and there is {missing}: " in str(raised.value)
@@ -37,8 +42,8 @@ def test_refused_beyond_this_machine(address: Address, settings: dict[str, Any],
 @pytest.mark.parametrize("address", BEYOND)
 @pytest.mark.parametrize("settings", [CERT | CA, CERT | USERS, CERT | CA | USERS])
 def test_protected(address: Address, settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    require_protection(ServerConfig(**settings), address, address)
-    warn_of_exposure(ServerConfig(**settings), address, address)
+    require_protection(ServerConfig(**settings), address, address, address)
+    warn_of_exposure(ServerConfig(**settings), address, address, address)
     assert not caplog.records
 
 
@@ -52,11 +57,12 @@ def test_this_machine_needs_nothing(address: Address, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(("settings", "missing"), UNPROTECTED)
 def test_allowed_with_a_warning(settings: dict[str, Any], missing: str, caplog: pytest.LogCaptureFixture) -> None:
     config = ServerConfig(**settings, insecure_listen=True)
-    require_protection(config, BEYOND[0], BEYOND[1])
-    warn_of_exposure(config, BEYOND[0], BEYOND[1])
+    require_protection(config, *BEYOND[:3])
+    warn_of_exposure(config, *BEYOND[:3])
     assert [record.getMessage() for record in caplog.records] == [
         f"gRPC on 0.0.0.0:1: there is {missing} (--insecure-listen): trust everybody on that network",
         f"metrics on [::]:1: there is {missing} (--insecure-listen): trust everybody on that network",
+        f"Redis protocol on 192.0.2.1:1: there is {missing} (--insecure-listen): trust everybody on that network",
     ]
 
 

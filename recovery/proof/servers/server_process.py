@@ -90,6 +90,8 @@ class ServerProcess:
     ----------
     target : str
         The gRPC address once `ready` has returned.
+    resp : list of str
+        The address of the Redis protocol, if the server speaks it.
     ready_seconds : float
         What `ready` returned.
     log : Path
@@ -109,6 +111,7 @@ class ServerProcess:
         self.target = ""
         self.ready_seconds = 0.0
         self.metrics = ""
+        self.resp: list[str] = []
         self._ready_file = ready_file_of(data)
         self._ready_file.unlink(missing_ok=True)
         environment = environment_of_run()
@@ -151,7 +154,7 @@ class ServerProcess:
             if time.monotonic() > self.started + seconds_max:
                 raise self.error(f"the server does not serve after {seconds_max:.0f} s")
             await asyncio.sleep(_POLL_SECONDS)
-        self.target, self.metrics = self._ready_file.read_text().split()[:2]
+        self.target, self.metrics, *self.resp = self._ready_file.read_text().split()
         self.ready_seconds = time.monotonic() - self.started
         return self.ready_seconds
 
@@ -195,7 +198,7 @@ class ServerProcess:
 
 
 def ready_file_of(data: Path) -> Path:
-    """Return the file in which the last server of a store says its addresses: of gRPC, then of its metrics."""
+    """Return the file in which the last server of a store says its addresses: of gRPC, of its metrics, of RESP."""
     return data.with_name(data.name + ".ready")
 
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -280,8 +281,8 @@ def test_only_the_connections_that_are_meant_are_closed() -> None:
         accepted = [listener.accept()[0] for _ in clients]
         try:
             ends = [End(*client.getsockname()) for client in clients]
-            assert open_ends(port) == set(ends)
-            shut_down(port, [ends[1]])
+            assert open_ends([port]) == set(ends)
+            shut_down([port], [ends[1]])
             assert clients[1].recv(1) == b""
             accepted[0].sendall(b"x")
             assert clients[0].recv(1) == b"x"
@@ -306,7 +307,7 @@ async def close_when_answered() -> None:
         clients = [socket.create_connection(listener.getsockname(), 10) for _ in range(3)]
         accepted = [listener.accept()[0] for _ in clients]
         peers = [peer_name(client) for client in clients]
-        sessions.begin(listener.getsockname()[1])
+        sessions.begin([listener.getsockname()[1]])
         for peer in peers:
             assert sessions.is_new(peer, gone)
             assert not sessions.is_new(peer, gone)
@@ -348,7 +349,7 @@ async def close_without_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     caller = Caller(FileUser("u", None, (), {}, Rights()), "password")
     sessions = Sessions(lambda _: False)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
-        sessions.begin(listener.getsockname()[1])
+        sessions.begin([listener.getsockname()[1]])
         with listener.accept()[0]:
             sessions.is_new(peer_name(client), caller)
             caller.follow(Users([]), 0)
@@ -364,25 +365,29 @@ def test_a_connection_is_closed_when_there_are_open_files_again(monkeypatch: pyt
 
 
 async def forget_what_ended() -> None:
-    """Callers of connections that have ended are forgotten, and so bounded."""
+    """Callers of connections that have ended are forgotten, and so bounded; those to any port of the server stay."""
     sessions = Sessions(lambda _: False)
     caller = Caller(FileUser("u", None, (), {}, Rights()), "password")
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
-        sessions.begin(listener.getsockname()[1])
-        with listener.accept()[0]:
-            is_open = peer_name(client)
-            sessions.is_new(is_open, caller)
-            for number in range(3000):
-                sessions.is_new(f"ipv4:127.0.0.2:{number}", caller)
-                if number % 100 == 0:
-                    await asyncio.sleep(0.001)
-            for _ in range(1000):
-                if len(sessions) <= 2000:
-                    break
-                await asyncio.sleep(0.01)
-            assert len(sessions) <= 2000
-            assert not sessions.is_new(is_open, caller)
-            await sessions.stop()
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        sessions.begin([listener.getsockname()[1] for listener in listeners])
+        are_open = []
+        for listener in listeners:
+            client = stack.enter_context(socket.create_connection(listener.getsockname()))
+            stack.enter_context(listener.accept()[0])
+            are_open.append(peer_name(client))
+            sessions.is_new(are_open[-1], caller)
+        for number in range(3000):
+            sessions.is_new(f"ipv4:127.0.0.2:{number}", caller)
+            if number % 100 == 0:
+                await asyncio.sleep(0.001)
+        for _ in range(1000):
+            if len(sessions) <= 2000:
+                break
+            await asyncio.sleep(0.01)
+        assert len(sessions) <= 2000
+        assert not any(sessions.is_new(is_open, caller) for is_open in are_open)
+        await sessions.stop()
 
 
 def test_connections_that_have_ended_are_forgotten() -> None:

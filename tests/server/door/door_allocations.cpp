@@ -7,7 +7,6 @@
 #include <netinet/tcp.h>
 #include <nghttp2/nghttp2.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 #include <poll.h>
 #include <sanitizer/common_interface_defs.h>
 #include <sys/socket.h>
@@ -22,6 +21,7 @@
 #include <thread>
 
 #include "../../../door/door.hpp"
+#include "toy_certificate.hpp"
 #include "toy_engine.hpp"
 
 namespace {
@@ -85,47 +85,7 @@ HERE void* operator new(size_t size) {
 
 namespace {
 
-// Certificates.
-
-struct Files {
-    std::string chain, key;
-};
-
-std::string text_of(BIO* bytes) {
-    char* at;
-    const long size = BIO_get_mem_data(bytes, &at);
-    const std::string text(at, (size_t)size);
-    BIO_free(bytes);
-    return text;
-}
-
-// A certificate that signs itself: server and client show it, and both know it.
-Files new_files() {
-    EVP_PKEY* const key = EVP_EC_gen("P-256");
-    X509* const made = X509_new();
-    X509_set_version(made, 2);
-    ASN1_INTEGER_set(X509_get_serialNumber(made), 1);
-    X509_gmtime_adj(X509_getm_notBefore(made), -3600);
-    X509_gmtime_adj(X509_getm_notAfter(made), 3600);
-    X509_set_pubkey(made, key);
-    X509_NAME* const name = X509_get_subject_name(made);
-    X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, (const u8*)"door", -1, -1, 0);
-    X509_set_issuer_name(made, name);
-    X509_EXTENSION* const names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "DNS:a.example,DNS:b.example");
-    X509_add_ext(made, names, -1);
-    X509_sign(made, key, EVP_sha256());
-    Files files;
-    BIO* bytes = BIO_new(BIO_s_mem());
-    PEM_write_bio_X509(bytes, made);
-    files.chain = text_of(bytes);
-    bytes = BIO_new(BIO_s_mem());
-    PEM_write_bio_PrivateKey(bytes, key, nullptr, nullptr, 0, nullptr, nullptr);
-    files.key = text_of(bytes);
-    X509_EXTENSION_free(names);
-    X509_free(made);
-    EVP_PKEY_free(key);
-    return files;
-}
+// TLS, and users.
 
 const Files* tls_files;  // null: no TLS
 bool asks_for_logins;
@@ -173,6 +133,10 @@ class ToyPython {
             case EVENT_OPEN: return insist([&] { return gpkvs_door_ask(door_, event.call); });
             case EVENT_MESSAGE:
                 if (path == "/toy/Hold") return;
+                if (path == "/redis") {
+                    insist([&] { return gpkvs_door_respond(door_, event.call, (const u8*)"+Python\r\n", 9); });
+                    return insist([&] { return gpkvs_door_ask(door_, event.call); });
+                }
                 if (!is_stream && path.find("KV") != std::string::npos) return finish(event.call, 8, "nobody knows the caller");
                 insist([&] { return gpkvs_door_respond(door_, event.call, (const u8*)message.data(), message.size()); });
                 if (!is_stream) finish(event.call);
@@ -209,7 +173,7 @@ class ToyPython {
 // The toy engine, whose own allocations never fail; the room for its results is the door's.
 class SparedEngine {
   public:
-    Engine engine() { return {this, run, newest_durable, wait, ~0ull}; }
+    Engine engine() { return {this, run, newest_durable, wait, ~0ull, true}; }
 
   private:
     static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,
@@ -372,17 +336,7 @@ class Wire {
 
   private:
     static SSL_CTX* new_context() {
-        SSL_CTX* const context = SSL_CTX_new(TLS_client_method());
-        BIO* bytes = BIO_new_mem_buf(tls_files->chain.data(), -1);
-        X509* const certificate = PEM_read_bio_X509(bytes, nullptr, nullptr, nullptr);
-        BIO_free(bytes);
-        bytes = BIO_new_mem_buf(tls_files->key.data(), -1);
-        EVP_PKEY* const key = PEM_read_bio_PrivateKey(bytes, nullptr, nullptr, nullptr);
-        BIO_free(bytes);
-        SSL_CTX_use_certificate(context, certificate);
-        SSL_CTX_use_PrivateKey(context, key);
-        X509_free(certificate);
-        EVP_PKEY_free(key);
+        SSL_CTX* const context = new_client_context(*tls_files);
         SSL_CTX_set_alpn_protos(context, (const u8*)"\2h2", 3);
         return context;
     }
@@ -655,12 +609,16 @@ class Conversation {
     }
 
     void resp(const std::string& key) {
-        if (asks_for_logins) return;  // RESP has none
         Wire wire(running_.ports[DOOR_RESP]);
         const std::string bulk = "$" + std::to_string(key.size()) + "\r\n" + key + "\r\n";
-        const std::string sent = "*3\r\n$3\r\nSET\r\n" + bulk + "$1\r\nv\r\nGET " + key + "\r\n*1\r\n$4\r\nPING\r\n";
+        const std::string get = "GET " + key + "\r\n", set = "SET " + key + " v\r\n", pythons = "INCR " + key + "\r\n";
+        const std::string login = asks_for_logins ? "PING\r\n" : "";  // Python lets in whoever says something
+        const std::string sent = login + "*3\r\n$3\r\nSET\r\n" + bulk + "$1\r\nv\r\n" + get + pythons + "MULTI\r\n" + set + get +
+                                 "EXEC\r\nMULTI\r\n" + get + pythons + "*1\r\n$4\r\nPING\r\n";
         wire.write((const u8*)sent.data(), sent.size());
-        const std::string expected = "+OK\r\n$1\r\nv\r\n+PONG\r\n";
+        const std::string value = "$1\r\nv\r\n", queued = "+OK\r\n+QUEUED\r\n";
+        const std::string expected = (asks_for_logins ? "+Python\r\n" : "") + ("+OK\r\n" + value) + "+Python\r\n" + queued + "+QUEUED\r\n*2\r\n+OK\r\n" + value +
+                                     queued + "+Python\r\n+PONG\r\n";
         std::string got;
         while (!wire.is_over() && got.find("+PONG\r\n") == std::string::npos) got += wire.read();
         if (got == expected) return;

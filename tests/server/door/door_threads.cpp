@@ -1,7 +1,7 @@
 // The native door with a toy engine: what its threads do to each other, for ThreadSanitizer; its parser of RESP with random
 // bytes, for AddressSanitizer; the order of its queue. And, for measurements, a server that stays (`serve`).
 //
-//     door_threads clients|stops|parser|queue|serve [SEED]
+//     door_threads clients|tls|stops|parser|queue|serve [SEED]
 #include <arpa/inet.h>
 #include <atomic>
 #include <cstdio>
@@ -18,6 +18,7 @@
 
 #include "../../../door/door.hpp"
 #include "../../../door/resp_parser.hpp"
+#include "toy_certificate.hpp"
 #include "toy_engine.hpp"
 
 using namespace door;
@@ -74,20 +75,32 @@ sockaddr_in loopback(int port) {
     return address;
 }
 
+// Inside TLS, if there is a context for it.
 class Client {
   public:
-    explicit Client(int port) : file_(socket(AF_INET, SOCK_STREAM, 0)) {
+    explicit Client(int port, SSL_CTX* tls = nullptr) : file_(socket(AF_INET, SOCK_STREAM, 0)) {
         const sockaddr_in address = loopback(port);
         REQUIRE(connect(file_, (const sockaddr*)&address, sizeof address) == 0);
+        if (!tls) return;
+        ssl_ = SSL_new(tls);
+        SSL_set_fd(ssl_, file_);
+        REQUIRE(SSL_connect(ssl_) == 1);
     }
-    ~Client() { close(file_); }
+    ~Client() {
+        SSL_free(ssl_);
+        close(file_);
+    }
 
-    void send(const std::string& text) { REQUIRE(write(file_, text.data(), text.size()) == (long)text.size()); }
+    void send(const std::string& text) {
+        const long size = (long)text.size();
+        if (size) REQUIRE((ssl_ ? SSL_write(ssl_, text.data(), (int)size) : write(file_, text.data(), text.size())) == size);
+    }
 
     void expect(const std::string& text) {
         std::string found(text.size(), 0);
         for (u64 at = 0; at < found.size();) {
-            const long bytes = read(file_, &found[at], found.size() - at);
+            const u64 left = found.size() - at;
+            const long bytes = ssl_ ? SSL_read(ssl_, &found[at], (int)left) : read(file_, &found[at], left);
             REQUIRE(bytes > 0);
             at += (u64)bytes;
         }
@@ -96,6 +109,7 @@ class Client {
 
   private:
     const int file_;
+    SSL* ssl_ = nullptr;
 };
 
 std::string bulk(const std::string& text) { return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n"; }
@@ -107,11 +121,11 @@ std::string command(const std::vector<std::string>& words) {
 }
 
 // One client with keys of its own, so it knows each answer; it comes and goes.
-void be_client(int port, u64 number) {
+void be_client(int port, u64 number, SSL_CTX* tls) {
     std::mt19937_64 random(seed + number);
     std::map<std::string, std::string> mine;
     for (int life = 0; life < 4; life++) {
-        Client client(port);
+        Client client(port, tls);
         for (int round = 0; round < 40; round++) {
             std::string sent, expected;
             for (u64 count = random() % 40; count; count--) {
@@ -139,11 +153,20 @@ void be_client(int port, u64 number) {
     }
 }
 
-void run_clients() {
+void run_clients(const Files* files) {
     RunningDoor running(config_of(3, 50), 200);  // batches that end before the queue does
+    const auto renew = [&] {
+        char error[256];
+        REQUIRE(!files || gpkvs_door_set_tls(running.door, files->chain.data(), files->chain.size(), files->key.data(),
+                                             files->key.size(), nullptr, 0, Patience::SECOND_NS * 60, error,
+                                             sizeof error) == 0);
+    };
+    renew();
+    SSL_CTX* const tls = files ? new_client_context(*files) : nullptr;
     std::vector<std::thread> clients;
-    for (u64 number = 0; number < 6; number++) clients.emplace_back(be_client, running.port, number);
+    for (u64 number = 0; number < 6; number++) clients.emplace_back(be_client, running.port, number, tls);
     for (int i = 0; i < 100; i++) {
+        renew();
         const DoorTable tables[] = {{"default", 0, 0, 1024, 4 * MIB, 65536, 16 * MIB}, {"other", 4, 0, 1, 1, 1, 1}};
         gpkvs_door_set_tables(running.door, tables, 1 + i % 2);
         gpkvs_door_interrupt(running.door);
@@ -153,8 +176,15 @@ void run_clients() {
     for (std::thread& client : clients) client.join();
     while (gpkvs_door_connections(running.door)) usleep(1000);
     REQUIRE(gpkvs_door_held(running.door, REQUESTS) == 0 && gpkvs_door_held(running.door, ANSWERS) == 0);
-    Client late(running.port);  // is cut off by the end
+    Client late(running.port, tls);  // is cut off by the end
     late.send(command({"GET", "x"}));
+    SSL_CTX_free(tls);
+}
+
+// The certificate is renewed all the while.
+void run_tls_clients() {
+    const Files files = new_files();
+    run_clients(&files);
 }
 
 // Doors stop while clients come.
@@ -303,7 +333,8 @@ int main(int count, char** words) {
     const std::string what = count > 1 ? words[1] : "";
     seed = count > 2 ? strtoull(words[2], nullptr, 10) : std::random_device()();
     printf("seed %llu\n", seed);
-    if (what == "clients") run_clients();
+    if (what == "clients") run_clients(nullptr);
+    else if (what == "tls") run_tls_clients();
     else if (what == "stops") stop_doors();
     else if (what == "parser") fuzz_parser();
     else if (what == "queue") test_queue();

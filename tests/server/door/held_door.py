@@ -62,6 +62,10 @@ class HeldDoor(Echo):
     def execute(self, status: Status = Status.OK, gate: int = 0) -> None:
         """Run a turn, and say of all its operations that this became of them; they are durable with their gate."""
         self.leave()
+        self.execute_left(status, gate)
+
+    def execute_left(self, status: Status = Status.OK, gate: int = 0) -> None:
+        """Say so of a batch that was left."""
         batch = self.library.left()
         gets = int(np.count_nonzero(batch.ops == Op.GET.value))
         found = gets if status is Status.OK else 0

@@ -29,7 +29,7 @@ class _Table(ctypes.Structure):
     ]
 
 
-_COLUMNS = ("table", "ops", "keys", "key_lengths", "values", "value_lengths", "request_ops")
+_COLUMNS = ("table", "ops", "keys", "key_lengths", "values", "value_lengths", "request_ops", "expiries", "ttls")
 _NUMBERS = ("id", "n", "gets", "sets", "key_size", "value_size")
 
 
@@ -80,6 +80,8 @@ class Parsed(NamedTuple):
     values: bytes
     value_lengths: bytes
     request_ops: bytes
+    expiries: bytes
+    ttls: bytes
 
 
 def parse(method: int, message: bytes, limits: Limits) -> Parsed | None:

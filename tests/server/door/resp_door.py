@@ -20,15 +20,20 @@ from gpkvs.server.exporter import Metrics
 from gpkvs.store import OpenTable, Store
 
 
-def words_of(message: bytes) -> list[bytes]:
-    """Return the words of a command that the door hands on."""
-    (count,) = struct.unpack_from("<I", message)
-    words, at = [], 4 + 4 * count
-    for size in struct.unpack_from(f"<{count}I", message, 4):
-        words.append(message[at : at + size])
-        at += size
+def commands_of(message: bytes) -> list[list[bytes]]:
+    """Return the words of commands that the door hands on together."""
+    commands, at = [], 0
+    while at < len(message):
+        (count,) = struct.unpack_from("<I", message, at)
+        sizes = struct.unpack_from(f"<{count}I", message, at + 4)
+        at += 4 + 4 * count
+        words = []
+        for size in sizes:
+            words.append(message[at : at + size])
+            at += size
+        commands.append(words)
     assert at == len(message)
-    return words
+    return commands
 
 
 class PythonSide:
@@ -54,11 +59,16 @@ class PythonSide:
         return event.call
 
     def words(self, call: int) -> list[bytes]:
-        """Wait for a command."""
+        """Wait for a command that comes alone."""
+        [words] = self.commands(call)
+        return words
+
+    def commands(self, call: int) -> list[list[bytes]]:
+        """Wait for commands that come together."""
         event = self.next()
         assert event is not None
         assert (event.kind, event.call) == (EventKind.MESSAGE, call)
-        return words_of(event.message)
+        return commands_of(event.message)
 
     def answer(self, call: int, answer: bytes) -> None:
         """Answer it, and take the next one."""
@@ -74,7 +84,7 @@ class PythonSide:
             if event.kind is EventKind.OPEN:
                 self._library.ask(event.call)
             elif event.kind is EventKind.MESSAGE:
-                self.answer(event.call, answer_of(words_of(event.message)))
+                self.answer(event.call, b"".join(map(answer_of, commands_of(event.message))))
 
 
 @contextmanager
@@ -99,17 +109,19 @@ def resp_door(store: Store, answer_of: Callable[[list[bytes]], bytes]) -> Iterat
 
 
 @contextmanager
-def bare_door(limits: Limits | None = None) -> Iterator[tuple[Library, int]]:
+def bare_door(limits: Limits | None = None, **settings: int) -> Iterator[tuple[Library, int]]:
     """Yield a door and its port: whoever uses it runs the batches."""
-    library = _library([OpenTable(id=0, name=DEFAULT_TABLE, layout=BYTES_LAYOUT.name, limits=limits or Limits())])
+    library = _library(
+        [OpenTable(id=0, name=DEFAULT_TABLE, layout=BYTES_LAYOUT.name, limits=limits or Limits())], **settings
+    )
     try:
         yield library, library.listen("127.0.0.1", 0, Protocol.RESP)
     finally:
         library.delete()
 
 
-def _library(tables: Iterable[OpenTable]) -> Library:
-    config = ServerConfig()
+def _library(tables: Iterable[OpenTable], **settings: int) -> Library:
+    config = ServerConfig(**settings)  # type: ignore[arg-type]
     library = Library(config, bounds_of(config, Limits(), 4 * MIB, 256 * MIB))
     library.set_tables(tables)
     library.open()

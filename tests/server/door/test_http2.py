@@ -406,9 +406,10 @@ def test_a_connection_may_hold_as_much_as_it_leaves_free() -> None:
             assert refused["grpc-status"] == "8"
             assert refused["grpc-message"].startswith("memory full: this connection holds ")
             assert (refused["gpkvs-executed"], refused["gpkvs-full"]) == ("no", "memory")
-            ended = [found.stream for found in frames_of(client.received) if found.kind == HEADERS]
-            held = len(range(1, 201, 2)) - len(ended)
-            assert 3 <= held <= echo.bounds.clients_bytes_max // 2 // 900_000
+            held_max = echo.bounds.clients_bytes_max // 2 // 900_000
+            while (held := 100 - sum(found.kind == HEADERS for found in frames_of(client.received))) > held_max:
+                assert client.receive()  # refusals have no order
+            assert held >= 3
             # The others go on, and what one of them held is free again.
             client.send(frame(RST, 0, 3, bytes(4)) + frame(DATA, 0, 1, bytes(16_000)))
             client.call("/echo/Unary", message(b"little"), 201)

@@ -20,6 +20,7 @@ from tests.server.http2_client import Http2Client, framed
 from tests.server.wire import DELETE, EXISTS, GET, SET, batch, u32
 
 CODES = grpc.StatusCode
+QUEUE_FULL = 1  # of the reasons why requests were refused (door.h)
 FULL = Refusal(CODES.RESOURCE_EXHAUSTED.value[0], "heap full: of records", "heap")
 STOPPING = Refusal(CODES.UNAVAILABLE.value[0], "the server is stopping: try again elsewhere or later")
 
@@ -216,7 +217,7 @@ def test_refusals_are_statuses_and_responses_of_a_stream(door: HeldDoor, kv: Any
 def test_a_full_queue_refuses(door: HeldDoor, kv: Any) -> None:
     stream = Stream(kv)
     stream.send(*(batch([(EXISTS, b"k")], id=number) for number in range(4)))
-    door.wait_for_requests(3)
+    door.wait(lambda: door.library.stats().refused[QUEUE_FULL] == 1)
     text = (
         "queue full: 3 requests wait, as many as queue_requests_max allows: try again later, or send fewer and larger"
     )

@@ -153,7 +153,7 @@ def test_a_token_that_ends_is_known_no_longer(place: Place) -> None:
     async def run() -> None:
         header = place.accounts.token("reads", seconds=0.2)
         place.change()
-        place.logins.begin(0, lambda: None)
+        place.logins.begin((), lambda: None)
         caller, end_ns, _ = await place.log_in(header)
         assert end_ns <= time.monotonic_ns() + 0.2e9
         await asyncio.wait_for(place.wire.has_ended.wait(), 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,7 @@ from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
-from gpkvs.server.options import options_of
+from gpkvs.server.options import Options, options_of
 from gpkvs.server.several import decode_several
 from gpkvs.server.wire import require_message
 from tests.server.door.probes import BATCH, DELETE, GET, METHODS, SET, Parsed, failed_response, parse, response
@@ -28,6 +29,7 @@ REQUESTS = {
     BATCH: kv_pb2.BatchRequest,
 }
 OPS = {GET: Op.GET, SET: Op.SET, DELETE: Op.DELETE}
+TTL_MS_MAX = 10**15  # with more, a time to live is Python's
 
 
 def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
@@ -37,7 +39,11 @@ def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
         request = decoded(method, message, limits)
     except (DecodeError, GpkvsError):
         return None
-    if request.options or max(request.ops) > Op.EXISTS or not message.table.isascii():
+    options = request.options or Options()
+    if options.conditions or max(request.ops) > Op.EXISTS or not message.table.isascii():
+        return None
+    gives_ttls = any(getattr(message, name, None) for name in ("ttl_ms", "ttls"))
+    if options.expiries and (limits is NUMBERS or (gives_ttls and max(times_of(options.expiries)) > TTL_MS_MAX)):
         return None
     return Parsed(
         message.id if method == BATCH else 0,
@@ -53,20 +59,26 @@ def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
         request.values,
         request.value_lengths,
         request.request_ops,
+        b"" if gives_ttls else options.expiries,
+        options.expiries if gives_ttls else b"",
     )
+
+
+def times_of(column: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(column) // 8}Q", column)
 
 
 def decoded(method: int, message: Message, limits: Limits) -> codec.Request:
     """Take a message as `gpkvs.server.service` does."""
     if isinstance(message, kv_pb2.BatchRequest):
-        for name in ("conditions", "expected", "expiries", "ttls"):
+        for name in ("conditions", "expected"):
             if getattr(message, name):
                 raise GpkvsError(f"{name}: not plain")
         if message.numbers and limits is not NUMBERS:
             raise GpkvsError("the table's layout is not u64")
         if message.request_ops:
             return decode_several(message, limits, 0, 0, 1 << 20, lambda: 0)
-        return codec.decode(message, limits)
+        return codec.decode(message, limits, clock=lambda: 0)
     names = ("condition", "expected", "expiry_ms", "ttl_ms")
     asked = {name: getattr(message, name) for name in names if hasattr(message, name)}
     value = message.value if isinstance(message, kv_pb2.SetRequest) else b""
@@ -118,6 +130,15 @@ def foreign_field(known: tuple[int, ...], rng: random.Random, depth: int = 0) ->
     return head + rng.randbytes(8 if kind == FIXED64 else 4)
 
 
+TIMES = (0, 1, TTL_MS_MAX, TTL_MS_MAX + 1, 2**64 - 1)
+
+
+def times(count: int, rng: random.Random) -> bytes:
+    """Encode expiries or times to live; now and then nothing but zeros, or wrongly."""
+    largest = rng.randrange(1, len(TIMES) + 1)
+    return u64(*rng.choices(TIMES[:largest], k=count)) + bytes(rng.random() < 0.05)
+
+
 def request_ops(count: int, rng: random.Random) -> bytes:
     """Share operations out to requests; now and then wrongly."""
     ends = sorted(rng.sample(range(1, count), rng.randrange(count)))
@@ -136,6 +157,8 @@ def columns(limits: Limits, rng: random.Random) -> list[bytes]:
     fields = [field(2, ops, rng)]
     if is_several:
         fields += [field(14, request_ops(count, rng), rng)]
+    if rng.random() < 0.3:
+        fields += [field(rng.choice((12, 13)), times(count, rng), rng)]
     for name, of, low, high in (
         (3, count, limits.key_bytes_min, limits.key_bytes_max),
         (6, ops.count(2), limits.value_bytes_min, limits.value_bytes_max),
@@ -162,6 +185,8 @@ def well_formed(method: int, limits: Limits, rng: random.Random) -> bytes:
         fields += [field(2, rng.randbytes(rng.randint(limits.key_bytes_min, limits.key_bytes_max)), rng)]
         if method == SET:
             fields += [field(3, rng.randbytes(rng.randint(limits.value_bytes_min, limits.value_bytes_max)), rng)]
+            if rng.random() < 0.3:
+                fields += [field(rng.choice((6, 7)), rng.choice(TIMES), rng)]
     if rng.random() < 0.5:
         fields += [field(1, rng.choice((b"", b"default", b"no.such")), rng)]
     rng.shuffle(fields)
@@ -171,7 +196,7 @@ def well_formed(method: int, limits: Limits, rng: random.Random) -> bytes:
     if rng.random() < 0.1:  # or spoils it
         fields.append(field(rng.choice(strings), rng.randbytes(rng.randrange(20)) if method == BATCH else b"", rng))
     if varints and rng.random() < 0.1:
-        fields.append(field(rng.choice(varints), rng.choice((0, 0, 1, 2**31, 2**64 - 1)), rng))
+        fields.append(field(rng.choice(varints), rng.choice((0, 0, 1, 2**31, *TIMES)), rng))
     for _ in range(rng.choice((0, 0, 1, 2))):
         fields.insert(rng.randint(0, len(fields)), foreign_field(strings + varints, rng))
     return b"".join(fields)

@@ -19,7 +19,7 @@ from tests.serving import Server
 
 HTTP1 = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 TLS_HELLO = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"
-OPTIONS = ("--door", "native", "--log-format", "json", "--log-level", "debug")
+OPTIONS = ("--door", "native", "--log-format", "json", "--log-level", "debug", "--resp", "127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +34,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         started.kill()
 
 
-def connected(server: Server) -> socket.socket:
-    host, port = server.target.rsplit(":", 1)
+def connected(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
     return socket.create_connection((host, int(port)), timeout=30)
 
 
-def said_to(server: Server, begin: bytes) -> bytes:
-    """Return all that the server says to whoever begins so."""
-    with connected(server) as client, client.makefile("rb") as answer:
+def said_to(server: Server, begin: bytes, address: str | None = None) -> bytes:
+    """Return all that the server says, at its port of gRPC or another one, to whoever begins so."""
+    with connected(address or server.target) as client, client.makefile("rb") as answer:
         client.sendall(begin)
         return answer.read()
 
@@ -62,7 +62,7 @@ def logged(server: Server) -> dict[str, list[str]]:
 def refused_one(server: Server, stack: contextlib.ExitStack) -> None:
     """Open connections until one is refused."""
     for _ in range(1000):
-        client = stack.enter_context(connected(server))
+        client = stack.enter_context(connected(server.target))
         client.settimeout(0.2)
         with contextlib.suppress(TimeoutError):
             assert client.recv(1) == b""
@@ -73,7 +73,7 @@ def refused_one(server: Server, stack: contextlib.ExitStack) -> None:
 def test_more_than_there_may_be(server: Server) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(6):
-            stack.enter_context(connected(server))
+            stack.enter_context(connected(server.target))
         for _ in range(100):
             refused_one(server, stack)
     assert refused(server, "connections_full") >= 100
@@ -104,8 +104,9 @@ def test_http_1(server: Server) -> None:
 
 
 def test_tls_where_none_is_spoken(server: Server) -> None:
-    assert said_to(server, TLS_HELLO) == b""
-    assert refused(server, "tls") == 1
+    for port, address in enumerate((server.target, *server.resp_addresses), 1):
+        assert said_to(server, TLS_HELLO, address) == b""
+        assert refused(server, "tls") == port
 
 
 @pytest.mark.parametrize(
@@ -132,13 +133,17 @@ def test_handshakes_that_fail(tmp_path: Path) -> None:
     options = server_options(authority.issue("server", *HERE))
     server = Server(tmp_path / "store", tmp_path, *OPTIONS, *options, authority=authority)
     try:
-        assert not said_to(server, HTTP1).startswith(b"HTTP")
+        for address in (server.target, *server.resp_addresses):
+            for begin in (HTTP1, b"PING\r\n", b"P"):
+                assert said_to(server, begin, address) == b""
+        assert refused(server, "plain") == 6
         context = authority.context()
         context.set_alpn_protocols(["http/1.1"])
-        with pytest.raises(ssl.SSLError), connected(server) as client:
+        with pytest.raises(ssl.SSLError), connected(server.target) as client:
             context.wrap_socket(client, server_hostname="localhost")
-        assert refused(server, "handshake") == 2
+        assert refused(server, "handshake") == 1
         server.stop()
     finally:
         server.kill()
-    assert "TLS" in logged(server)["handshake"][-1]
+    assert "the handshake of TLS failed" in logged(server)["handshake"][-1]
+    assert "redis-cli --tls" in logged(server)["plain"][-1]

@@ -106,13 +106,34 @@ def random_command(pick: random.Random) -> bytes:
     return nothing + command(*words)
 
 
+def random_commands(pick: random.Random) -> list[bytes]:
+    """Return some, or a transaction."""
+    if pick.random() < 0.7:
+        return [random_command(pick) for _ in range(pick.choice([1, 2, 30]))]
+    keys = pick.choices(KEYS, k=4)
+    inside = [
+        command(b"SET", keys[0], pick.randbytes(pick.choice([0, 5, 3000]))),
+        command(b"GET", keys[1]),
+        command(b"MGET", *keys),
+        command(b"MSET", keys[0], b"x", keys[1], b"y", keys[0], b"z"),
+        command(b"DEL", *keys[:2]),
+        command(b"EXISTS", *keys),
+        b"get a\r\n",
+    ]
+    return [
+        b"MULTI\r\n",
+        *pick.choices(inside, k=pick.choice([0, 1, 2, 20])),
+        pick.choice([b"EXEC\r\n"] * 3 + [b"DISCARD\r\n"]),
+    ]
+
+
 def test_random_commands_are_answered_as_by_redis(redis: int, door: int) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     pick = random.Random(seed)
     with connect(redis) as expected, connect(door) as found:
         for _ in range(60):
-            commands = [random_command(pick) for _ in range(pick.choice([1, 2, 30]))]
+            commands = random_commands(pick)
             for connection in (expected, found):
                 connection.sendall(b"".join(commands))
             assert answers(found, len(commands)) == answers(expected, len(commands)), commands

@@ -4,71 +4,20 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from gpkvs.batch import Op
-from gpkvs.config import Limits
+from gpkvs.config import MIB
+from gpkvs.server.access import connections
 from gpkvs.server.door.left_batch import Results
-from gpkvs.server.door.library import EventKind, Library, Refusal, Turn
+from gpkvs.server.door.library import EventKind, Refusal, Turn
+from tests.server.door import probes
+from tests.server.door.resp_client import LIMITS, Client, client
 from tests.server.door.resp_door import PythonSide, answers, bare_door, command, connect
 
-VALUE = b"a value"
-LIMITS = Limits(key_bytes_max=100, value_bytes_max=5000, request_ops_max=50)
 NEVER_NS = (1 << 64) - 1
-
-
-class Client:
-    """A client, the engine, and Python's side of the client's connection; a test is all three."""
-
-    def __init__(self, library: Library, connection: socket.socket) -> None:
-        self.library = library
-        self.connection = connection
-        self.python = PythonSide(library)
-
-    def send(self, *commands: list[bytes]) -> None:
-        """Send commands, at once."""
-        self.connection.sendall(b"".join(command(*words) for words in commands))
-
-    def ask(self, *words: bytes) -> bytes:
-        """Send a command that needs neither the engine nor Python."""
-        self.send([*words])
-        return answers(self.connection, 1)
-
-    def rest(self) -> bytes:
-        """Read until the door closes the connection."""
-        with self.connection.makefile("rb") as stream:
-            return stream.read()
-
-    def execute(self) -> list[tuple[Op, bytes]]:
-        """Run a batch in which everything is found; return its operations."""
-        turn = self.library.turn(10)
-        assert turn is Turn.LEFT, turn
-        batch = self.library.left()
-        gets = int(np.count_nonzero(batch.ops == Op.GET.value))
-        ends = np.cumsum(batch.key_lengths)
-        keys = [batch.keys[end - size : end].tobytes() for end, size in zip(ends, batch.key_lengths, strict=True)]
-        found = [(Op(op), key) for op, key in zip(batch.ops.tolist(), keys, strict=True)]
-        lengths, values = np.full(gets, len(VALUE), np.uint32), np.frombuffer(VALUE * gets, np.uint8)
-        self.library.left_done(
-            len(batch.request_ops), Results(np.zeros(len(batch), np.uint8), None, lengths, values), 0
-        )
-        return found
-
-    def is_silent(self) -> bool:
-        """Return whether nothing happens that Python or the engine would see."""
-        return self.python.next(0.05) is None and self.library.waiting() == 0
-
-
-@contextmanager
-def client() -> Iterator[Client]:
-    """Yield a client of a door."""
-    with bare_door(LIMITS) as (library, port), connect(port) as connection:
-        yield Client(library, connection)
-
 
 HANDED = [
     [b"INCR", b"a"],
@@ -78,6 +27,20 @@ HANDED = [
     [b"GET", b"a", b"b"],
     [b"SET", b"a"],
     [b"SET", b"a", b"1", b"NX"],
+    [b"SET", b"a", b"1", b"EX", b"9", b"NX"],
+    [b"SET", b"a", b"1", b"EX"],
+    [b"SET", b"a", b"1", b"EX", b"0"],
+    [b"SET", b"a", b"1", b"EX", b"09"],
+    [b"SET", b"a", b"1", b"PX", b"-9"],
+    [b"SET", b"a", b"1", b"PX", b"9.5"],
+    [b"SET", b"a", b"1", b"PX", b""],
+    [b"SET", b"a", b"1", b"EX", b"1" * 13],
+    [b"SET", b"a", b"1", b"EXAT", b"4000000000"],
+    [b"SETEX", b"a", b"9"],
+    [b"SETEX", b"a", b"one", b"1"],
+    [b"SETEX", b"", b"9", b"1"],
+    [b"PSETEX", b"a", b"0", b"1"],
+    [b"PSETEX", b"a", b"9", b"1", b"2"],
     [b"MSET", b"a", b"1", b"b"],
     [b"MGET"],
     [b"ECHO"],
@@ -137,7 +100,7 @@ def test_a_command_of_python_s_waits_for_those_before_it_and_those_behind_it_for
 
 def test_a_command_comes_when_python_asks_for_it() -> None:
     with client() as one:
-        one.send([b"INCR", b"a"], [b"INCR", b"b"])
+        one.send([b"INCR", b"a"], [b"KEYS", b"b"])
         event = one.python.next()
         assert event is not None
         assert event.kind is EventKind.OPEN
@@ -148,7 +111,57 @@ def test_a_command_comes_when_python_asks_for_it() -> None:
         one.library.respond(call, b":1\r\n")
         assert one.is_silent()
         one.library.ask(call)
-        assert one.python.words(call) == [b"INCR", b"b"]
+        assert one.python.words(call) == [b"KEYS", b"b"]
+
+
+def test_commands_with_short_answers_go_along_with_one_before_them() -> None:
+    first = [[b"KEYS", b"*"], [b"INCR", b"a"], [b"set", b"a", b"1", b"Ex", b"9"]]
+    second = [[b"SET", b"a", b"1", b"EX", b"9", b"Get"], [b"TTL", b"a"]]
+    with client() as one:
+        one.send(*first, *second, [b"SET", b"a", b"1"], [b"INCR", b"c"], [b"PING"])
+        call = one.python.open()
+        assert one.python.commands(call) == first
+        assert one.is_silent()
+        one.python.answer(call, b"*0\r\n:1\r\n+OK\r\n")
+        assert one.python.commands(call) == second
+        one.python.answer(call, b"$1\r\n1\r\n:9\r\n")
+        assert one.execute() == [(Op.SET, b"a")]
+        assert one.python.words(call) == [b"INCR", b"c"]
+        one.python.answer(call, b":3\r\n")
+        assert answers(one.connection, 8) == b"*0\r\n:1\r\n+OK\r\n$1\r\n1\r\n:9\r\n+OK\r\n:3\r\n+PONG\r\n"
+
+
+def test_those_that_go_along_are_so_many_and_so_long() -> None:
+    with client(message_bytes_max=MIB) as one:
+        one.send(*[[b"INCR", b"%d" % i] for i in range(100)])
+        call = one.python.open()
+        for some in (range(64), range(64, 100)):
+            assert one.python.commands(call) == [[b"INCR", b"%d" % i] for i in some]
+            one.python.answer(call, b":1\r\n" * len(some))
+        assert answers(one.connection, 100) == b":1\r\n" * 100
+        long = [b"APPEND", b"a", bytes(400_000)]
+        one.send(long, long, long, long)
+        taken = 0
+        while taken < 4:
+            commands = one.python.commands(call)
+            assert sum(len(word) for words in commands for word in words) <= MIB
+            taken += len(commands)
+            one.python.answer(call, b":1\r\n" * len(commands))
+        assert answers(one.connection, 4) == b":1\r\n" * 4
+
+
+def test_a_client_that_goes_leaves_nothing_of_what_went_along() -> None:
+    with bare_door(LIMITS) as (library, port):
+        with connect(port) as connection:
+            one = Client(library, connection)
+            one.send(*[[b"APPEND", b"a", bytes(1000)]] * 50)
+            call = one.python.open()
+            assert one.python.commands(call)
+        library.finish(call, 0, "", [])
+        library.events()  # the last ones are gone then
+        while library.connections():
+            time.sleep(0.001)
+        assert library.clients_bytes() == 0
 
 
 def test_an_answer_may_be_empty_or_large() -> None:
@@ -161,6 +174,24 @@ def test_an_answer_may_be_empty_or_large() -> None:
         assert one.python.words(call) == [b"A"]
         one.python.answer(call, large)
         assert answers(one.connection, 2) == large + b"+PONG\r\n"
+
+
+def test_a_silent_session_has_pythons_answers_alone() -> None:
+    with client() as one:
+        one.send([b"CLIENT", b"REPLY", b"OFF"], [b"PING"], [b"SET", b"a", b"1"], [b"MULTI"], [b"GET", b"a"], [b"ON"])
+        call = one.python.open()
+        assert one.python.words(call) == [b"CLIENT", b"REPLY", b"OFF"]
+        one.library.set_session(call, 0, 2, hands_all=False, is_silent=True)
+        one.python.answer(call, b"")
+        one.execute()
+        for words in ([b"MULTI"], [b"GET", b"a"]):
+            assert one.python.words(call) == words
+            one.python.answer(call, b"")
+        assert one.python.words(call) == [b"ON"]
+        one.library.set_session(call, 0, 2, hands_all=False, is_silent=False)
+        one.python.answer(call, b"+OK\r\n")
+        one.send([b"PING"])
+        assert answers(one.connection, 2) == b"+OK\r\n+PONG\r\n"
 
 
 def test_a_session_goes_on_as_python_says() -> None:
@@ -229,10 +260,11 @@ def test_nothing_is_an_underscore_in_resp3() -> None:
 
 def test_python_ends_a_connection_behind_its_answers() -> None:
     with client() as one:
-        one.send([b"PING"], [b"QUIT"], [b"PING"])
+        one.send([b"PING"], [b"QUIT"], [b"SET", b"a", b"1"])
         call = one.python.open()
         assert one.python.words(call) == [b"QUIT"]
         one.library.respond(call, b"+OK\r\n")
+        assert one.is_silent()
         one.library.finish(call, 0, "", [])
         assert one.rest() == b"+PONG\r\n+OK\r\n"
 
@@ -313,9 +345,7 @@ def test_a_login_lets_plain_commands_in() -> None:
             one.library.set_rights(7, [0], bytes([rights]))
             one.library.logged_in(call, 7, NEVER_NS, NEVER_NS)
             assert handed() == expected
-        one.library.forget_certificates()
-        assert is_handed(b"GET", b"a")
-        one.library.logged_in(call, 7, NEVER_NS, NEVER_NS)
+        one.library.forget_certificates()  # it counts while Python does not end it
         assert handed() == []
         one.library.end_caller(7)
         assert handed() == ["GET", "SET", "DEL", "PING"]
@@ -342,6 +372,37 @@ def test_a_client_that_has_not_logged_in_sends_little(sent: bytes) -> None:
         assert one.rest().startswith(refused)
 
 
+def test_a_client_that_does_not_log_in_is_closed() -> None:
+    """Also one that asks now and again; whoever has logged in may be silent."""
+    with bare_door(LIMITS) as (library, port):
+        library.ask_for_logins()
+        probes.hurry(library._door, 200)
+        with connect(port) as silent, connect(port) as busy, connect(port) as known:
+            python = PythonSide(library)
+            for one in (known, busy):
+                one.sendall(command(b"PING"))
+                call = python.open()
+                assert python.words(call) == [b"PING"]
+                if one is known:
+                    library.set_rights(7, [0], bytes([3]))
+                    library.logged_in(call, 7, NEVER_NS, NEVER_NS)
+                python.answer(call, b"+PONG\r\n")
+                assert answers(one, 1) == b"+PONG\r\n"
+            assert [silent.recv(1), busy.recv(1)] == [b"", b""]
+            time.sleep(0.2)
+            known.sendall(command(b"PING"))
+            assert answers(known, 1) == b"+PONG\r\n"
+
+
+def test_the_system_looks_for_clients_that_are_gone() -> None:
+    with bare_door(LIMITS) as (_, port), connect(port) as client:
+        client.sendall(command(b"PING"))
+        assert answers(client, 1) == b"+PONG\r\n"
+        options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)]
+        found = [[server.getsockopt(*option) for option in options] for server, _ in connections._connections([port])]
+        assert found == [[1, 60]]
+
+
 def test_what_was_sent_is_answered_though_no_more_comes() -> None:
     with client() as one:
         one.send([b"SET", b"a", b"1"], [b"INCR", b"a"], [b"GET", b"a"])
@@ -358,3 +419,11 @@ def test_a_command_with_too_many_bytes_is_refused() -> None:
     with client() as one:
         one.connection.sendall(b"*2\r\n$3\r\nGET\r\n$100000000\r\n")
         assert one.rest().startswith(b"-ERR Protocol error: a command of more than ")
+
+
+@pytest.mark.parametrize("line", [b"POST / HTTP/1.1", b"Host: localhost"])
+def test_a_browser_is_not_served(line: bytes) -> None:
+    with client() as one:
+        one.connection.sendall(line + b"\r\n")
+        assert one.rest() == b""
+        assert one.is_silent()

@@ -33,12 +33,12 @@ inline DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
     return config;
 }
 
-// A map, whose batches are durable a while after they were executed. Only the engine's thread runs them.
+// A map, whose batches are durable a while after they were executed. One thread at a time runs them.
 class ToyEngine {
   public:
     explicit ToyEngine(u64 flush_us) : flush_us_(flush_us) {}
 
-    Engine engine() { return {this, run, newest_durable, wait, ~0ull}; }
+    Engine engine() { return {this, run, newest_durable, wait, ~0ull, true}; }
 
   private:
     static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
 from gpkvs.server.door.left_batch import EngineBatch, batch_of
 from gpkvs.server.door.library import Library
 
-_DONE = 0
+DONE, LEFT, DUE = range(3)
 _Address, _U64 = ctypes.c_void_p, ctypes.c_uint64
 
 
@@ -34,7 +35,14 @@ _Wait = ctypes.CFUNCTYPE(None, _Address, _U64)
 class _Engine(ctypes.Structure):
     """``struct Engine`` of gpkvs/kernels/engine_batch.h."""
 
-    _fields_ = [("self", _Address), ("run", _Run), ("durable", _Durable), ("wait", _Wait), ("operations_max", _U64)]
+    _fields_ = [
+        ("self", _Address),
+        ("run", _Run),
+        ("durable", _Durable),
+        ("wait", _Wait),
+        ("operations_max", _U64),
+        ("never_waits", ctypes.c_bool),
+    ]
 
 
 class ToyEngine:
@@ -46,21 +54,28 @@ class ToyEngine:
         The door.
     operations_max
         Of a batch.
+    never_waits
+        Whether any thread may run a small batch.
     """
 
-    def __init__(self, library: Library, operations_max: int = 1 << 20) -> None:
+    def __init__(self, library: Library, operations_max: int = 1 << 20, *, never_waits: bool = True) -> None:
         self.request_ops: list[list[int]] = []  # of each batch: the operations of its requests
+        self.threads: list[int] = []  # which ran it
+        self.ends = DONE  # how batches end
         calls = _Run(self._run), _Durable(lambda _: 0), _Wait(lambda _, gate: None)
-        self._engine = _Engine(None, *calls, operations_max)
+        self._engine = _Engine(None, *calls, operations_max, never_waits)
         library.set_engine(ctypes.addressof(self._engine))
 
     def _run(self, _: Any, given: Any, give_room: Any, sink: Any, *outs: Any) -> int:
         batch, room = batch_of(given.contents), _Room()
         self.request_ops.append(batch.request_ops.tolist())
+        self.threads.append(threading.get_native_id())
+        if self.ends == LEFT:
+            return LEFT
         assert give_room(sink, len(batch), 0, 0, room)
         ctypes.memset(room.status, 0, len(batch))
         ctypes.memset(room.versions, 0, 8 * len(batch))
         requests, gate, has_versions = outs
         requests[0] = len(batch.request_ops)
         gate[0] = has_versions[0] = 0
-        return _DONE
+        return self.ends

@@ -15,4 +15,4 @@ def test_random_commands_are_answered_as_by_redis(tmp_path: Path) -> None:
     seed = secrets.randbits(32)
     print(f"python -m tests.fuzz_redis --seed {seed}")
     with redis_server(tmp_path) as expected, gpkvs_server(tmp_path) as found:
-        assert fuzz(SECONDS, seed, found, expected) > 500
+        assert fuzz(seed, found, expected, SECONDS) > 500

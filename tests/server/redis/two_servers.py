@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -24,13 +25,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[int]:
+def redis_server(folder: Path, *options: str) -> Iterator[int]:
     """Yield the port of a Redis of its own."""
     port = free_port()
-    process = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1", "--dir", str(folder)],
-        stdout=subprocess.DEVNULL,
-    )
+    place = ("--port", str(port), "--save", "", "--bind", "127.0.0.1", "--dir", str(folder))
+    process = subprocess.Popen(["redis-server", *place, *options], stdout=subprocess.DEVNULL)
     try:
         for _ in range(500):
             with suppress(OSError), Connection(port):
@@ -63,12 +62,19 @@ def gpkvs_server(folder: Path) -> Iterator[int]:
 
 
 class Connection:
-    """A connection to either."""
+    """A connection to either, inside TLS if there is a context for it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
         self._stream = self._socket.makefile("rb")
+
+    def certificate(self) -> dict[str, Any]:
+        """Return what the server has shown."""
+        assert isinstance(self._socket, ssl.SSLSocket)
+        return dict(self._socket.getpeercert() or {})
 
     def __enter__(self) -> Connection:
         return self
@@ -79,7 +85,11 @@ class Connection:
 
     def send(self, *commands: Sequence[bytes]) -> None:
         """Send commands at once."""
-        self._socket.sendall(b"".join(map(encoded, commands)))
+        self.send_bytes(b"".join(map(encoded, commands)))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send what may be no command."""
+        self._socket.sendall(data)
 
     def reply(self) -> Any:
         """Return the next reply: bytes of its line, or a bulk string, a list, a dict, None. Raises EOFError."""

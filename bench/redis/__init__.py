@@ -1,0 +1,1 @@
+"""Benchmarks of the Redis protocol: `gpkvs serve --resp` beside a real redis-server."""

@@ -1,0 +1,109 @@
+"""A Redis or Valkey server as the source of `gpkvs import`: its options, and its keys."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpkvs.cli.access import read_credentials
+from gpkvs.client import AccessDeniedError, Client
+from gpkvs.config import DEFAULT_TABLE, Limits
+from gpkvs.credentials import Access, TlsCredentials
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.export.importer import Execute, Imported, import_records
+from gpkvs.export.redis_reader import LeftOut, RedisReader, RedisServer
+from gpkvs.media.layout import BYTES_LAYOUT
+from gpkvs.server.address import parse_address
+
+_PANEL = "From Redis"
+
+FromRedis = Annotated[
+    str | None,
+    typer.Option(
+        help="The address of a Redis or Valkey whose keys are imported, in the place of FILE.",
+        metavar="HOST:PORT",
+        rich_help_panel=_PANEL,
+    ),
+]
+RedisDatabase = Annotated[
+    int,
+    typer.Option(
+        help="Its database: 0 goes to the table default, 9 to the table 9, unless --table names another.",
+        min=0,
+        metavar="N",
+        rich_help_panel=_PANEL,
+    ),
+]
+RedisCredentials = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file of TOML with any of user, password, tls, ca, cert, key for it; or the password alone in "
+        "GPKVS_REDIS_PASSWORD.",
+        envvar="GPKVS_REDIS_CREDENTIALS",
+        metavar="FILE",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+Skip = Annotated[
+    bool,
+    typer.Option(
+        "--skip",
+        help="Exit with 0 also if keys were left out that gpkvs cannot hold.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+
+
+def redis_server(address: str, database: int, credentials: Path | None, access: Access) -> RedisServer:
+    """Return a Redis as options, environment and a file describe it.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If they make no sense, or a password would leave this machine in plain.
+    """
+    where = parse_address(address, "from_redis")
+    given: dict[str, Any] = {} if credentials is None else read_credentials(credentials)
+    password = os.environ.get("GPKVS_REDIS_PASSWORD") or given.get("password") or given.get("token")
+    files = [given.get(name) for name in ("tls_ca", "tls_cert", "tls_key")]
+    tls = TlsCredentials(*files) if any(files) or given.get("tls") else None
+    if password and tls is None and not where.is_loopback and not access.insecure_secrets:
+        raise InvalidArgumentError(
+            f"the password would go to {where} unencrypted: say tls = true in the file of --redis-credentials, or "
+            "allow it (--insecure-secrets)",
+            field="redis_credentials",
+        )
+    return RedisServer(where.host, where.port, database, given.get("user"), password, tls)
+
+
+class RedisSource:
+    """The keys of a database of Redis."""
+
+    layout = BYTES_LAYOUT.name
+
+    def __init__(self, server: RedisServer, client: Client, timeout: float) -> None:
+        self._reader = RedisReader(server, _limits(client), timeout=timeout)
+        self.table, self.records = str(server.database) if server.database else DEFAULT_TABLE, self._reader.keys
+
+    @property
+    def left_out(self) -> LeftOut:
+        """The keys that gpkvs cannot hold."""
+        return self._reader.left_out
+
+    def store(self, execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
+        """Store the records."""
+        return import_records(self._reader.chunks(), execute, if_absent=if_absent, batch_ops=batch_ops)
+
+
+def _limits(client: Client) -> Limits:
+    """Return the limits of a server; the usual ones for a user whom it does not tell them."""
+    try:
+        info = client.info()
+    except AccessDeniedError:
+        return Limits()
+    return Limits(key_bytes_max=info.key_bytes_max, value_bytes_max=info.value_bytes_max)
