@@ -71,12 +71,14 @@ doors: install-test
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
 
-# As on a GPU: threads stand for it, and the host's threads store a part of its slots.
+# As on a GPU: threads stand for it, and the host's threads store a part of its slots. And as on several GPUs.
 BY_PAIR := tests/engine/test_u64.py tests/engine/test_full_store.py tests/engine/test_resolve.py \
 	tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py
+BY_SHARDS := tests/engine/test_u64.py tests/engine/test_unordered_gets.py
 
 pair: install-test
 	$(BIN)/python -m pytest -q --backend cpu-pair $(BY_PAIR)
+	$(BIN)/python -m pytest -q --backend cpu-shards $(BY_SHARDS)
 
 undo: install-test
 	$(BIN)/python -m pytest -q --commit undo $(BY_UNDO)

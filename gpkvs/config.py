@@ -93,6 +93,14 @@ class StoreConfig:
     """How to open a store."""
 
     backend: Annotated[BackendName, Setting("Where the kernels run.")] = "auto"
+    gpus: Annotated[
+        str,
+        Setting(
+            "Which GPUs the backend cuda uses: their numbers, as CUDA counts them (0,1), or all. They hold the tables "
+            "together, and plan large batches together. auto takes what GPKVS_GPUS says, else GPU 0.",
+            metavar="NUMBERS",
+        ),
+    ] = "auto"
     durability: Annotated[
         DurabilityName,
         Setting(

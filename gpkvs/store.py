@@ -671,6 +671,7 @@ def open_store(
     path: str | Path,
     *,
     backend: BackendName = "auto",
+    gpus: str = "auto",
     durability: DurabilityName = "auto",
     accept_loss: bool = False,
     threads: int = 0,
@@ -695,6 +696,9 @@ def open_store(
         The directory. Missing or empty: a store is created there.
     backend
         ``cpu``, ``cuda``, or ``auto``: what ``GPKVS_BACKEND`` says, else the CPU.
+    gpus
+        Of the backend ``cuda``: the numbers of GPUs, as CUDA counts them (``0,1``), ``all``, or ``auto``: what
+        ``GPKVS_GPUS`` says, else 0. Several GPUs hold the tables together and plan large batches together.
     durability
         The persistence domain: ``auto`` takes what is found, and `Store.domain` says what that survives. ``none`` turns
         the undo log off, for benchmarks: until the store is closed, a crash may lose or tear any batch.
@@ -750,6 +754,7 @@ def open_store(
     """
     config = StoreConfig(
         backend=backend,
+        gpus=gpus,
         durability=durability,
         accept_loss=accept_loss,
         threads=threads,

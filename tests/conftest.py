@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.backends.choose import PAIR, VARIABLE
+from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.errors import StoreMissingError
 from gpkvs.recovery.startup.check import check
@@ -19,10 +19,10 @@ from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backend",
-        choices=["cpu", "cpu-phases", PAIR, "cuda", "cuda-auto"],
+        choices=["cpu", "cpu-phases", PAIR, SHARDS, "cuda", "cuda-auto"],
         default="cpu",
-        help="what runs the kernels; cpu-phases: small batches phase by phase too; cpu-pair: as on a GPU, by threads; "
-        "cuda: all kernels on the GPU, cuda-auto: small batches on the host",
+        help="what runs the kernels; cpu-phases: small batches phase by phase too; cpu-pair, cpu-shards: "
+        "as on one GPU, on several, by threads; cuda: all kernels on the GPU, cuda-auto: small batches on the host",
     )
     parser.addoption(
         "--commit",
@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Processes that tests start inherit it.
     choice = config.getoption("--backend")
-    os.environ[VARIABLE] = choice if choice == PAIR else choice.partition("-")[0]
+    os.environ[VARIABLE] = choice if choice in (PAIR, SHARDS) else choice.partition("-")[0]
     os.environ[COMMIT_VARIABLE] = config.getoption("--commit")
     os.environ[HOST_OPS_MAX] = "0" if choice in ("cpu-phases", "cuda") else ""
 

@@ -23,6 +23,7 @@ from gpkvs.batch import Batch, Op
 from gpkvs.bench.gpu.growth import measure_all
 from gpkvs.bench.gpu.records import measure_records
 from gpkvs.bench.gpu.server import measure_server
+from gpkvs.bench.gpu.several import measure_several
 from gpkvs.bench.gpu.start import measure_start
 from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
@@ -33,7 +34,7 @@ from gpkvs.engine.undo_committer import UndoCommitter
 from gpkvs.media.layout import LOG_ENTRIES_OFFSET, U64_LAYOUT
 from gpkvs.recovery.startup.recover import undo, verify_log
 
-PARTS = ("numbers", "small", "records", "recovery", "start", "server", "growth")
+PARTS = ("numbers", "small", "records", "recovery", "start", "server", "growth", "several")
 _TABLE = "numbers"
 _SMALL = (1, 32, 1024, 16_384, 131_072)
 _SMALL_RUNS = 200
@@ -322,6 +323,13 @@ class GpuBench:
         for size in {self._options.index_bytes: None, self._options.start_index_bytes: None}:
             self._progress(f"starting with an index of {size >> 30} GiB")
             self.facts[f"start_seconds_{size >> 30}_gib"] = measure_start(self._path.with_name("start"), size)
+
+    def _measure_several(self) -> None:
+        self._progress("several GPUs")
+        measurements, self.facts["several"] = measure_several(
+            self._path.with_name("several"), self._options.batch, self._options.index_bytes
+        )
+        self.measurements += measurements
 
     def _measure_growth(self) -> None:
         self._progress("growing tables")

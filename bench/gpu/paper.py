@@ -49,7 +49,7 @@ class _Modes:
         self._backend = bench.backend
         self._index = bench.index
         self._launch = self._backend.launch
-        self._registered = dict(self._backend._registered)
+        self._registered = dict(self._backend._attached.registered)
         self._threads = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._threads)
         self._staging = [self._backend.result_column(_CHUNK_BYTES, np.uint8) for _ in range(2)]
@@ -63,7 +63,7 @@ class _Modes:
     def __exit__(self, *_: object) -> None:
         del self._backend.launch, self._backend.launch_unawaited, self._backend.shared_slots_min
         library.gpkvs_write_back_on(0)
-        self._backend._registered = self._registered
+        self._backend._attached.registered = self._registered
         self._pool.shutdown()
 
     def use(self, mode: str) -> None:
@@ -71,7 +71,7 @@ class _Modes:
         self.mode = mode
         written_back = mode in ("CAP-mm", "shadow", "GPM-NDP")
         library.gpkvs_write_back_on(library.gpkvs_write_back_best() if written_back else 0)
-        self._backend._registered = {} if mode == "shadow" else self._registered
+        self._backend._attached.registered = {} if mode == "shadow" else self._registered
 
     def _take(
         self, kernel: str, items: int, /, *, keys_per_item: int = 1, mirrored: int | None = None, **arguments: Any

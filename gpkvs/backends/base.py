@@ -1,8 +1,9 @@
-"""What the engine asks of a backend."""
+"""What the engine asks of a backend, and planners of the processor that a plan runs on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -16,45 +17,31 @@ from gpkvs.pm.region import Region
 
 Argument = NDArray[np.generic] | int | Index
 Column = TypeVar("Column", bound=NDArray[Any])
+Result = TypeVar("Result")
 
 
-class Backend(Protocol):
-    """Runs kernels over columns.
+class Processor(Protocol):
+    """Runs kernels over columns: the host's threads, or a GPU.
 
-    All columns are C-contiguous arrays of `xp`, in memory that the backend's kernels can reach.
+    All columns are C-contiguous arrays of `xp`, in memory that the processor's kernels can reach.
 
     Attributes
     ----------
-    name
-        As users know it.
-    description
-        The same, with what matters for what is durable and how fast.
     xp
         The array module that makes columns: NumPy, or one that does the same on another device.
     host
         The backend of the host's threads; on a CPU it is this one.
-    host_ops_max
-        Operations of the largest batch that is better off on the host.
     host_threads
         The address of the native pool of the host's threads.
     """
 
-    name: str
-    host_ops_max: int
     host_threads: int
 
     @property
     def host(self) -> Backend: ...  # noqa: D102 - above
 
     @property
-    def description(self) -> str: ...  # noqa: D102 - above
-
-    @property
     def xp(self) -> ModuleType: ...  # noqa: D102 - above
-
-    @property
-    def kept_bytes(self) -> int:
-        """The host's memory that is kept between transactions, to be used again."""
 
     def upload(self, column: Column, /) -> Column:
         """Return a column of the host as one of `xp`; it may be the same."""
@@ -83,35 +70,11 @@ class Backend(Protocol):
     def total(self, column: NDArray[Any], /) -> int:
         """Return the sum of a column of numbers modulo 2^64, or how many of its truth values are true."""
 
+    def numbers_where(self, mask: NDArray[Any], /) -> U32:
+        """Return the numbers of the elements of a column of bytes, or of truth values, that are not 0."""
+
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """Return an uninitialised column that lasts until the next `begin`."""
-
-    def begin(self) -> None:
-        """Begin a transaction: all scratch columns may be used again, those of the host too."""
-
-    def adopt(self, column: Any, /) -> NDArray[Any]:
-        """Return an array of another library (one that speaks DLPack) as one of the backend's or the host's, uncopied.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If its memory is out of reach.
-        """
-
-    def attach(self, region: Region | Image, /) -> None:
-        """Make a file of a store reachable for kernels, before the first one that is given its address."""
-
-    def detach(self, region: Region | Image, /) -> None:
-        """Let go of a file, before its mapping grows."""
-
-    def attach_memory(self, memory: U8, /) -> None:
-        """Make memory of the host reachable for kernels by its address, until the backend is closed."""
-
-    def attach_index(self, index: Index, /) -> None:
-        """Make an index reachable for kernels; a backend may keep a read image of its own."""
-
-    def detach_index(self, index: Index, /) -> None:
-        """Let go of an index, before it is unmapped."""
 
     def launch(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Argument) -> None:
         """Run a kernel over `items` items, after those launched before.
@@ -153,6 +116,114 @@ class Backend(Protocol):
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """Return whether the host's threads store a part of so many slots that were planned here."""
 
+    def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
+        """Sort operations by fingerprint, in arrival order inside a key.
+
+        Returns
+        -------
+        order : (n,) uint32
+            The operation at each sorted position.
+        chain_of : (n,) uint32
+            The chain (all operations of one key) of each position.
+        chain_start : (chains + 1,) uint32
+            The first position of each chain.
+        last_write : (n,) uint32
+            1 + the position of the last SET or DELETE at or before each position, in its chain. Where the chain has
+            none, it is 0 or that of an earlier chain's, which is not above where this one starts.
+        """
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A processor's share of all indexes: of each, the stripes of blocks whose turn is its own.
+
+    Attributes
+    ----------
+    number, count
+        Which of how many.
+    stripe_blocks
+        How many blocks there are before the next one's turn.
+    """
+
+    number: int
+    count: int
+    stripe_blocks: int
+
+
+WHOLE = Shard(0, 1, 1)
+"""The share of a processor that has no others beside it."""
+
+
+class Backend(Processor, Protocol):
+    """Runs kernels for a store, on one processor or on several.
+
+    Attributes
+    ----------
+    name
+        As users know it.
+    description
+        The same, with what matters for what is durable and how fast.
+    host_ops_max
+        Operations of the largest batch that is better off on the host.
+    processors
+        Who plans a large batch together; this one comes first. Each can read all of an index, and best its own stripes.
+    stripe_blocks
+        Blocks of an index that one of them has before the next one's turn.
+    shared_ops_min
+        Operations of the smallest batch that they plan together.
+    """
+
+    name: str
+    host_ops_max: int
+    stripe_blocks: int
+    shared_ops_min: int
+
+    @property
+    def processors(self) -> Sequence[Processor]: ...  # noqa: D102 - above
+
+    def each(self, calls: Sequence[Callable[[], Result]], /) -> list[Result]:
+        """Make the calls at the same time, one for each processor, in their order; return what they return.
+
+        If some fail, the first one's error is raised when all have ended.
+        """
+
+    def meet(self) -> None:
+        """Have what each processor launches from now on see all that the others have launched."""
+
+    @property
+    def description(self) -> str: ...  # noqa: D102 - above
+
+    @property
+    def kept_bytes(self) -> int:
+        """The host's memory that is kept between transactions, to be used again."""
+
+    def begin(self) -> None:
+        """Begin a transaction: all scratch columns may be used again, those of the host too."""
+
+    def adopt(self, column: Any, /) -> NDArray[Any]:
+        """Return an array of another library (one that speaks DLPack) as one of the backend's or the host's, uncopied.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If its memory is out of reach.
+        """
+
+    def attach(self, region: Region | Image, /) -> None:
+        """Make a file of a store reachable for kernels, before the first one that is given its address."""
+
+    def detach(self, region: Region | Image, /) -> None:
+        """Let go of a file, before its mapping grows."""
+
+    def attach_memory(self, memory: U8, /) -> None:
+        """Make memory of the host reachable for kernels by its address, until the backend is closed."""
+
+    def attach_index(self, index: Index, /) -> None:
+        """Make an index reachable for kernels; a backend may keep a read image of its own."""
+
+    def detach_index(self, index: Index, /) -> None:
+        """Let go of an index, before it is unmapped."""
+
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """Take note that the host's threads stored to slots of an index."""
 
@@ -184,22 +255,6 @@ class Backend(Protocol):
         ------
         NoSpaceError, OSError, MemoryError
             If there is none; nothing has changed.
-        """
-
-    def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
-        """Sort operations by fingerprint, in arrival order inside a key.
-
-        Returns
-        -------
-        order : (n,) uint32
-            The operation at each sorted position.
-        chain_of : (n,) uint32
-            The chain (all operations of one key) of each position.
-        chain_start : (chains + 1,) uint32
-            The first position of each chain.
-        last_write : (n,) uint32
-            1 + the position of the last SET or DELETE at or before each position, in its chain. Where the chain has
-            none, it is 0 or that of an earlier chain's, which is not above where this one starts.
         """
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Backend
+from gpkvs.backends.base import Processor
 from gpkvs.batch import U32, U64, Batch, Op
 from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
 from gpkvs.engine.heap import Heap, Tail, charge_of, segments_of
@@ -43,7 +43,7 @@ class Allocation:
     segments: Sequence[int]
 
 
-def allocate(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> Allocation:
+def allocate(place: Processor, heap: Heap, batch: Batch, plans: _Writers) -> Allocation:
     """Find room for the records that are kept; each plan gets its own. The heap does not change before the commit.
 
     Raises
@@ -71,7 +71,7 @@ def allocate(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> Alloc
     return Allocation(Tail(int(tail[0]), int(tail[1])), tuple(segments))
 
 
-def _allocate_table(place: Backend, heap: Heap, plan: Plan, tail: U64) -> tuple[Records, int, int]:
+def _allocate_table(place: Processor, heap: Heap, plan: Plan, tail: U64) -> tuple[Records, int, int]:
     """Allocate the records of a table behind the tail; return them, how many have room, and what these are charged."""
     op = place.download(plan.put_op)
     nothing = np.empty(0, np.uint64)
@@ -128,7 +128,7 @@ def _long_segments(heap: Heap, batch: Batch, plans: _Writers) -> NDArray[np.int6
     return segments
 
 
-def _refused(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> list[int]:
+def _refused(place: Processor, heap: Heap, batch: Batch, plans: _Writers) -> list[int]:
     """Return the requests that would raise the charge above its limit, taken in arrival order."""
     chain, request, charge, held = [], [], [], []
     chains = 0
@@ -165,7 +165,7 @@ def _refused(place: Backend, heap: Heap, batch: Batch, plans: _Writers) -> list[
     return list(np.flatnonzero(refused).tolist())
 
 
-def _writes_of_chains(place: Backend, plan: Plan) -> tuple[U32, U32, NDArray[np.uint8]]:
+def _writes_of_chains(place: Processor, plan: Plan) -> tuple[U32, U32, NDArray[np.uint8]]:
     """Return the operations that a chain's charge depends on, the chain of each, and what becomes of it.
 
     Of a key that stays these are its SETs, of one that goes its DELETEs.
@@ -178,7 +178,7 @@ def _writes_of_chains(place: Backend, plan: Plan) -> tuple[U32, U32, NDArray[np.
     return write, chain[write], change[write]
 
 
-def _held_charges(place: Backend, heap: Heap, plan: Plan) -> U64:
+def _held_charges(place: Processor, heap: Heap, plan: Plan) -> U64:
     """Return what the record is charged that the table holds for the key of each chain."""
     slot, old = place.download(plan.chains.slot), place.download(plan.chains.old_word)
     held: U64 = charge_of(reference_length(old), heap.segment_units) * (slot != np.uint64(NO_SLOT))

@@ -223,7 +223,8 @@ class Expiry:
                 continue
             contents: Argument = writes.contents_address
             if writes.device:
-                contents = self._backend.download(writes.device.contents)
+                (columns,) = writes.device  # several processors plan tables of numbers alone
+                contents = self._backend.download(columns.contents)
             self._backend.host.launch(
                 "note_expiries",
                 1,

@@ -48,6 +48,7 @@ def _split_on_device(backend: Backend, index: Index, first: int, last: int) -> N
     assert 2 * last * BLOCK_BYTES <= index.region.bytes
     key0, key1 = index.hash_keys
     in_block = index.layout.block_slots
+    backend.meet()
     backend.launch(
         f"split_slots_{index.layout.name}",
         (last - first) * BLOCK_BYTES // 16,

@@ -24,11 +24,12 @@ from gpkvs.engine.phases_bytes import BytesPhases
 from gpkvs.engine.phases_u64 import U64Phases
 from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST, Plan
 from gpkvs.engine.planner import Planned
+from gpkvs.engine.sharded_phases import ShardedPhases
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
 from gpkvs.media.files import StoreFiles, log_bytes_for
-from gpkvs.media.layout import RUNS_MAX, ChangeKind, LogRun
+from gpkvs.media.layout import RUNS_MAX, LogRun
 
 TablePlan = tuple[Phases, Plan]
 
@@ -69,7 +70,8 @@ class PhasePlanner:
         self._result_bytes_max = result_bytes_max
         self._batch_result_bytes_max = batch_result_bytes_max
         self._meter = meter
-        self._made: dict[int, Phases] = {}  # by table id
+        self._made: dict[tuple[int, bool], Phases] = {}  # by table id, and whether several processors plan
+        self._may_share = place is backend and len(backend.processors) > 1
 
     def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, makes_do: bool = False) -> Planned:
         """See `Planner.plan`; the phases run as often as it takes to know which requests fit.
@@ -103,6 +105,8 @@ class PhasePlanner:
                     numbers = np.flatnonzero(admitted)
                     part = batch if len(numbers) == len(admitted) else batch.take(admitted)
                     self._backend.begin()
+                    if self._may_share:
+                        self._backend.meet()
                     plans = self._plan_tables(part, first_sequence, now)
                     write_set = self._plan_transaction(part, plans)
                     parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, plan.result) for _, plan in plans)
@@ -136,43 +140,52 @@ class PhasePlanner:
     def _plan_tables(self, batch: Batch, first_sequence: int, now: int) -> list[TablePlan]:
         """Divide a batch by table; the operations of one table keep their order."""
         if len(batch.request_tables) == 1:
-            phases = self._phases(int(batch.request_tables[0]))
-            return [(phases, Plan(self._place, batch, FIRST_REQUEST, first_sequence, now))]
+            phases = self._phases(int(batch.request_tables[0]), len(batch))
+            return [(phases, phases.begin(batch, FIRST_REQUEST, first_sequence, now))]
         plans = []
         for table_id in np.unique(batch.request_tables).tolist():
             mask = batch.request_tables == table_id
             part = batch if mask.all() else batch.take(mask)
-            plans.append((self._phases(table_id), Plan(self._place, part, np.flatnonzero(mask), first_sequence, now)))
+            phases = self._phases(table_id, len(part))
+            plans.append((phases, phases.begin(part, np.flatnonzero(mask), first_sequence, now)))
             first_sequence += len(part) if part.has_writes else 0
         return plans
 
-    def _phases(self, table_id: int) -> Phases:
-        table, phases = self._tables[table_id], self._made.get(table_id)
+    def _phases(self, table_id: int, operations: int) -> Phases:
+        table = self._tables[table_id]
+        shares = self._may_share and operations >= self._backend.shared_ops_min
+        key = table_id, shares and not table.index.has_records
+        phases = self._made.get(key)
         if phases is None or phases.table is not table:
-            kind = BytesPhases if table.index.has_records else U64Phases
-            phases = kind(self._place, self._files, table, self._result_bytes_max, self._meter)
+            phases = self._make_phases(table, shares=key[1])
             # Dropped tables are forgotten here.
-            self._made = {number: made for number, made in self._made.items() if number in self._tables}
-            self._made[table_id] = phases
+            self._made = {made: phases for made, phases in self._made.items() if made[0] in self._tables}
+            self._made[key] = phases
         return phases
+
+    def _make_phases(self, table: Table, *, shares: bool) -> Phases:
+        rest = self._files, table, self._result_bytes_max, self._meter
+        if shares:
+            return ShardedPhases(self._backend, *rest)
+        return (BytesPhases if table.index.has_records else U64Phases)(self._place, *rest)
 
     def _plan_transaction(self, batch: Batch, plans: list[TablePlan]) -> WriteSet | None:
         """Run all phases; each plan gets its results, and what changes becomes a write set."""
-        for_each_table(plans, Phases.read)
+        for_each_table(plans, lambda phases, plan: phases.read(plan))
         self._cut_unread(batch, plans)
-        for_each_table(plans, Phases.measure)
+        for_each_table(plans, lambda phases, plan: phases.measure(plan))
         allocation = None
         # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
         writers = [(phases, plan) for phases, plan in plans if plan.batch.has_writes]
         if writers:
-            for_each_table(writers, Phases.place)
+            for_each_table(writers, lambda phases, plan: phases.place(plan))
             # A version that a result carries must never be given again: a SET counts even if its key is deleted after.
-            if any(len(plan.placed.chain) or plan.has_sets for _, plan in writers):
+            if any(plan.changed_chains or plan.has_sets for _, plan in writers):
                 allocation = allocate(self._place, self._heap, batch, writers)
                 for phases, plan in writers:
                     phases.stage(plan)  # a GPU does it while the host makes the results
                 self._meter.lap("place")
-        for_each_table(plans, Phases.check_results)
+        for_each_table(plans, lambda phases, plan: phases.check_results(plan))
         self._cut_results(batch, plans)
         # All that may fail for want of memory comes before the commit, the values of the results too.
         for phases, plan in plans:
@@ -194,7 +207,7 @@ class PhasePlanner:
         total = sum(self._place.total(phases.bounds(plan)) for phases, plan in readers)
         if not readers or total <= self._result_bytes_max:
             return
-        for_each_table(readers, Phases.check_bounds)
+        for_each_table(readers, lambda phases, plan: phases.check_bounds(plan))
         if total > self._batch_result_bytes_max:
             self._cut(batch, readers, lambda phases, plan: phases.bounds(plan))
 
@@ -221,13 +234,11 @@ class PhasePlanner:
         writes = TableWrites(self._files, self._place, self._heap)
         writes.index = phases.table.index
         writes.operations = len(plan.batch)
-        removes = not plan.batch.has_only_sets
-        removed = self._place.total(plan.folded.change == ChangeKind.REMOVE.value) if removes else 0
         writes.set(
-            slots=len(plan.changes),
+            slots=plan.slots,
             records=len(plan.records),
-            new_keys=plan.placed.new_keys,
-            removed_keys=removed,
+            new_keys=plan.new_keys,
+            removed_keys=phases.removed(plan),
             user_bytes=plan.batch.write_bytes,
             heap_units=plan.records.units,
             index=writes.index.address,
@@ -257,17 +268,20 @@ class PhasePlanner:
             writes.keep(expiries=plan.batch.expiries)
 
     def _keep_slots(self, writes: TableWrites, plan: Plan, phases: Phases) -> None:
-        digest = self._place.scratch(writes.slots, np.uint64)
         freed = phases.freed(plan)
         if self._place is self._backend.host:
-            writes.changed_slot = plan.changes.slot
+            changes = plan.changes
+            writes.changed_slot = changes.slot
             writes.keep(
-                changed_slot=plan.changes.slot, contents=plan.changes.contents, digest=digest, freed_reference=freed
+                changed_slot=changes.slot, contents=changes.contents, digest=changes.digest, freed_reference=freed
             )
             writes.set(freed=len(freed))
         else:
-            counts = self._count_freed(freed) if writes.index.has_records else None
-            writes.device = DeviceColumns(plan.changes.slot, plan.changes.contents, digest, counts)
+            writes.freed = self._count_freed(freed) if writes.index.has_records else None
+            writes.device = tuple(
+                DeviceColumns(number, part.changes.slot, part.changes.contents, part.changes.digest)
+                for number, part in enumerate(plan.parts)
+            )
 
     def _count_freed(self, reference: U64) -> SegmentCounts:
         """Return what of each segment references on a GPU name; on the host."""

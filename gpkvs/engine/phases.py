@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
-from gpkvs.backends.base import Argument, Backend, Column
-from gpkvs.batch import U8, U32, U64, RequestResult, Status, constant
+from gpkvs.backends.base import WHOLE, Argument, Column, Processor, Shard
+from gpkvs.batch import U8, U32, U64, Batch, RequestResult, Status, constant
 from gpkvs.engine.capacity import DoesNotFitError, result_bytes_by_request
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.plan import Chains, Fingerprints, Folded, Plan, Seen, SlotChanges
+from gpkvs.engine.plan import NOTHING_SEEN, Chains, Fingerprints, Folded, Plan, Seen, SlotChanges
 from gpkvs.engine.slot_placement import Placement
 from gpkvs.engine.table import Table
 from gpkvs.errors import InvalidArgumentError
@@ -34,7 +34,7 @@ class Phases(ABC):
 
     Parameters
     ----------
-    backend
+    place
         Where the plan runs: it runs the kernels and holds the columns.
     files
         The mapped store.
@@ -44,14 +44,30 @@ class Phases(ABC):
         Values that one request may read.
     meter
         Told when a phase ends.
+    shard
+        Of whose keys the writes are planned; by default all.
     """
 
-    def __init__(self, backend: Backend, files: StoreFiles, table: Table, result_bytes_max: int, meter: Meter) -> None:
-        self._backend = backend
+    def __init__(
+        self,
+        place: Processor,
+        files: StoreFiles,
+        table: Table,
+        result_bytes_max: int,
+        meter: Meter,
+        shard: Shard = WHOLE,
+    ) -> None:
+        self._backend = place
+        self._shard: dict[str, int] = {
+            "shard": shard.number,
+            "shards": shard.count,
+            "stripe_blocks": shard.stripe_blocks,
+        }
+        self._is_whole = shard.count == 1
         self._files = files
         self._index = table.index
         self._hash_key0, self._hash_key1 = table.index.hash_keys
-        self._placement = Placement(backend, table)
+        self._placement = Placement(place, table)
         self._meter = meter
         self.table = table
         self.result_bytes_max = result_bytes_max
@@ -59,6 +75,10 @@ class Phases(ABC):
     @property
     def _xp(self) -> ModuleType:
         return self._backend.xp
+
+    def begin(self, batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int) -> Plan:
+        """Return an empty plan of some operations; the arguments are those of `Plan`."""
+        return Plan(self._backend, batch, numbers, first_sequence, now)
 
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read.
@@ -77,6 +97,8 @@ class Phases(ABC):
             plan.chains = self._find(plan, fingerprints)
             failpoint.hit("before_fold")
             plan.folded = self._last_sets(plan) if plan.batch.has_only_sets else self._fold(plan, plan.seen)
+            if plan.batch.has_reads:
+                self._see_own_writes(plan)
             self._meter.lap("fold")
         else:
             self._look(plan)
@@ -100,14 +122,10 @@ class Phases(ABC):
         if plan.batch.has_only_sets:
             changed = self._xp.arange(len(plan.chains), dtype=np.uint32)
         else:
-            changed = self._numbers_where(plan.folded.change != ChangeKind.NONE.value)
+            changed = self._backend.numbers_where(plan.folded.change != ChangeKind.NONE.value)
         failpoint.hit("before_place")
         plan.placed = self._placement.place(plan, changed)
         self._meter.lap("place")
-
-    def _numbers_where(self, mask: NDArray[np.bool_]) -> U32:
-        numbers: U32 = self._xp.flatnonzero(mask).astype(np.uint32)
-        return numbers
 
     def _scratch(self, count: int, *types: type[np.generic]) -> list[NDArray[Any]]:
         """Return new columns, one of each type, that last as long as the transaction."""
@@ -161,15 +179,49 @@ class Phases(ABC):
     def _order(self, plan: Plan, fingerprints: Fingerprints) -> tuple[U32, U32, U32, U32]:
         """Sort operations as `Backend.order` does; of a batch of many GETs, not those whose keys it does not write."""
         batch, word0, word1 = plan.batch, fingerprints.word0, fingerprints.word1
-        if not batch.has_only_sets:
-            status, versions = self._result_columns(len(batch))
-            plan.seen = Seen(status, versions, *self._scratch(len(batch), np.uint64, np.uint32))
-        if 2 * batch.gets < len(batch):
+        if not batch.has_only_sets and plan.seen is NOTHING_SEEN:
+            plan.seen = self.columns_of_seen(len(batch))
+        if 2 * batch.gets >= len(batch):
+            self._look_up_own(plan, fingerprints)
+            numbers = self._to_order(plan, fingerprints)
+        elif self._is_whole:
             return self._backend.order(word0, word1, plan.ops)
-        self._look_up(plan.keys, fingerprints, plan.seen)
-        numbers = self._to_order(plan, fingerprints)
-        order, chain_of, start, last_write = self._backend.order(word0[numbers], word1[numbers], plan.ops[numbers])
+        else:
+            numbers = self._own(fingerprints)
+        order, chain_of, start, last_write = self._backend.order(*self._take(plan, fingerprints, numbers))
         return numbers[order], chain_of, start, last_write
+
+    def _take(self, plan: Plan, fingerprints: Fingerprints, numbers: U32) -> tuple[U64, U64, U8]:
+        """Return fingerprints and kinds of some operations."""
+        count = len(numbers)
+        word0, word1 = self._scratch(count, np.uint64, np.uint64)
+        (ops,) = self._scratch(count, np.uint8)
+        self._backend.launch(
+            "take_ops",
+            count,
+            numbers=numbers,
+            fingerprint0=fingerprints.word0,
+            fingerprint1=fingerprints.word1,
+            ops=plan.ops,
+            taken0=word0,
+            taken1=word1,
+            taken_ops=ops,
+        )
+        return word0, word1, ops
+
+    def columns_of_seen(self, count: int) -> Seen:
+        """Return uninitialised columns for what the operations of a batch with writes see."""
+        status, versions = self._result_columns(count)
+        return Seen(status, versions, *self._scratch(count, np.uint64, np.uint32))
+
+    def _own(self, fingerprints: Fingerprints) -> U32:
+        """Return the shard's operations, in arrival order."""
+        count = len(fingerprints.word0)
+        (own,) = self._scratch(count, np.uint8)
+        self._backend.launch(
+            "own_ops", count, fingerprint0=fingerprints.word0, **self._index.geometry, **self._shard, own=own
+        )
+        return self._backend.numbers_where(own)
 
     def _to_order(self, plan: Plan, fingerprints: Fingerprints) -> U32:
         """Return the operations that must be ordered, in arrival order; all others see what the table holds."""
@@ -183,19 +235,22 @@ class Phases(ABC):
             count,
             ops=plan.ops,
             fingerprint0=word0,
+            **self._index.geometry,
+            **self._shard,
             places=places,
             written=written,
             needs=needs,
             source_op=plan.seen.source_op,
         )
-        return self._numbers_where(needs)
+        return self._backend.numbers_where(needs)
 
     def _look(self, plan: Plan) -> None:
         """Look up the keys of a batch that only reads."""
-        plan.seen = self._nothing_seen(len(plan.batch))
+        if plan.seen is NOTHING_SEEN:
+            plan.seen = self.columns_of_looks(len(plan.batch))
         self._look_at(plan, plan.keys, plan.seen)
 
-    def _nothing_seen(self, count: int) -> Seen:
+    def columns_of_looks(self, count: int) -> Seen:
         """Return uninitialised columns for a batch that only reads; in a u64 table, source words are the result."""
         status, versions = self._result_columns(count)
         return Seen(status, versions, self._xp.empty(count, np.uint64), self._xp.empty(0, np.uint32))
@@ -206,10 +261,16 @@ class Phases(ABC):
         self._meter.lap("route")
         self._look_up(keys, fingerprints, seen)
 
-    def _look_up(self, keys: U8, fingerprints: Fingerprints, seen: Seen) -> None:
+    def _look_up_own(self, plan: Plan, fingerprints: Fingerprints) -> None:
+        """Fill what the shard's operations see of the table."""
+        assert self._is_whole
+        self._look_up(plan.keys, fingerprints, plan.seen)
+
+    def _look_up(self, keys: U8, fingerprints: Fingerprints, seen: Seen, kernel: str = "look", **shard: int) -> None:
         self._launch(
-            "look",
+            kernel,
             len(seen.status),
+            **shard,
             **self._key_arguments(keys),
             **({"versions": seen.versions} if self._has_versions else {}),
             fingerprint0=fingerprints.word0,
@@ -310,7 +371,7 @@ class Phases(ABC):
         """Work out the new contents of every slot that changes."""
         placed = plan.placed
         m = len(placed.chain)
-        moved = placed.chain[:0] if placed.moved_to is None else self._numbers_where(placed.moved_to != NO_SLOT)
+        moved = placed.chain[:0] if placed.moved_to is None else self._backend.numbers_where(placed.moved_to != NO_SLOT)
         words = self._index.layout.slot_bytes // 8
         changed_slot = self._backend.scratch(m + len(moved), np.uint64)
         contents = self._backend.scratch((m + len(moved)) * words, np.uint64).reshape(-1, words)
@@ -328,7 +389,14 @@ class Phases(ABC):
         if placed.moved_to is not None:
             changed_slot[m:] = placed.moved_to[moved]
             self._launch("load_slots", len(moved), slot=changed_slot[moved], index=self._index, contents=contents[m:])
-        plan.changes = SlotChanges(changed_slot, contents)
+        digest = self._backend.scratch(len(changed_slot), np.uint64)
+        plan.changes = SlotChanges(changed_slot, contents, digest)
+
+    def removed(self, plan: Plan) -> int:
+        """Return how many keys the table loses."""
+        if plan.batch.has_only_sets:
+            return 0
+        return self._backend.total(plan.folded.change == ChangeKind.REMOVE.value)
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device.
@@ -376,6 +444,10 @@ class Phases(ABC):
     @abstractmethod
     def _bounds(self, plan: Plan) -> U32:
         """Return how long each GET's value in the heap is at most, without reading it; up to 15 bytes too much."""
+
+    def _see_own_writes(self, plan: Plan) -> None:
+        """Have GETs that see a SET of their own batch see its value, where the layout keeps values in slots."""
+        del plan
 
     @property
     @abstractmethod

@@ -125,7 +125,7 @@ class BytesPhases(Phases):
             return numbers
         kept = self._xp.zeros(len(plan.batch), np.bool_)
         kept[plan.folded.final_op[plan.folded.change == ChangeKind.PUT.value]] = True
-        return self._numbers_where(kept)
+        return self._backend.numbers_where(kept)
 
     def freed(self, plan: Plan) -> U64:
         """See `Phases.freed`."""

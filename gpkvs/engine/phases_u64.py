@@ -7,7 +7,7 @@ import numpy as np
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64, Op, RequestResult, Status, constant
 from gpkvs.engine.phases import Phases
-from gpkvs.engine.plan import Delivered, Found, Plan, Seen
+from gpkvs.engine.plan import Delivered, Fingerprints, Found, Plan, Seen
 
 
 class U64Phases(Phases):
@@ -17,13 +17,16 @@ class U64Phases(Phases):
 
     def _look(self, plan: Plan) -> None:
         parts = self._backend.parts(plan.batch)
-        if len(parts) == 1:
+        if len(parts) == 1 and plan.delivered is None:
             super()._look(plan)
             return
         # While one part of the keys is on its way, another is looked up, and what a third one sees is on its way back.
         backend, count = self._backend, len(plan.batch)
-        seen = plan.seen = self._nothing_seen(count)
-        status, words = backend.result_column(count, np.uint8), backend.result_column(count, np.uint64)
+        seen = plan.seen = self.columns_of_looks(count)
+        if plan.delivered:
+            status, words = plan.delivered.status, plan.delivered.source_word
+        else:
+            status, words = backend.result_column(count, np.uint8), backend.result_column(count, np.uint64)
         arriving = [backend.upload_later(plan.batch.keys[8 * first : 8 * last]) for first, last in parts]
         for (first, last), keys in zip(parts, arriving, strict=True):
             part = Seen(seen.status[first:last], seen.versions, seen.source_word[first:last], seen.source_op)
@@ -66,9 +69,14 @@ class U64Phases(Phases):
         missed = self._backend.total(plan.seen.status.view(np.bool_))
         return 8 * (len(plan.batch) - missed)
 
-    def _find_values(self, plan: Plan) -> Found:
-        """Find out which GETs found a value, after giving those that see a SET of the batch its value."""
-        count, seen, order = len(plan.batch), plan.seen, plan.chains.order
+    def _look_up_own(self, plan: Plan, fingerprints: Fingerprints) -> None:
+        if self._is_whole:
+            super()._look_up_own(plan, fingerprints)
+        else:
+            self._look_up(plan.keys, fingerprints, plan.seen, "look_own", **self._shard)
+
+    def _see_own_writes(self, plan: Plan) -> None:
+        seen, order = plan.seen, plan.chains.order
         self._backend.launch(
             "own_values",
             len(order),
@@ -78,6 +86,10 @@ class U64Phases(Phases):
             value_offsets=self._value_offsets(plan),
             source_word=seen.source_word,
         )
+
+    def _find_values(self, plan: Plan) -> Found:
+        """Find out which GETs found a value."""
+        count, seen = len(plan.batch), plan.seen
         (found,) = self._scratch(count, np.uint8)
         self._backend.launch("found_gets", count, ops=plan.ops, status=seen.status, found=found)
         ends: U32 = found.cumsum(dtype=np.uint32)

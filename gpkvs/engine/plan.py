@@ -5,7 +5,7 @@ Columns live where the backend's kernels run, in its array module (`Backend.xp`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Backend
+from gpkvs.backends.base import Processor
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, constant
 
 FILLED_WORDS: Final = 4  # a segment, units, what they are charged, the end of the last record
@@ -58,6 +58,10 @@ class Seen:
     versions: U64  # empty in a u64 table
     source_word: U64  # what the table holds: a record's reference, or a number; 0 if a GET sees none of it
     source_op: U32  # the SET of this batch that a GET sees, or NO_OP; empty if the batch only reads
+
+
+_NO_COLUMN = np.empty(0, np.uint64)
+NOTHING_SEEN = Seen(np.empty(0, np.uint8), _NO_COLUMN, _NO_COLUMN, np.empty(0, np.uint32))
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class SlotChanges:
 
     slot: U64
     contents: U64  # (slots, words of a slot)
+    digest: U64  # gets that of each slot's entry in the log
 
     def __len__(self) -> int:
         return len(self.slot)
@@ -131,7 +136,7 @@ class Plan:
 
     Parameters
     ----------
-    backend
+    place
         Whose kernels will read the columns.
     batch
         The operations on this table.
@@ -144,7 +149,7 @@ class Plan:
     """
 
     chains: Chains
-    seen: Seen  # not of a batch of SETs only
+    seen: Seen = NOTHING_SEEN  # stays so in a batch of SETs only
     delivered: Delivered | None = None
     folded: Folded
     found: Found  # of a batch of GETs and writes, on a u64 table
@@ -158,9 +163,9 @@ class Plan:
     result: RequestResult
 
     def __init__(
-        self, backend: Backend, batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int
+        self, place: Processor, batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int
     ) -> None:
-        self._backend = backend
+        self.place = self._backend = place
         self.batch = batch
         self.numbers = numbers
         self.first_sequence = first_sequence
@@ -245,6 +250,26 @@ class Plan:
         chain: U32 = self._backend.xp.zeros(len(self.batch), np.uint32)
         chain[self.chains.order] = self.chains.chain_of
         return chain
+
+    @property
+    def parts(self) -> Sequence[Plan]:
+        """What several processors plan of it, each its own; else this plan."""
+        return (self,)
+
+    @property
+    def changed_chains(self) -> int:
+        """How many chains change a slot."""
+        return sum(len(part.placed.chain) for part in self.parts)
+
+    @property
+    def new_keys(self) -> int:
+        """How many keys the table gains."""
+        return sum(part.placed.new_keys for part in self.parts)
+
+    @property
+    def slots(self) -> int:
+        """How many slots change."""
+        return sum(len(part.changes) for part in self.parts)
 
     @property
     def has_sets(self) -> bool:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs.backends.base import Backend
+from gpkvs.backends.base import Backend, Processor, Result
 from gpkvs.batch import U64
 from gpkvs.engine.write_set import DeviceColumns, TableWrites
 
@@ -49,6 +51,25 @@ class Balance:
         self._parts[work, slots.bit_length()] = min(max(part, _PART_MIN), _PART_MAX)
 
 
+class Range(NamedTuple):
+    """Some of the slots that one GPU has.
+
+    Attributes
+    ----------
+    columns
+        All that it has of a table's part of a write set.
+    at
+        How many slots of the write set come before the first of them.
+    first, last
+        The first one, and the one after the last, of those in `columns`.
+    """
+
+    columns: DeviceColumns
+    at: int
+    first: int
+    last: int
+
+
 @dataclass
 class _HostPart:
     """What the host's threads do, on its way to the host."""
@@ -66,12 +87,14 @@ class _HostPart:
 
 
 class SharedSlots:
-    """Logs and stores the slots of write sets that a GPU planned.
+    """Logs and stores the slots of write sets that one GPU planned.
 
     Parameters
     ----------
-    backend
-        Of the store.
+    processor
+        The GPU.
+    is_alone
+        Whether no other GPU stores beside it: several take what the host's memory can take, without its threads.
 
     Attributes
     ----------
@@ -79,52 +102,58 @@ class SharedSlots:
         Who does how much.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, processor: Processor, *, is_alone: bool) -> None:
+        self._gpu = processor
+        self._is_alone = is_alone
         self._coming: dict[tuple[int, int, int], _HostPart] = {}
         self._host_digest = 0
         self.balance = Balance()
 
-    def bring(self, writes: TableWrites, first: int, last: int) -> None:
-        """Begin to bring to the host what its threads store of the slots `first` to `last - 1`, and do not log."""
-        part = self._divide(writes, first, last, logs=False)
-        if part:
-            self._bring_contents(part, writes, last)
-
-    def _divide(self, writes: TableWrites, first: int, last: int, *, logs: bool) -> _HostPart | None:
+    def _divide(self, writes: TableWrites, slots: Range, *, logs: bool) -> _HostPart | None:
         """Divide slots, and begin to bring the numbers of the host's part over; None if the GPU does all."""
+        columns, _, first, last = slots
         count = last - first
-        if not self._backend.shares_slots(writes.index.region, count):
+        if not (self._is_alone and self._gpu.shares_slots(writes.index.region, count)):
             return None
-        layout, backend = writes.index.layout.name, self._backend
+        layout, gpu = writes.index.layout.name, self._gpu
         log_from = last - int(count * self.balance.part(f"log {layout}", count)) if logs else last
         store_from = last - int(count * self.balance.part(f"apply {layout}", count))
         begin = min(log_from, store_from)
-        slot = backend.result_column(last - begin, np.uint64)
-        slot_there = backend.download_later(_device(writes).slot[begin:last], slot)
+        slot = gpu.result_column(last - begin, np.uint64)
+        slot_there = gpu.download_later(columns.slot[begin:last], slot)
         part = self._coming[writes.address, first, last] = _HostPart(log_from, store_from, slot, slot_there)
         return part
 
-    def _bring_contents(self, part: _HostPart, writes: TableWrites, last: int) -> None:
-        backend, words = self._backend, writes.index.layout.slot_bytes // 8
-        contents = backend.result_column((last - part.store_from) * words, np.uint64).reshape(-1, words)
-        part.contents_there = backend.download_later(_device(writes).contents[part.store_from : last], contents)
+    def _bring_contents(self, part: _HostPart, slots: Range) -> None:
+        """Begin to bring over what the host's threads store."""
+        columns, last, words = slots.columns, slots.last, slots.columns.contents.shape[1]
+        contents = self._gpu.result_column((last - part.store_from) * words, np.uint64).reshape(-1, words)
+        part.contents_there = self._gpu.download_later(columns.contents[part.store_from : last], contents)
         part.contents = contents
 
-    def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
-        """Store the undo entries `first` to `last - 1`; complete once `log_digest` has returned."""
-        columns, layout = _device(writes), writes.index.layout.name
-        part = self._divide(writes, first, last, logs=True)
+    def log(self, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
+        """Store the undo entries of slots.
+
+        Parameters
+        ----------
+        writes, slots
+            The table's part of a write set, and which slots of it.
+        epoch, address
+            Of the entries, and where their run begins.
+        """
+        columns, at, first, last = slots
+        layout = writes.index.layout.name
+        part = self._divide(writes, slots, logs=True)
         if part:
             part.slot_there()  # the stores of the log would hold it up: both go to the host
         middle = part.log_from if part else last
-        logged = self._backend.launch_unawaited(
+        logged = self._gpu.launch_unawaited(
             f"log_undo_{layout}",
             middle - first,
             changed_slot=columns.slot[first:middle],
             index=writes.index,
             epoch=epoch,
-            first=first,
+            first=at + first,
             log=address,
             digest=columns.digest[first:middle],
         )
@@ -132,14 +161,14 @@ class SharedSlots:
             logged()
         else:
             begin = perf_counter()
-            self._log_on_host(part, writes, epoch, address, last)
+            columns.digest[middle:last] = 0
+            self._log_on_host(part, writes, slots, epoch, address)
             took = perf_counter() - begin
-            self._bring_contents(part, writes, last)
+            self._bring_contents(part, slots)
             self.balance.measured(f"log {layout}", (last - middle, took), (middle - first, logged()))
 
-    def _log_on_host(self, part: _HostPart, writes: TableWrites, epoch: int, address: int, last: int) -> None:
-        host, middle = self._backend.host, part.log_from
-        _device(writes).digest[middle:last] = 0
+    def _log_on_host(self, part: _HostPart, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
+        host, middle, last = self._gpu.host, part.log_from, slots.last
         digest = host.scratch(last - middle, np.uint64)
         host.launch(
             f"log_undo_{writes.index.layout.name}",
@@ -147,24 +176,43 @@ class SharedSlots:
             changed_slot=part.slots_from(middle),
             index=writes.index,
             epoch=epoch,
-            first=middle,
+            first=slots.at + middle,
             log=address,
             digest=digest,
         )
         self._host_digest += host.total(digest)
 
-    def log_digest(self, writes: TableWrites) -> int:
-        """Return the sum of the digests of all entries."""
-        digest, self._host_digest = self._host_digest, 0
-        return digest + self._backend.total(_device(writes).digest)
+    def log_contents(self, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
+        """Store the entries of slots to a frame of a journal, with their new contents; the arguments are as there."""
+        columns, at, first, last = slots
+        logged = self._gpu.launch_unawaited(
+            f"log_redo_{writes.index.layout.name}",
+            last - first,
+            changed_slot=columns.slot[first:last],
+            contents=columns.contents[first:last],
+            epoch=epoch,
+            first=at + first,
+            log=address,
+            digest=columns.digest[first:last],
+        )
+        part = self._divide(writes, slots, logs=False)
+        if part:
+            self._bring_contents(part, slots)
+        logged()
 
-    def store(self, writes: TableWrites, first: int, last: int) -> None:
-        """Store the changed slots `first` to `last - 1` in place; the read image gets all of them."""
-        columns, layout = _device(writes), writes.index.layout.name
+    def log_digest(self, slots: Range) -> int:
+        """Return the sum of the digests of all entries that the GPU has."""
+        digest, self._host_digest = self._host_digest, 0
+        return digest + self._gpu.total(slots.columns.digest)
+
+    def store(self, writes: TableWrites, slots: Range) -> None:
+        """Store changed slots in place; the read image gets all of them."""
+        columns, _, first, last = slots
+        layout = writes.index.layout.name
         part = self._coming.pop((writes.address, first, last), None)
         middle = part.store_from if part else last
         begin = perf_counter()
-        stored = self._backend.launch_unawaited(
+        stored = self._gpu.launch_unawaited(
             f"apply_{layout}",
             middle - first,
             mirrored=last - first,
@@ -178,7 +226,7 @@ class SharedSlots:
         part.slot_there()
         part.contents_there()
         assert part.contents is not None
-        self._backend.host.launch(
+        self._gpu.host.launch(
             f"apply_{layout}",
             last - middle,
             changed_slot=part.slots_from(middle),
@@ -188,7 +236,35 @@ class SharedSlots:
         took = perf_counter() - begin
         self.balance.measured(f"apply {layout}", (last - middle, took), (middle - first, stored()))
 
+    def numbers(self, slots: Range) -> U64:
+        """Return the numbers of slots, on the host."""
+        return self._gpu.download(slots.columns.slot[slots.first : slots.last])
 
-def _device(writes: TableWrites) -> DeviceColumns:
-    assert writes.device
-    return writes.device
+
+class SlotsOfAll:
+    """Slots that GPUs planned, each GPU its own: they log and store at the same time.
+
+    Parameters
+    ----------
+    backend
+        Of the store.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._alone = SharedSlots(backend.processors[0], is_alone=True)
+        self._together = [SharedSlots(processor, is_alone=False) for processor in backend.processors]
+
+    def each(
+        self, writes: TableWrites, first: int, last: int, run: Callable[[SharedSlots, Range], Result]
+    ) -> list[Result]:
+        """Do something with the slots `first` to `last - 1`: each GPU with its own, on its thread, at the same time."""
+        if len(writes.device) == 1:
+            return [run(self._alone, Range(writes.device[0], 0, first, last))]
+        calls, at = [], 0
+        for shared, columns in zip(self._together, writes.device, strict=True):
+            end = at + len(columns)
+            slots = Range(columns, at, min(max(first, at), end) - at, min(max(last, at), end) - at)
+            calls.append(partial(run, shared, slots))
+            at = end
+        return self._backend.each(calls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Backend
+from gpkvs.backends.base import Processor
 from gpkvs.batch import U32
 from gpkvs.engine.capacity import DoesNotFitError, IndexFullError, request_of_op, sets_of_chains
 from gpkvs.engine.plan import Chains, Placed, Plan
@@ -24,7 +24,7 @@ class Placement:
         Whose index has the ways.
     """
 
-    def __init__(self, backend: Backend, table: Table) -> None:
+    def __init__(self, backend: Processor, table: Table) -> None:
         self._backend = backend
         self._table = table
         self._index = table.index

@@ -9,7 +9,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import U64
 from gpkvs.engine.heap import Heap
-from gpkvs.engine.shared_slots import SharedSlots
+from gpkvs.engine.shared_slots import SlotsOfAll
 from gpkvs.engine.write_set import TableWrites
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
@@ -79,36 +79,34 @@ class HostStores:
 
 
 class DeviceStores:
-    """By a GPU and the host's threads together: log and slots. The threads alone store records, which the host has."""
+    """By GPUs and the host's threads together: log and slots. The threads alone store records, which the host has."""
 
     def __init__(self, backend: Backend, host: HostStores, heap: Heap) -> None:
-        self._backend = backend
         self._host = host
         self._heap = heap
-        self.shared = SharedSlots(backend)
+        self._slots = SlotsOfAll(backend)
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.records`."""
         self._host.records(writes, first, last)
 
     def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
-        """See `Stores.log`. The stores are complete once the digest is known."""
-        self.shared.log(writes, epoch, address, first, last)
+        """See `Stores.log`."""
+        self._slots.each(writes, first, last, lambda gpu, slots: gpu.log(writes, slots, epoch, address))
 
     def log_digest(self, writes: TableWrites) -> int:
         """See `Stores.log_digest`."""
-        return self.shared.log_digest(writes)
+        return sum(self._slots.each(writes, 0, writes.slots, lambda gpu, slots: gpu.log_digest(slots)))
 
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.slots`."""
-        self.shared.store(writes, first, last)
+        self._slots.each(writes, first, last, lambda gpu, slots: gpu.store(writes, slots))
 
     def count_live(self, writes: TableWrites) -> None:
         """See `Stores.count_live`."""
         self._host.count_live(writes)
-        freed = writes.device.freed if writes.device else None
-        assert freed is not None
-        self._heap.release(freed)
+        assert writes.freed is not None
+        self._heap.release(writes.freed)
 
 
 class ImageStores:
@@ -129,7 +127,7 @@ class ImageStores:
         # The largest record, and the page that it begins in.
         self._pages = map_memory(LONGEST_RECORD_UNITS * UNIT_BYTES + 2 * PAGE_BYTES)
         self.pages_address = address_of(self._pages)
-        self._shared = SharedSlots(backend)
+        self._slots = SlotsOfAll(backend)
         self._by_lock = _steps_by_lock("write_records", "store_redo", "store_image")
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
@@ -142,39 +140,31 @@ class ImageStores:
     def entries(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
         """Store the entries `first` to `last - 1` of the run that begins at an address."""
         writes.begin_log(epoch, address)
-        if columns := writes.device:
-            logged = self._backend.launch_unawaited(
-                f"log_redo_{writes.index.layout.name}",
-                last - first,
-                changed_slot=columns.slot[first:last],
-                contents=columns.contents[first:last],
-                epoch=epoch,
-                first=first,
-                log=address,
-                digest=columns.digest[first:last],
-            )
-            self._shared.bring(writes, first, last)
-            logged()
+        if writes.device:
+            self._slots.each(writes, first, last, lambda gpu, slots: gpu.log_contents(writes, slots, epoch, address))
             return
         self._by_lock[writes.is_short][writes.index.layout.name].log(writes.address, first, last)
 
     def entries_digest(self, writes: TableWrites) -> int:
         """Return the sum of the digests of all entries; those that a GPU stored are complete then."""
-        return self._backend.total(writes.device.digest) if writes.device else writes.log_digest
+        if not writes.device:
+            return writes.log_digest
+        return sum(self._slots.each(writes, 0, writes.slots, lambda gpu, slots: gpu.log_digest(slots)))
 
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
         """Store the changed slots `first` to `last - 1` to the image, and mark their pages after."""
         image, layout = writes.index.region, writes.index.layout.name
         assert isinstance(image, Image)
-        if columns := writes.device:
-            self._shared.store(writes, first, last)
-            self._backend.host.launch(
-                f"mark_pages_{layout}",
-                last - first,
-                changed_slot=self._backend.download(columns.slot[first:last]),
-                epoch=writes.epoch,
-                marks=image.marks,
-            )
+        if writes.device:
+            self._slots.each(writes, first, last, lambda gpu, slots: gpu.store(writes, slots))
+            for changed_slot in self._slots.each(writes, first, last, lambda gpu, slots: gpu.numbers(slots)):
+                self._backend.host.launch(
+                    f"mark_pages_{layout}",
+                    len(changed_slot),
+                    changed_slot=changed_slot,
+                    epoch=writes.epoch,
+                    marks=image.marks,
+                )
             return
         writes.keep(marks=image.marks)
         self._by_lock[writes.is_short][layout].slots(writes.address, first, last)
@@ -182,9 +172,9 @@ class ImageStores:
 
     def count_live(self, writes: TableWrites, freed_units: U64) -> None:
         """Count in the heap what is live now; gather what is free later."""
-        if writes.device and writes.device.freed is not None:
-            freed_units += writes.device.freed.live
-            self._heap.discharge(writes.device.freed.charged)
+        if writes.freed is not None:
+            freed_units += writes.freed.live
+            self._heap.discharge(writes.freed.charged)
         writes.keep(freed_units=freed_units)
         self._by_lock[writes.is_short][writes.index.layout.name].count_live(writes.address, 0, 1)
 

@@ -36,12 +36,15 @@ assert _FIELDS[: len(_COUNTERS)] == _COUNTERS
 
 @dataclass(frozen=True)
 class DeviceColumns:
-    """The slots that change, where a GPU planned them."""
+    """The slots that change, as one GPU planned them."""
 
+    processor: int  # its number in `Backend.processors`
     slot: U64
     contents: U64  # (slots, words of a slot)
     digest: U64
-    freed: SegmentCounts | None  # on the host: what each segment of the heap loses; None without records
+
+    def __len__(self) -> int:
+        return len(self.slot)
 
 
 class TableWrites:
@@ -67,7 +70,10 @@ class TableWrites:
     heap_units
         What the new records take, in units of 16 bytes.
     device
-        The slots, if they are on a GPU; `None` if they are on the host.
+        The slots, if they are on GPUs, in parts: all of the first part come before those of the second. None of them
+        if they are on the host.
+    freed
+        Where a GPU planned: what each segment of the heap loses; `None` without records.
     changed_slot : (slots,) uint64
         The slots, if they are on the host.
     is_short
@@ -88,7 +94,8 @@ class TableWrites:
     def __init__(self, files: StoreFiles, backend: Backend, heap: Heap) -> None:
         self.words = (ctypes.c_uint64 * len(_FIELDS))()
         self.address = ctypes.addressof(self.words)
-        self.device: DeviceColumns | None = None
+        self.device: tuple[DeviceColumns, ...] = ()
+        self.freed: SegmentCounts | None = None
         self._columns: dict[str, NDArray[Any]] = {}  # kept as long as native code may read them
         self.set(
             pool=backend.host_threads,

@@ -70,10 +70,18 @@ GPKVS_GROUP_KERNEL_SOON(look_bytes, LOOK_BYTES_ARGS, look_soon) {
 }
 
 #define LOOK_U64_ARGS(F) LOOK_ARGS(F, U64Bucket) F(const u8*, keys)
-GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) {
+template <class Args>
+GPKVS_DEVICE void look_for_number(const Args& a, u64 i) {
     const U64Slot key = {load_unaligned(a.keys + 8 * i), 0};
     const u64 slot = find_slot(a.index, geometry_of(a), {a.fingerprint0[i], a.fingerprint1[i]}, key);
     if (!leader()) return;
     a.status[i] = slot == NO_SLOT ? STATUS_NOT_FOUND : STATUS_OK;
     a.source_word[i] = slot == NO_SLOT ? 0 : a.index[slot / WAYS].ways[slot % WAYS].value;
+}
+GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) { look_for_number(a, i); }
+
+// look_own: the same for a shard's operations; the others are left alone.
+#define LOOK_OWN_U64_ARGS(F) LOOK_U64_ARGS(F) SHARD_ARGS(F)
+GPKVS_GROUP_KERNEL(look_own_u64, LOOK_OWN_U64_ARGS) {
+    if (is_own(a, {a.fingerprint0[i], a.fingerprint1[i]})) look_for_number(a, i);
 }

@@ -4,23 +4,50 @@
 // words, stable by itself. `mark` then counts chains and writes at each position, a running sum over the marks numbers
 // them, `spread` puts every chain's start and every write's position at its number, `last_writes` looks them up.
 #include "layout.cuh"
+#include "probe.cuh"
 
 // In a batch with many GETs most keys are not written, and a GET of such a key needs no order: `look` tells what it sees.
 // mark_written marks the keys that writes name, by some bits of their fingerprints: a place may stand for several keys, and
-// then a GET is ordered without need. needs_order tells which operations are to be ordered.
+// then a GET is ordered without need. needs_order tells which operations of a shard are to be ordered.
 #define MARK_WRITTEN_ARGS(F) F(const u8*, ops) F(const u64*, fingerprint0) F(u64, places) F(u8*, written)
 
 GPKVS_KERNEL(mark_written, MARK_WRITTEN_ARGS) {
     if (is_write(a.ops[i])) mark_place(a.written + (a.fingerprint0[i] & (a.places - 1)));
 }
 
-#define NEEDS_ORDER_ARGS(F) \
-    F(const u8*, ops) F(const u64*, fingerprint0) F(u64, places) F(const u8*, written) F(u8*, needs) F(u32*, source_op)
+#define NEEDS_ORDER_ARGS(F)                                                                 \
+    F(const u8*, ops) F(const u64*, fingerprint0) GEOMETRY_ARGS(F) SHARD_ARGS(F) F(u64, places) F(const u8*, written) \
+    F(u8*, needs) F(u32*, source_op)
 
 GPKVS_KERNEL(needs_order, NEEDS_ORDER_ARGS) {
-    a.needs[i] = is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)];
-    a.source_op[i] = NO_OP;
+    const bool own = is_own(a, {a.fingerprint0[i], 0});
+    a.needs[i] = own && (is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)]);
+    if (own) a.source_op[i] = NO_OP;
 }
+
+// pick_numbers: the numbers of the items that are marked with 1; `ends` counts them up to each item.
+#define PICK_NUMBERS_ARGS(F) F(const u8*, marks) F(const u32*, ends) F(u32*, numbers)
+
+GPKVS_KERNEL(pick_numbers, PICK_NUMBERS_ARGS) {
+    if (a.marks[i]) a.numbers[a.ends[i] - 1] = (u32)i;
+}
+
+// take_ops: the columns of some operations, side by side.
+#define TAKE_OPS_ARGS(F)                                                                    \
+    F(const u32*, numbers) F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const u8*, ops) \
+    F(u64*, taken0) F(u64*, taken1) F(u8*, taken_ops)
+
+GPKVS_KERNEL(take_ops, TAKE_OPS_ARGS) {
+    const u32 op = a.numbers[i];
+    a.taken0[i] = a.fingerprint0[op];
+    a.taken1[i] = a.fingerprint1[op];
+    a.taken_ops[i] = a.ops[op];
+}
+
+// own_ops: which operations are a shard's.
+#define OWN_OPS_ARGS(F) F(const u64*, fingerprint0) GEOMETRY_ARGS(F) SHARD_ARGS(F) F(u8*, own)
+
+GPKVS_KERNEL(own_ops, OWN_OPS_ARGS) { a.own[i] = is_own(a, {a.fingerprint0[i], 0}); }
 
 // pack: `numbers` has the low bits set that the number of an operation may take.
 #define PACK_ARGS(F) F(const u64*, fingerprint0) F(u64, numbers) F(u64*, packed)

@@ -30,6 +30,14 @@ GPKVS_DEVICE u64 block_of(Hash128 fingerprint, const Geometry& geometry) {
     return block < geometry.unmoved ? block : mul_high(fingerprint.low, 2 * geometry.blocks);
 }
 
+// A processor's share of an index: every `shards`-th stripe of blocks is the one's with the number `shard`.
+#define SHARD_ARGS(F) F(u64, shard) F(u64, shards) F(u64, stripe_blocks)
+
+template <class Args>
+GPKVS_DEVICE bool is_own(const Args& a, Hash128 fingerprint) {
+    return a.shards == 1 || block_of(fingerprint, geometry_of(a)) / a.stripe_blocks % a.shards == a.shard;
+}
+
 // Whether a block holds keys: not those that have moved, nor those that none has moved to.
 GPKVS_DEVICE bool is_live_block(u64 block, const Geometry& geometry) {
     return block < geometry.unmoved || (block >= 2 * geometry.unmoved && block < 2 * geometry.blocks);

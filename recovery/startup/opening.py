@@ -88,7 +88,7 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         undo.callback(lock.release)
         is_new = not store_exists(path)
         lock.sign()
-        backend = choose_backend(config.backend, config.threads)
+        backend = choose_backend(config.backend, config.threads, config.gpus)
         undo.callback(backend.close)
         domain = find_domain(path, config.durability)
         if is_new:

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _SHARED = "gpkvs/engine/shared_slots.py"
 _PARTS = "engine/test_shared_slots.py::test_each_processor_logs_and_stores_a_part"
+_SHARDS = "engine/test_sharded_phases.py"
 _KILLS = "recovery/proof/powerfail/test_explorer.py::test_a_pair_of_processors_has_no_violation"
 
 MUTANTS = (
@@ -40,9 +41,33 @@ MUTANTS = (
     Mutant(
         "get-of-a-written-key-is-not-ordered",
         "gpkvs/kernels/order.cu",
-        "is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)]",
+        "(is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)])",
         "is_write(a.ops[i])",
         "a GET does not see the SET before it in its batch",
         ("engine/test_unordered_gets.py",),
+    ),
+    Mutant(
+        "each-processor-has-all-keys",
+        "gpkvs/kernels/probe.cuh",
+        "return a.shards == 1 || ",
+        "return true || ",
+        "a key is planned and logged several times",
+        (_SHARDS,),
+    ),
+    Mutant(
+        "entries-of-each-processor-begin-at-the-first",
+        _SHARED,
+        "            first=at + first,\n            log=address,\n            digest=columns.digest[first:middle],",
+        "            first=first,\n            log=address,\n            digest=columns.digest[first:middle],",
+        "processors store their entries of the undo log over each other's",
+        ("recovery/startup/test_sharded_rollback.py",),
+    ),
+    Mutant(
+        "parts-of-reads-in-the-wrong-order",
+        "gpkvs/engine/sharded_phases.py",
+        "for bounds in pairwise([0, *ends])]",
+        "for bounds in pairwise([0, *ends])][::-1]",
+        "parts of a result are in the wrong order",
+        (_SHARDS,),
     ),
 )

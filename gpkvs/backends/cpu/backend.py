@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from time import perf_counter
 from types import ModuleType
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Argument, Column
+from gpkvs.backends.base import Argument, Column, Processor, Result
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.batch import U8, U32, U64, Batch
@@ -123,6 +123,8 @@ class CpuBackend:
     name = "cpu"
     description = "cpu"
     xp: ModuleType = np
+    stripe_blocks = 1
+    shared_ops_min = _ALL
 
     def __init__(self, threads: int = 0, awake_ns: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
@@ -137,6 +139,18 @@ class CpuBackend:
     def host(self) -> CpuBackend:
         """See `Backend.host`."""
         return self
+
+    @property
+    def processors(self) -> Sequence[Processor]:
+        """See `Backend.processors`: the threads are one."""
+        return (self,)
+
+    def each(self, calls: Sequence[Callable[[], Result]], /) -> list[Result]:
+        """See `Backend.each`: one after the other."""
+        return [call() for call in calls]
+
+    def meet(self) -> None:
+        """See `Backend.meet`; all is done when it is launched."""
 
     @property
     def kept_bytes(self) -> int:
@@ -181,6 +195,11 @@ class CpuBackend:
             return int(library.gpkvs_sum(self.host_threads, address_of(column), len(column)))
         is_truth = column.dtype == np.bool_  # which NumPy counts ten times as fast as it sums
         return int(np.count_nonzero(column) if is_truth else column.sum(dtype=np.uint64))
+
+    def numbers_where(self, mask: NDArray[Any], /) -> U32:
+        """See `Processor.numbers_where`."""
+        numbers: U32 = np.flatnonzero(mask).astype(np.uint32)
+        return numbers
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """See `Backend.scratch`."""

@@ -1,4 +1,4 @@
-"""Memory of a GPU for a mirror. It grows: by chunks where it is, or by a copy to another place."""
+"""Memory of GPUs for a mirror. It grows: by chunks where it is, or by a copy to another place."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from gpkvs.backends.cuda.gpus import STRIPE_BYTES, Gpus
 from gpkvs.backends.cuda.virtual_memory import DriverRefusalError, VirtualMemory
 from gpkvs.config import MIB
 from gpkvs.errors import NoSpaceError
@@ -20,12 +21,14 @@ _MAPPED_BYTES_MIN = 64 * MIB
 
 
 class DeviceMemory:
-    """Memory of a GPU.
+    """Memory of one GPU, or of several.
 
     Parameters
     ----------
     size
         Bytes.
+    gpus
+        Where it lies.
 
     Attributes
     ----------
@@ -33,8 +36,9 @@ class DeviceMemory:
         The memory; another array when it has grown.
     """
 
-    def __init__(self, size: int) -> None:
-        self._mapped, self.array = _memory(size)
+    def __init__(self, size: int, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self._mapped, self.array = self._memory(size)
 
     def grow(self, size: int, spare: int) -> None:
         """Have `size` bytes; what was there stays, what is new has any contents.
@@ -56,12 +60,12 @@ class DeviceMemory:
             return
         try:
             if self._mapped:
-                _require(size - had, spare)
+                self._require(size - had, spare)
                 self._mapped.grow(size)
                 self.array = self._mapped.array(size)
                 return
-            _require(size, spare)
-            mapped, array = _memory(size)
+            self._require(size, spare)
+            mapped, array = self._memory(size)
         except (DriverRefusalError, cupy.cuda.memory.OutOfMemoryError) as error:
             raise NoSpaceError("gpu_memory", f"{size:,} bytes for a mirror: {error}") from error
         array[:had] = self.array
@@ -74,43 +78,43 @@ class DeviceMemory:
         if self._mapped:
             self._mapped.close()
 
+    def _require(self, needed: int, spare: int) -> None:
+        """Have so much free memory, and what others need on each GPU."""
+        spare *= len(self._gpus)
+        free, total = self._gpus.free_and_total()
+        if needed + spare > free:
+            self._gpus.give_back_unused()
+            free, total = self._gpus.free_and_total()
+        if needed + spare > free:
+            raise NoSpaceError(
+                "gpu_memory",
+                f"its mirror needs {needed:,} bytes more of GPU memory and the columns of a batch {spare:,}; "
+                f"{free:,} of {total:,} are free",
+            )
 
-def device_bytes() -> int:
-    """Return how much memory the GPU has: no mirror is larger."""
-    total: int = runtime.memGetInfo()[1]
-    return total
+    def _memory(self, size: int) -> tuple[VirtualMemory | None, Any]:
+        """Return memory that can grow where it is, if it is worth it and the GPU can, and its array.
 
+        Raises
+        ------
+        DriverRefusalError
+            If there are several GPUs, and their memory cannot be one.
+        """
+        mapped = self._virtual_memory() if size >= _MAPPED_BYTES_MIN or len(self._gpus) > 1 else None
+        if mapped is None:
+            return None, cupy.empty(size, np.uint8)
+        try:
+            mapped.grow(size)
+        except BaseException:
+            mapped.close()
+            raise
+        return mapped, mapped.array(size)
 
-def _require(needed: int, spare: int) -> None:
-    """Have so much free memory, and what others need."""
-    free, total = runtime.memGetInfo()
-    if needed + spare > free:
-        cupy.get_default_memory_pool().free_all_blocks()
-        free, total = runtime.memGetInfo()
-    if needed + spare > free:
-        raise NoSpaceError(
-            "gpu_memory",
-            f"its mirror needs {needed:,} bytes more of GPU memory and the columns of a batch {spare:,}; "
-            f"{free:,} of {total:,} are free",
-        )
-
-
-def _memory(size: int) -> tuple[VirtualMemory | None, Any]:
-    """Return memory that can grow where it is, if it is worth it and the GPU can, and its array."""
-    mapped = _virtual_memory() if size >= _MAPPED_BYTES_MIN else None
-    if mapped is None:
-        return None, cupy.empty(size, np.uint8)
-    try:
-        mapped.grow(size)
-    except BaseException:
-        mapped.close()
-        raise
-    return mapped, mapped.array(size)
-
-
-def _virtual_memory() -> VirtualMemory | None:
-    try:
-        return VirtualMemory(device_bytes())
-    except DriverRefusalError as refusal:
-        _log.warning("a mirror that grows is copied, which takes half of its memory more for a moment: %s", refusal)
-        return None
+    def _virtual_memory(self) -> VirtualMemory | None:
+        try:
+            return VirtualMemory(self._gpus.free_and_total()[1], self._gpus.numbers, STRIPE_BYTES)
+        except DriverRefusalError as refusal:
+            if len(self._gpus) > 1:
+                raise
+            _log.warning("a mirror that grows is copied, which takes half of its memory more for a moment: %s", refusal)
+            return None

@@ -19,18 +19,25 @@ T = TypeVar("T")
 
 
 def explained(call: Callable[P, T]) -> Callable[P, T]:
-    """Turn an error of CUDA into a `BackendError`; a GPU that does not respond any more ends the process."""
+    """Turn an error of CUDA into a `BackendError`; a GPU that does not respond any more ends the process.
+
+    The method of a processor runs on its GPU (`number`), whatever the calling thread used before.
+    """
 
     @wraps(call)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        number = getattr(args[0], "number", None) if args else None
         try:
+            if number is not None:
+                runtime.setDevice(number)
             return call(*args, **kwargs)
         except (CUDARuntimeError, CUDADriverError, cupy.cuda.memory.OutOfMemoryError) as error:
             what = next((argument for argument in args if isinstance(argument, str)), call.__name__)
             reason = BackendError(f"CUDA, {what}: {error}")
             if _is_lost():
                 # The context is gone for good.
-                stop_process("the GPU does not answer any more", reason)
+                who = getattr(args[0], "gpu_name", "the GPU") if args else "the GPU"
+                stop_process(f"{who} does not answer any more", reason)
             raise reason from error
 
     return guarded

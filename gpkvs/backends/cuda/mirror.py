@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import cupy
 import numpy as np
+from cupy.cuda import runtime
 
 from gpkvs.backends.cuda.device_memory import DeviceMemory
+from gpkvs.backends.cuda.gpus import Gpus
 from gpkvs.backends.cuda.host_memory import GrowingHostMemory
 from gpkvs.batch import U64
 from gpkvs.media.index import Index
@@ -27,12 +30,15 @@ class Mirror:
         Of the GPU, for its copy.
     registered
         The index, if CUDA has registered it.
+    gpus
+        Where the memory lies: each copies its own stripes over its own link.
     """
 
-    def __init__(self, index: Index, memory: DeviceMemory, registered: GrowingHostMemory | None) -> None:
+    def __init__(self, index: Index, memory: DeviceMemory, registered: GrowingHostMemory | None, gpus: Gpus) -> None:
         self.index = index
         self.memory = memory
         self.registered = registered
+        self._gpus = gpus
         self.late_slots = 0
         self._late: list[U64] = []
 
@@ -51,7 +57,16 @@ class Mirror:
 
     def _copy(self, begin: int, end: int) -> None:
         for first, last in self.registered.parts(begin, end) if self.registered else ((begin, end),):
-            self.array[first:last].data.copy_from_host(self.index.address + first, last - first)
+            for number, (begin_here, end_here) in self._gpus.cut(first, last):
+                runtime.setDevice(number)
+                runtime.memcpyAsync(
+                    self.array.data.ptr + begin_here,
+                    self.index.address + begin_here,
+                    end_here - begin_here,
+                    runtime.memcpyHostToDevice,
+                    cupy.cuda.Stream.null.ptr,
+                )
+        self._gpus.synchronize()
 
     def note(self, slots: U64) -> None:
         """Remember slots of the index that changed, by their numbers; they are copied."""

@@ -8,13 +8,13 @@ from typing import Any
 import cupy
 import numpy as np
 
-from gpkvs.backends.base import Backend
+from gpkvs.backends.base import Processor
 from gpkvs.batch import U8, U32, U64
 
 _ALL = (1 << 64) - 1
 
 
-def order_on_gpu(backend: Backend, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
+def order_on_gpu(backend: Processor, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
     """See `Backend.order`."""
     n = len(ops)
     order, chain_of, last_write, chain_start, write_end = (
@@ -54,7 +54,7 @@ def order_on_gpu(backend: Backend, fingerprint0: U64, fingerprint1: U64, ops: U8
     return order, chain_of, chain_start[: chains + 1], last_write
 
 
-def _sorts(backend: Backend, fingerprint0: U64, fingerprint1: U64) -> Iterator[tuple[Any, int]]:
+def _sorts(backend: Processor, fingerprint0: U64, fingerprint1: U64) -> Iterator[tuple[Any, int]]:
     """Yield the operations sorted, each time by more of their fingerprints, and the bits of theirs that are numbers.
 
     Most batches need the first only: 43 bits of each of 2 M fingerprints tell all but a quarter of a pair apart.

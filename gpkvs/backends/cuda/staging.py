@@ -54,7 +54,7 @@ class Staging:
         if not self._threads:
             raise NoMemoryError
         # The driver's function needs a context, which a thread has once it has chosen its device.
-        self._worker = ThreadPoolExecutor(1, "gpkvs-staging", initializer=cupy.cuda.Device(0).use)
+        self._worker = ThreadPoolExecutor(1, "gpkvs-staging", initializer=cupy.cuda.Device().use)
 
     def upload(self, column: Any, device: Any, after: Any) -> Future[Any]:
         """Begin to bring a column to the GPU.

@@ -23,12 +23,12 @@ def warm_up() -> None:
         total_on_gpu(cupy.zeros(_LARGE, dtype))
 
 
-def total_on_gpu(column: NDArray[Any]) -> int:
-    """See `Backend.total`."""
+def total_on_gpu(column: NDArray[Any]) -> Any:
+    """Return the sum of a column, on the GPU."""
     if len(column) >= _LARGE:
         _accelerate(["cub"])
     try:
-        return int(column.sum(dtype=np.uint64))
+        return column.sum(dtype=np.uint64)
     finally:
         _accelerate([])
 

@@ -93,7 +93,7 @@ def test_order_is_that_of_the_cpu(distinct: int, n: int) -> None:
     rng = np.random.default_rng(n + distinct % 1000)
     word0 = rng.integers(0, 1 << 63, n, np.uint64) % np.uint64(distinct) * np.uint64(2**64 // distinct - 1)
     columns = [word0, rng.integers(0, 2, n).astype(np.uint64), rng.integers(1, 4, n).astype(np.uint8)]
-    gpu, cpu = choose_backend("cuda", 2), CpuBackend(2)
+    gpu, cpu = choose_backend("cuda", 2, "0"), CpuBackend(2)
     expected = cpu.order(*columns)
     found = gpu.order(*[gpu.upload(column) for column in columns])
     *ours, our_writes = (gpu.download(column) for column in found)
@@ -184,7 +184,8 @@ def test_a_lost_gpu_ends_the_process(store_path: Path) -> None:
         [sys.executable, "-c", WILD, str(store_path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == EXIT_FATAL, done.stderr
-    assert "the GPU does not answer any more" in done.stderr
+    assert "GPU 0 (" in done.stderr
+    assert "does not answer any more" in done.stderr
     assert "CUDA, wait" in done.stderr
 
 
@@ -248,7 +249,7 @@ def test_a_mirror_that_lags_far_behind_catches_up(store_path: Path, monkeypatch:
         for first in range(0, len(keys), 3_000):
             store.set_many(keys[first : first + 3_000], ~keys[first : first + 3_000], table=TABLE)
             store.set_many(keys[:7], ~keys[:7], table=TABLE)  # the same slots again and again
-        late = backend._mirrors[store._files.indexes[store.table(TABLE).id]].late_slots
+        late = backend._attached.mirrors[store._files.indexes[store.table(TABLE).id]].late_slots
         assert 0 < late <= 10_000
         index = store._files.indexes[store.table(TABLE).id].region
         assert mirror(store, store.table(TABLE).id) == index.read(0, index.bytes)

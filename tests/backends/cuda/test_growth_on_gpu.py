@@ -98,7 +98,7 @@ def test_a_gpu_without_virtual_memory_copies_the_mirror(
 ) -> None:
     from gpkvs.backends.cuda.virtual_memory import DriverRefusalError  # noqa: PLC0415 - needs CuPy
 
-    def refuse(room: int) -> None:
+    def refuse(room: int, *_: object) -> None:
         raise DriverRefusalError(f"no addresses for {room:,} bytes")
 
     monkeypatch.setattr("gpkvs.backends.cuda.device_memory._MAPPED_BYTES_MIN", 0)
@@ -136,7 +136,7 @@ def test_what_was_prepared_is_registered_before_growth(path_in_memory: Path, mon
     with gpkvs.open(path_in_memory, **{**SIZES, "index_bytes": 8 * BLOCK_BYTES}, commit="undo") as store:
         backend: Any = store._backend
         index = store._engine.tables[0].index
-        registered = backend._mirrors[index].registered
+        registered = backend._attached.mirrors[index].registered
         store.execute(sets(list(range(int(0.55 * index.slots)))))
         registered._helper.join()
         assert not registered._missing
@@ -187,7 +187,7 @@ def test_growth_waits_for_what_cuda_refuses_to_register(
 def test_memory_that_grows_keeps_what_it_has() -> None:
     from gpkvs.backends.cuda.virtual_memory import DriverRefusalError, VirtualMemory  # noqa: PLC0415 - needs CuPy
 
-    memory = VirtualMemory(1 << 30)
+    memory = VirtualMemory(1 << 30, (0, 0), 16 << 20)  # in chunks, as on several GPUs
     memory.grow(5 << 20)
     array = memory.array(5 << 20)
     array[:] = 7
@@ -201,7 +201,7 @@ def test_memory_that_grows_keeps_what_it_has() -> None:
     with pytest.raises(DriverRefusalError, match="addresses"):
         memory.grow(2 << 30)
     memory.close()
-    too_much = VirtualMemory(1 << 44)
+    too_much = VirtualMemory(1 << 44, (0,), 16 << 20)
     with pytest.raises(DriverRefusalError, match="cuMemCreate"):
         too_much.grow(1 << 43)
     assert too_much.bytes == 0

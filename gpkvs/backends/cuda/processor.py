@@ -1,0 +1,346 @@
+"""One GPU: it runs kernels, and columns go there and back.
+
+Every index has a mirror in the memory of GPUs, so that kernels never read it over the link to the host. A kernel that
+stores to an index runs twice, on PM and on the mirror. Where there are several GPUs, each reaches all mirrors and all
+PM (`gpkvs.backends.cuda.gpus`).
+
+Some kernels run on the host's threads, compiled for the CPU: those that read records, which come from the host and go
+back to it; serial ones; and those that store to PM where a GPU's stores would not be durable (an ordinary disk, or
+caches that must be written back). docs/gpu.md has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Argument, Column
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.backends.cuda.compiler import own_kernels
+from gpkvs.backends.cuda.errors import explained
+from gpkvs.backends.cuda.host_memory import GrowingHostMemory, HostMemory, pinned
+from gpkvs.backends.cuda.kernel import GpuKernel
+from gpkvs.backends.cuda.mirror import Mirror
+from gpkvs.backends.cuda.order import order_on_gpu
+from gpkvs.backends.cuda.sums import total_on_gpu
+from gpkvs.backends.cuda.transfers import Transfers
+from gpkvs.backends.cuda.turns import Turns
+from gpkvs.backends.fields import KernelFields
+from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.media.image import Image
+from gpkvs.media.index import Index
+from gpkvs.pm.region import Region
+
+# Batches that only read cross the link in parts: it carries both directions at once. More parts gain nothing.
+_PARTS, _PART_OPS_MIN = 4, 1 << 17
+
+
+class Attached:
+    """What of a store the GPUs reach.
+
+    Attributes
+    ----------
+    registered
+        Memory of the host, by address.
+    mirrors
+        Of indexes.
+    """
+
+    def __init__(self) -> None:
+        self.registered: dict[int, HostMemory | GrowingHostMemory] = {}
+        self.mirrors: dict[Index, Mirror] = {}
+
+
+class GpuProcessor:
+    """Runs kernels on one GPU, and on the host's threads what is better done there.
+
+    Parameters
+    ----------
+    number, name
+        Of the GPU, as CUDA counts it and as people call it; the calling thread uses it.
+    host
+        The host's threads.
+    attached
+        What kernels reach; all GPUs of a store share it.
+    turns
+        Of the GPUs: another one's call goes on while this GPU is waited for.
+    """
+
+    xp: ModuleType = cupy
+    shared_slots_min = 1 << 13  # fewer take the GPU less time than it takes to divide them
+
+    def __init__(self, number: int, name: str, host: CpuBackend, attached: Attached, turns: Turns) -> None:
+        self.number = number
+        self.gpu_name = name
+        self.host = host
+        self.host_threads = host.host_threads
+        self._attached = attached
+        self._turns = turns
+        self._module = own_kernels()
+        self._kernels: dict[str, GpuKernel] = {}
+        self._transfers = Transfers()
+        self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)  # ahead of the long queue of stores to PM
+
+    def close_transfers(self) -> None:
+        """End what brings columns over."""
+        self._transfers.close()
+
+    @explained
+    def finish(self) -> None:
+        """Wait for the columns of a transaction that was given up."""
+        self._transfers.finish()
+
+    @explained
+    def upload(self, column: Column, /) -> Column:
+        """See `Backend.upload`."""
+        uploaded: Column = self._transfers.upload(column)
+        return uploaded
+
+    @explained
+    def upload_later(self, column: Column, /) -> Callable[[], Column]:
+        """See `Backend.upload_later`."""
+        return explained(self._transfers.upload_later(column))
+
+    @explained
+    def download(self, column: Column, /) -> Column:
+        """See `Processor.download`."""
+        if not (self._turns.are_on and isinstance(column, cupy.ndarray) and column.nbytes):
+            return self._transfers.download(column)
+        host: Column = pinned(column.size, column.dtype).reshape(column.shape)
+        column.data.copy_to_host_async(host.ctypes.data, column.nbytes)
+        self._wait_for(cupy.cuda.Stream.null.record())
+        return host
+
+    def _wait_for(self, event: Any) -> None:
+        self._turns.next()
+        event.synchronize()
+
+    @explained
+    def deliver(self, column: Column, /) -> Column:
+        """See `Backend.deliver`."""
+        return self._transfers.deliver(column)
+
+    @explained
+    def delivered(self) -> None:
+        """See `Backend.delivered`."""
+        self._transfers.delivered()
+
+    @explained
+    def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
+        """See `Backend.download_later`."""
+        return self._transfers.download_later(column, into)
+
+    @staticmethod
+    def result_column(count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.result_column`."""
+        column: NDArray[Any] = pinned(count, dtype)
+        return column
+
+    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
+        """See `Backend.parts`."""
+        count = len(batch)
+        if count < _PARTS * _PART_OPS_MIN or not isinstance(batch.keys, np.ndarray):
+            return [(0, count)]
+        bounds = [count * part // _PARTS for part in range(_PARTS + 1)]
+        return list(pairwise(bounds))
+
+    @explained
+    def total(self, column: NDArray[Any], /) -> int:
+        """See `Backend.total`."""
+        if isinstance(column, np.ndarray):
+            return self.host.total(column)
+        return int(self.download(total_on_gpu(column).reshape(1))[0])
+
+    @explained
+    def numbers_where(self, mask: NDArray[Any], /) -> U32:
+        """See `Processor.numbers_where`."""
+        marks = mask.view(np.uint8)
+        ends = marks.cumsum(dtype=np.uint32)
+        numbers: U32 = cupy.empty(int(self.download(ends[-1:])[0]) if len(marks) else 0, np.uint32)
+        self.launch("pick_numbers", len(marks), marks=marks, ends=ends, numbers=numbers)
+        return numbers
+
+    @staticmethod
+    def scratch(count: int, dtype: type[np.generic], /) -> NDArray[Any]:
+        """See `Backend.scratch`."""
+        column: NDArray[Any] = cupy.empty(count, dtype)
+        return column
+
+    @explained
+    def launch(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Argument) -> None:
+        """See `Backend.launch`."""
+        stored = self._launch(kernel, items, keys_per_item, arguments)
+        if stored:
+            self._wait_for(stored[1])  # its stores to PM are there now: the next phase may begin
+
+    @explained
+    def launch_unawaited(
+        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
+    ) -> Callable[[], float]:
+        """See `Backend.launch_unawaited`: a download waits for all kernels before it."""
+        stored = self._launch(kernel, items, 1, arguments, mirrored)
+
+        def wait() -> float:
+            if stored is None:
+                return 0.0
+            self._turns.next()
+            return _seconds_between(*stored)
+
+        return wait
+
+    def _launch(
+        self,
+        kernel: str,
+        items: int,
+        keys_per_item: int,
+        arguments: dict[str, Argument],
+        mirrored: int | None = None,
+    ) -> tuple[Any, Any] | None:
+        """Launch a kernel; if it stores to PM, return events before and after it."""
+        if items == 0:
+            return None
+        code = self._kernels.get(kernel) or self._kernel(kernel)
+        stored_to = _index_stored_to(code.fields, arguments)
+        stream = cupy.cuda.get_current_stream()
+        if stored_to:
+            self.mirror(stored_to[1])  # a kernel may read the mirror and store to it: slots that lag behind come before
+        before = stream.record() if code.fields.stores_to_pm or stored_to else None
+        if code.fields.is_serial or not self._reaches(code, arguments):
+            self._run_on_host(code, items, keys_per_item, arguments)
+        else:
+            self._run(code, items, arguments)
+        stored = stream.record() if code.fields.stores_to_pm else None
+        if stored_to:
+            self._follow(code, items if mirrored is None else mirrored, arguments, stored_to, before)
+        return (before, stored) if stored else None
+
+    def _kernel(self, name: str) -> GpuKernel:
+        fields = KernelFields(name)
+        function = 0 if fields.is_serial else self._module.get_function(name).kernel.ptr
+        return self._kernels.setdefault(name, GpuKernel(fields, function))
+
+    def _reaches(self, code: GpuKernel, arguments: dict[str, Argument]) -> bool:
+        """Whether the GPU can reach all PM that a kernel is given; the mirror serves a read-only index."""
+        for field in code.fields.pointers:
+            argument = arguments[field.name]
+            if isinstance(argument, Index):
+                if field.is_stored_to and not self._is_registered(argument.address):
+                    return False
+            elif isinstance(argument, int) and argument and not self._is_registered(argument):
+                return False
+        return True
+
+    def _is_registered(self, address: int) -> bool:
+        memories = self._attached.registered.values()
+        return any(memory.address <= address < memory.address + memory.bytes for memory in memories)
+
+    def _follow(
+        self, code: GpuKernel, items: int, arguments: dict[str, Argument], stored_to: tuple[str, Index], after: Any
+    ) -> None:
+        """Do to an index's mirror what is done to the index, beside it: both begin after an event."""
+        name, index = stored_to
+        mirror = self._attached.mirrors[index]
+        mirrored = {**arguments, name: mirror.array}
+        if self._reaches(code, mirrored):
+            self._beside.wait_event(after)
+            with self._beside:
+                self._run(code, items, mirrored)
+            cupy.cuda.get_current_stream().wait_event(self._beside.record())
+        else:  # recovery, where the log cannot be reached
+            mirror.copy_whole()
+
+    def shares_slots(self, region: Region | Image, count: int, /) -> bool:
+        """See `Backend.shares_slots`.
+
+        What the host stores may stay in its caches: not durable where only a GPU's stores pass them by.
+        """
+        return count >= self.shared_slots_min and region.takes_gpu_stores and not region.needs_ddio_off
+
+    def _catch_up(self, mirror: Mirror) -> None:
+        """Bring a mirror up to date in the slots that only the host stored to."""
+        slots, layout = mirror.take_late(), mirror.index.layout
+        contents = np.empty(len(slots) * layout.slot_bytes // 8, np.uint64)
+        self.host.launch(f"load_slots_{layout.name}", len(slots), slot=slots, index=mirror.index, contents=contents)
+        self._run(
+            self._kernel(f"apply_{layout.name}"),
+            len(slots),
+            {"changed_slot": slots, "contents": contents, "index": mirror.array},
+        )
+
+    @explained
+    def mirror(self, index: Index) -> Any:
+        """Return the mirror of an index, on the device, as the index is now."""
+        mirror = self._attached.mirrors[index]
+        if mirror.late_slots:
+            self._catch_up(mirror)
+        return mirror.array
+
+    def _run(self, code: GpuKernel, items: int, arguments: dict[str, Argument]) -> None:
+        """Run a kernel on the GPU; columns of the host travel there, and back if they are stored to."""
+        words = code.words
+        uploaded: list[tuple[Any, Any, bool]] = []  # kept until the launch: memory given back may be handed out again
+        for at, field in enumerate(code.fields.check(arguments)):
+            argument = arguments[field.name]
+            if isinstance(argument, Index):
+                words[at] = argument.address if field.is_stored_to else self.mirror(argument).data.ptr
+                continue
+            if type(argument) is int:
+                words[at] = argument
+                continue
+            column: Any = argument
+            if isinstance(column, np.ndarray):
+                column = self._transfers.upload(column)
+                uploaded.append((column, argument, field.is_stored_to))
+            assert field.dtype in (None, column.dtype), f"{code.fields.kernel}.{field.name} is {column.dtype}"
+            assert column.flags.c_contiguous
+            words[at] = column.data.ptr
+        code.launch(items)
+        for device, host, is_stored_to in uploaded:
+            if is_stored_to:
+                device.get(out=host)
+
+    def _run_on_host(self, code: GpuKernel, items: int, keys_per_item: int, arguments: dict[str, Argument]) -> None:
+        """Run a kernel on the host's threads; columns of the device travel there, and back if they are stored to."""
+        on_host = {
+            name: value if isinstance(value, (int, Index)) else self.download(value)
+            for name, value in arguments.items()
+        }
+        self.host.launch(code.fields.kernel, items, keys_per_item=keys_per_item, **on_host)
+        for label in code.fields.stored_to:
+            device, host = arguments[label], on_host[label]
+            if isinstance(device, cupy.ndarray) and isinstance(host, np.ndarray):
+                device.set(host)
+
+    @explained
+    def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
+        """See `Backend.order`."""
+        return order_on_gpu(self, fingerprint0, fingerprint1, ops)
+
+    def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
+        """Run a kernel that stores to an index on its mirror alone; for benchmarks, nothing is durable."""
+        code = self._kernel(kernel)
+        stored_to = _index_stored_to(code.fields, arguments)
+        assert stored_to
+        self._follow(code, items, arguments, stored_to, cupy.cuda.get_current_stream().record())
+
+
+@explained
+def _seconds_between(before: Any, after: Any) -> float:
+    """Wait for the second event; return how long after the first one it was."""
+    after.synchronize()
+    return float(cupy.cuda.get_elapsed_time(before, after)) / 1e3
+
+
+def _index_stored_to(fields: KernelFields, arguments: dict[str, Argument]) -> tuple[str, Index] | None:
+    """Return the index that a kernel stores to, and the name of its argument."""
+    for name in fields.stored_to:
+        argument = arguments[name]
+        if isinstance(argument, Index):
+            return name, argument
+    return None
