@@ -1,6 +1,9 @@
 #include "connection.hpp"
 
 #include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
 
 #include <utility>
 
@@ -14,6 +17,8 @@ namespace {
 constexpr u64 CONNECTION_BYTES = (4 << 10) + Output::KEPT_BYTES;
 // A client's reading of the last bytes may take so long.
 constexpr u64 PATIENCE_NS = 20000000000;
+// A client that reads the end may take so long to close its side.
+constexpr u64 LINGER_NS = 1000000000;
 
 }  // namespace
 
@@ -68,6 +73,7 @@ void Connection::take_turn() {
 }
 
 void Connection::receive() {
+    if (is_lingering_) return skip_input();
     const bool was_ready = transport->is_ready();
     if (!was_ready && !thread.may_shake_hands()) return;  // what came is still there in the next round
     if (!wants_input() || closes_when_sent_) return;
@@ -91,7 +97,7 @@ void Connection::send() {
         if (bytes < 0) return close();
         output_.sent((u64)bytes);
     }
-    if (closes_when_sent_ && !output_.size()) return close();
+    if (closes_when_sent_ && !output_.size()) return linger();
     if ((output_.size() || has_more) && !transport->wants_write()) want_fill();
     account.give(ANSWERS, counted_output_);
     counted_output_ = output_.held_bytes();
@@ -102,8 +108,23 @@ void Connection::send() {
     account.charge(CALLS, counted_transport_);
 }
 
+// All is sent. A client that still sends would lose the end of it if the socket were closed now: the system refuses its
+// bytes, and gRPC's own client then gives up what it has not read. So the client closes first, if it does soon.
+void Connection::linger() {
+    if (is_lingering_) return;
+    if (!lingers()) return close();
+    is_lingering_ = true;
+    transport->end_writing();
+    ends_ns_ = thread.now() + LINGER_NS;
+}
+
+void Connection::skip_input() {
+    const long bytes = recv(transport->file(), thread.input_.data(), thread.input_.size(), 0);
+    if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) close();
+}
+
 void Connection::watch() {
-    const bool reads = wants_input() && !closes_when_sent_;
+    const bool reads = is_lingering_ || (wants_input() && !closes_when_sent_);
     if (reads && transport->has_more()) want_fill();  // the system does not see it
     const u32 events = (reads ? u32(EPOLLIN) : 0) | (transport->wants_write() ? u32(EPOLLOUT) : 0);
     if (events == watched_events_) return;

@@ -45,6 +45,8 @@ class Connection : public Watched {
     virtual u64 expire(u64) { return NEVER; }
     // The server stops: end when the client has its answers.
     virtual void drain() = 0;
+    // Whether its client may still send when all is done, and is waited for.
+    virtual bool lingers() const { return false; }
     // Some callers are gone: hand their calls on.
     virtual void callers_changed() {}
     // The door is shut: Python has calls that wait for a message.
@@ -80,6 +82,8 @@ class Connection : public Watched {
     void receive();
     void send();
     void watch();
+    void linger();
+    void skip_input();
     void tick_if_open();
 
     // Calls the protocol: where there is no memory, the connection is over.
@@ -100,7 +104,7 @@ class Connection : public Watched {
     u32 watched_events_, ready_events_ = 0;
     u64 used_ns_ = NEW_NS;  // of its thread's time; half of it is forgotten every 100 ms
     bool is_waiting_ = false;
-    bool closes_when_sent_ = false, closes_when_answered_ = false;
+    bool closes_when_sent_ = false, closes_when_answered_ = false, is_lingering_ = false;
     bool is_closed_ = false;
 };
 

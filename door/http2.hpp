@@ -24,6 +24,7 @@ class Http2 final : public Connection {
     void tick(u64 now_ns) override;
     u64 expire(u64 now_ns) override;
     void drain() override;
+    bool lingers() const override { return drain_ == LAST && !is_calmed_; }
     void callers_changed() override;
     void shut() override;
     void closed() override;

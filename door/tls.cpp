@@ -192,6 +192,12 @@ TlsTransport::~TlsTransport() {
     SSL_free(ssl_);
 }
 
+void TlsTransport::end_writing() {
+    if (state_ == READY) SSL_shutdown(ssl_);
+    ERR_clear_error();
+    Transport::end_writing();
+}
+
 long TlsTransport::read(u8* to, u64 size) {
     if (state_ != READY && !shake_hands()) return state_ == OVER ? -1 : 0;
     wants_write_ = false;

@@ -37,6 +37,7 @@ class TlsTransport : public Transport {
     ~TlsTransport() override;
 
     long read(u8* to, u64 size) override;
+    void end_writing() override;
     long write(const u8* from, u64 size) override;
     bool has_more() const override { return has_more_; }
     bool wants_write() const override { return wants_write_; }

@@ -36,6 +36,8 @@ class Transport {
     virtual bool is_plain() const { return false; }
     // Whether its handshake takes too long; the connection is closed then.
     virtual bool is_late(u64) const { return false; }
+    // Nothing more will be written: the client reads the end after all that was.
+    virtual void end_writing() { shutdown(file_, SHUT_WR); }
 
   private:
     const int file_;

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs.backends.path_costs import PathCosts
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
@@ -164,7 +165,9 @@ class Backend(Processor, Protocol):
     description
         The same, with what matters for what is durable and how fast.
     host_ops_max
-        Operations of the largest batch that is better off on the host.
+        Operations of the largest batch that is better off on the host, as far as is known at the start.
+    path_costs
+        What batches take on the host and here, which decides instead; `None` where `host_ops_max` does.
     processors
         Who plans a large batch together; this one comes first. Each can read all of an index, and best its own stripes.
     stripe_blocks
@@ -175,6 +178,7 @@ class Backend(Processor, Protocol):
 
     name: str
     host_ops_max: int
+    path_costs: PathCosts | None
     stripe_blocks: int
     shared_ops_min: int
 
@@ -196,6 +200,9 @@ class Backend(Processor, Protocol):
     @property
     def kept_bytes(self) -> int:
         """The host's memory that is kept between transactions, to be used again."""
+
+    def catch_up(self) -> None:
+        """Bring all read images up to date with what the host's threads stored."""
 
     def begin(self) -> None:
         """Begin a transaction: all scratch columns may be used again, those of the host too."""

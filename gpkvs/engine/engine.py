@@ -7,13 +7,18 @@ Planners only read PM; the committer alone stores to it. Decisions are in Python
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.batch import Batch, BatchResult
+from gpkvs.backends.path_costs import Kind, Path, PathCosts, mix_of
+from gpkvs.batch import U8, Batch, BatchResult, RequestResult, is_constant
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
@@ -123,6 +128,7 @@ class Engine:
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
         self.expiry = Expiry(backend, files, tables, meter, self._remove)
+        self._path: Path | None = None  # of the batch that runs, where its size alone does not decide
         self._natively_read: Table | None = None  # the table of the last plan, if the native planner made it
 
     @property
@@ -152,6 +158,31 @@ class Engine:
         int
             Its gate.
         """
+        costs, table = self._backend.path_costs, self.tables.get(int(batch.request_tables[0]))
+        if costs is None or table is None:
+            return self._execute(batch)
+        kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
+        self._path = costs.choose(kind, len(batch))
+        try:
+            return self._execute_measured(batch, kind, self._path, costs)
+        finally:
+            self._path = None
+
+    def _execute_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
+        """Run a batch on the host's threads or on GPUs, and take note of what it took."""
+        if path is Path.GPU:
+            self._backend.catch_up()  # with what the host stored: it would seem to be the time of this batch
+        begin = perf_counter()
+        if path is Path.HOST and kind.is_on_gpu:
+            result, gate = self._execute(_moved(batch, self._backend.download))
+            if not batch.has_only_sets:
+                result = _moved_back(result, self._backend.upload)
+        else:
+            result, gate = self._execute(batch)
+        costs.measured(kind, len(batch), path, perf_counter() - begin)
+        return result, gate
+
+    def _execute(self, batch: Batch) -> tuple[BatchResult, int]:
         self.meter.begin()
         self._before_batch()
         if batch.expiries is not None:
@@ -292,7 +323,7 @@ class Engine:
             self.committer.commit(planned.write_set)
 
     def _plan_plain(self, batch: Batch, now: int = 0, *, is_located: bool = False) -> Planned:
-        planned = self._plan_natively(batch, now, is_located)
+        planned = None if self._path is Path.GPU else self._plan_natively(batch, now, is_located)
         self._natively_read = self.tables[int(batch.request_tables[0])] if planned else None
         if planned:
             return planned
@@ -352,9 +383,8 @@ class Engine:
         return planned
 
     def _plan_by_phases(self, batch: Batch, now: int, *, makes_do: bool = False) -> Planned:
-        is_small = len(batch) <= self._backend.host_ops_max
-        on_host = is_small and isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
-        planner = self._phases_on_host if on_host else self._phases
+        is_small = len(batch) <= self._backend.host_ops_max if self._path is None else self._path is Path.HOST
+        planner = self._phases_on_host if is_small and _is_on_host(batch) else self._phases
         return planner.plan(batch, self.next_sequence, now, makes_do=makes_do)
 
     @property
@@ -411,6 +441,25 @@ class Engine:
         if self.free_space.count_step(budget_bytes):
             return True
         return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step() or is_due
+
+
+def _is_on_host(batch: Batch) -> bool:
+    return isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
+
+
+def _moved(batch: Batch, download: Callable[[U8], U8]) -> Batch:
+    """Return a batch whose columns are on a GPU as one of the host."""
+    return replace(batch, keys=download(batch.keys), values=download(batch.values))
+
+
+def _moved_back(result: BatchResult, upload: Callable[[Any], Any]) -> BatchResult:
+    """Return results as they are where the keys are on a GPU."""
+
+    def moved(found: RequestResult) -> RequestResult:
+        lengths = found.value_lengths if is_constant(found.value_lengths) else upload(found.value_lengths)
+        return replace(found, status=upload(found.status), value_lengths=lengths, values=upload(found.values))
+
+    return replace(result, parts=tuple(replace(part, result=moved(part.result)) for part in result.parts))
 
 
 def _full_tables(planned: Planned) -> dict[int, IndexFullError]:

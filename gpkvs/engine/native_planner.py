@@ -108,7 +108,7 @@ class NativePlanner:
     @property
     def ops_max(self) -> int:
         """Operations of the largest batch that is planned so now."""
-        return min(self._ops_max, self._backend.host_ops_max)
+        return self._ops_max if self._backend.path_costs else min(self._ops_max, self._backend.host_ops_max)
 
     def struct_of(self, layout: str) -> tuple[int, int]:
         """Return the address of what plans batches of a layout, and the operations that it has columns for."""

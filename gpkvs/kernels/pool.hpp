@@ -112,60 +112,80 @@ class Pool {
                 }, 1, 0, 0};
     }
 
+    // Only as many workers are woken as there are chunks, and nobody waits for one that has not begun: to wake all of many
+    // threads takes longer than most jobs.
     void begin(const Kernel* kernel, const void* args, u64 items, u64 grain) {
-        std::unique_lock<std::mutex> lock(mutex_);
-        kernel_ = kernel;
-        args_ = args;
-        items_ = items;
-        grain_ = grain;
-        next_.store(0, std::memory_order_relaxed);
-        busy_ = (unsigned)workers_.size();
+        const u64 chunks = (items + grain - 1) / grain;
+        job_ = {kernel, args, items, grain, chunks};  // no chunk of the job before is being done: nobody reads it
+        done_chunks_.store(0, std::memory_order_relaxed);
         round_++;
-        lock.unlock();
-        wake_.notify_all();
+        left_.store(round_ << CHUNK_BITS | chunks, std::memory_order_release);
+        u64 wanted = chunks - 1;
+        {
+            std::lock_guard<std::mutex> guard(mutex_);
+            wanted = std::min<u64>(wanted, sleeping_);
+        }
+        for (; wanted; wanted--) wake_.notify_one();
     }
 
     void finish() {
+        const u64 chunks = job_.chunks;
+        if (done_chunks_.load(std::memory_order_acquire) == chunks) return;
         std::unique_lock<std::mutex> lock(mutex_);
-        done_.wait(lock, [this] { return busy_ == 0; });
+        done_.wait(lock, [&] { return done_chunks_.load(std::memory_order_acquire) == chunks; });
     }
 
+    bool is_work_left() const { return (left_.load(std::memory_order_relaxed) & CHUNK_MASK) != 0; }
+
+    // Does one chunk of the job; false: all are taken. Chunks are taken in their order.
     bool take_chunk() {
-        const u64 first = next_.fetch_add(grain_, std::memory_order_relaxed);
-        if (first >= items_) return false;
-        kernel_->run(args_, first, std::min(first + grain_, items_));
+        u64 left = left_.load(std::memory_order_relaxed);
+        do {
+            if ((left & CHUNK_MASK) == 0) return false;
+        } while (!left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_relaxed));
+        const Job job = job_;  // it stays until this chunk is done
+        const u64 first = (job.chunks - (left & CHUNK_MASK)) * job.grain;
+        job.kernel->run(job.args, first, std::min(first + job.grain, job.items));
+        if (done_chunks_.fetch_add(1, std::memory_order_acq_rel) + 1 == job.chunks) {
+            std::lock_guard<std::mutex> guard(mutex_);  // or the caller may look just before, and sleep just after
+            done_.notify_one();
+        }
         return true;
     }
 
     void work() {
-        u64 seen = 0;
-        std::unique_lock<std::mutex> lock(mutex_);
         for (;;) {
-            wake_.wait(lock, [&] { return stopping_ || round_ != seen; });
-            if (stopping_) return;
-            seen = round_;
-            lock.unlock();
             while (take_chunk()) {}
-            lock.lock();
-            if (--busy_ == 0) done_.notify_one();
-            if (awake_.count() == 0) continue;
-            lock.unlock();
-            const auto end = std::chrono::steady_clock::now() + awake_;
-            while (round_ == seen && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-            lock.lock();
+            if (awake_.count()) {
+                const auto end = std::chrono::steady_clock::now() + awake_;
+                while (!is_work_left() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+                if (is_work_left()) continue;
+            }
+            std::unique_lock<std::mutex> lock(mutex_);
+            sleeping_++;
+            wake_.wait(lock, [&] { return stopping_ || is_work_left(); });
+            sleeping_--;
+            if (stopping_) return;
         }
     }
+
+    struct Job {
+        const Kernel* kernel;
+        const void* args;
+        u64 items, grain, chunks;
+    };
+
+    // `left_`: the number of the job, so that nobody takes a chunk of another one than it saw, and the chunks not taken yet.
+    static const u64 CHUNK_BITS = 32, CHUNK_MASK = (1ull << CHUNK_BITS) - 1;
 
     Order order_;
     std::vector<std::thread> workers_;
     std::mutex mutex_;
     std::condition_variable wake_, done_;
-    std::atomic<u64> next_{0};
-    const Kernel* kernel_ = nullptr;
-    const void* args_ = nullptr;
-    u64 items_ = 0, grain_ = 1;
-    std::atomic<u64> round_{0};
+    Job job_ = {};
+    u64 round_ = 0;  // of jobs
+    std::atomic<u64> left_{0}, done_chunks_{0};
     const std::chrono::nanoseconds awake_;
-    unsigned busy_ = 0;
+    u64 sleeping_ = 0;  // workers
     bool stopping_ = false;
 };

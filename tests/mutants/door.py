@@ -20,6 +20,14 @@ _MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS = (
 
 MUTANTS = (
     Mutant(
+        "door-closes-while-a-client-sends",
+        "door/connection.cpp",
+        "if (!lingers()) return close();",
+        "return close();",
+        "a client that sends when the server stops loses the end of what it was sent",
+        (f"{_HTTP2_TESTS}test_after_a_drain_a_client_may_still_send",),
+    ),
+    Mutant(
         "door-takes-older-tls",
         _TLS,
         "set_min_proto_version(context, TLS1_3_VERSION)",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Argument, Column, Processor, Result
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
+from gpkvs.backends.path_costs import PathCosts
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError, InvalidArgumentError, NoMemoryError
 from gpkvs.media.image import Image
@@ -123,6 +124,7 @@ class CpuBackend:
     name = "cpu"
     description = "cpu"
     xp: ModuleType = np
+    path_costs: PathCosts | None = None
     stripe_blocks = 1
     shared_ops_min = _ALL
 
@@ -151,6 +153,9 @@ class CpuBackend:
 
     def meet(self) -> None:
         """See `Backend.meet`; all is done when it is launched."""
+
+    def catch_up(self) -> None:
+        """See `Backend.catch_up`; there is no other image."""
 
     @property
     def kept_bytes(self) -> int:

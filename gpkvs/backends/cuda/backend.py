@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Result
 from gpkvs.backends.cpu.backend import CpuBackend, adopt_on_host, host_ops_asked
-from gpkvs.backends.cuda.break_even import break_even
+from gpkvs.backends.cuda.break_even import measure_costs
 from gpkvs.backends.cuda.device_memory import DeviceMemory
 from gpkvs.backends.cuda.errors import explained
 from gpkvs.backends.cuda.gpus import STRIPE_BYTES, Gpus
@@ -29,6 +29,7 @@ from gpkvs.backends.cuda.mirror import Mirror
 from gpkvs.backends.cuda.processor import Attached, GpuProcessor
 from gpkvs.backends.cuda.sums import warm_up
 from gpkvs.backends.cuda.turns import Turns
+from gpkvs.backends.path_costs import PathCosts
 from gpkvs.batch import U8, U64
 from gpkvs.errors import BackendError, NoSpaceError
 from gpkvs.fatal import stop_process
@@ -75,8 +76,19 @@ class CudaBackend(GpuProcessor):
         self._warning = ""
         self.processors: tuple[GpuProcessor, ...] = (self, *map(self._peer, numbers[1:]))
         self.each([warm_up] * len(self.processors))
-        asked = host_ops_asked()
-        self.host_ops_max = break_even(self, self.host) if asked is None else asked
+        costs, asked = measure_costs(self, self.host), host_ops_asked()
+        self._host_ops_max = costs.break_even if asked is None else asked
+        self.path_costs = PathCosts(costs.gpu, costs.host) if asked is None else None
+
+    @property
+    def host_ops_max(self) -> int:
+        """See `Backend.host_ops_max`."""
+        return self._host_ops_max
+
+    @host_ops_max.setter
+    def host_ops_max(self, operations: int) -> None:
+        """Have it so from now on, whatever batches take."""
+        self._host_ops_max, self.path_costs = operations, None
 
     def _peer(self, number: int) -> GpuProcessor:
         """Make the processor of a GPU beside the first one."""
@@ -89,13 +101,18 @@ class CudaBackend(GpuProcessor):
         return self._turns.run(calls)
 
     @explained
+    def catch_up(self) -> None:
+        """See `Backend.catch_up`."""
+        for mirror in self._attached.mirrors.values():
+            if mirror.late_slots:
+                self._catch_up(mirror)
+
+    @explained
     def meet(self) -> None:
         """See `Backend.meet`."""
         if len(self.processors) == 1:
             return
-        for mirror in self._attached.mirrors.values():
-            if mirror.late_slots:
-                self._catch_up(mirror)
+        self.catch_up()
         done = []
         for processor in self.processors:
             runtime.setDevice(processor.number)

@@ -465,6 +465,31 @@ def test_a_drain_lets_calls_end(echo: Echo) -> None:
         idle.wait_end()
 
 
+def test_after_a_drain_a_client_may_still_send(echo: Echo) -> None:
+    """It closes its side when it has read the end; whoever sends to a closed socket loses what it has not read."""
+    with Echo() as other, Client(other) as client:
+        client.call("/echo/Hold", message(b"x"))
+        other.wait(lambda: bool(other.opened))
+        other.library.drain()
+        client.send(frame(PING, ACK, 0, client.wait(PING).payload))
+        other.library.respond(next(iter(other.opened)), b"z")
+        other.library.finish(next(iter(other.opened)), 0, "", [])
+        client.wait_end()
+        for _ in range(10):
+            client.send(frame(PING, 0, 0, bytes(8)))
+            time.sleep(0.02)
+        wait_until(lambda: is_refused(client))  # it does not wait for ever
+
+
+def is_refused(client: Client) -> bool:
+    """Return whether the door has closed its socket."""
+    try:
+        client.send(frame(PING, 0, 0, bytes(8)))
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    return False
+
+
 def test_a_process_that_may_open_no_more_files() -> None:
     """Clients are refused; where not even that can be done, they wait, and cost nothing."""
     with Echo() as echo, contextlib.ExitStack() as stack:

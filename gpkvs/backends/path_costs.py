@@ -1,0 +1,145 @@
+"""Who plans a batch, the host's threads or a GPU: chosen from what both took for batches like it.
+
+A small batch takes a GPU longer than the host, since each launch costs; a large one takes the host longer. Where that
+changes depends on the machine, the load, and what else runs. So each store begins with what was measured at its start,
+and goes on from what its batches take. Now and then the other path is tried: about one percent of the time goes into
+that. The idea of choosing a data path from what was observed is that of AGPM (Adaptive Data Path Selection for Durable
+Transaction in GPU Persistent Memory, section IV), where hardware counts the localities of log writes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from enum import Enum
+from typing import NamedTuple
+
+_FEW = 64  # operations: so few are planned by the host, and nobody measures
+_REMEMBERED = 9  # batches of each size: their median tells what the next one takes, whatever some of them waited for
+_FASTER = 0.5  # of the median: what came before is forgotten, since chance makes batches slower and not faster
+_TRIED_PART = 0.01  # of the time, for trying the other path
+_WORSE_MAX = 2  # a path that is so many times as slow, or slower, is tried so many times as seldom
+_WRITES_FEW = 0.25  # of a batch's operations: with fewer writes, a GPU does not order most of the others
+
+
+class Path(Enum):
+    """Who plans a batch."""
+
+    HOST = "host"
+    GPU = "gpu"
+
+    @property
+    def other(self) -> Path:
+        """The one that this is not."""
+        return Path.GPU if self is Path.HOST else Path.HOST
+
+
+class Mix(Enum):
+    """What a batch mostly does."""
+
+    READS = "reads"
+    FEW_WRITES = "few writes"
+    WRITES = "writes"
+
+
+class Kind(NamedTuple):
+    """What batches must have in common for one of them to tell what another one takes.
+
+    Attributes
+    ----------
+    layout
+        Of the table.
+    mix
+        What they do.
+    is_on_gpu
+        Whether their keys are on a GPU.
+    """
+
+    layout: str
+    mix: Mix
+    is_on_gpu: bool
+
+
+def mix_of(operations: int, gets: int) -> Mix:
+    """Return what a batch with so many operations, so many of them GETs, mostly does."""
+    if gets == operations:
+        return Mix.READS
+    return Mix.FEW_WRITES if operations - gets < _WRITES_FEW * operations else Mix.WRITES
+
+
+class _Taken:
+    """What batches of about the same size took, by one path."""
+
+    __slots__ = ("_seconds", "median", "operations")
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self.median = 0.0
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def add(self, operations: int, seconds: float) -> None:
+        if seconds < _FASTER * self.median:
+            self._seconds.clear()
+        self._seconds.append(seconds)
+        self.operations = operations
+        self.median = sorted(self._seconds)[len(self._seconds) // 2]
+
+
+class PathCosts:
+    """What batches take by either path.
+
+    Parameters
+    ----------
+    gpu_seconds
+        What a batch of few operations takes a GPU, as measured at the start.
+    host_seconds
+        What an operation takes the host's threads in a large batch, as measured at the start.
+
+    Attributes
+    ----------
+    forced
+        The path that all batches take; `None`: the better one. For benchmarks.
+    """
+
+    def __init__(self, gpu_seconds: float, host_seconds: float) -> None:
+        self._at_start = {Path.GPU: (gpu_seconds, 0.0), Path.HOST: (0.0, host_seconds)}
+        self._taken: dict[tuple[Kind, Path], dict[int, _Taken]] = defaultdict(dict)  # by bits of the operations
+        self._credit: dict[tuple[Kind, int], float] = defaultdict(float)
+        self.forced: Path | None = None
+
+    def choose(self, kind: Kind, operations: int) -> Path:
+        """Return who is to plan a batch: who takes less time, or now and then the other one, to see what it takes."""
+        if self.forced:
+            return self.forced
+        if operations <= _FEW:
+            return Path.HOST
+        host, gpu = self.expected(kind, Path.HOST, operations), self.expected(kind, Path.GPU, operations)
+        better, less, more = (Path.HOST, host, gpu) if host <= gpu else (Path.GPU, gpu, host)
+        size = kind, operations.bit_length()
+        credit = self._credit[size]
+        if not credit or credit < (more - less) * min(more / max(less, 1e-9), _WORSE_MAX):
+            return better
+        self._credit[size] = 0.0
+        return better.other
+
+    def measured(self, kind: Kind, operations: int, path: Path, seconds: float) -> None:
+        """Take note of what a batch took."""
+        if operations <= _FEW:
+            return
+        bits, taken = operations.bit_length(), self._taken[kind, path]
+        if bits not in taken:
+            taken[bits] = _Taken()
+        taken[bits].add(operations, seconds)
+        self._credit[kind, bits] += _TRIED_PART * seconds
+
+    def expected(self, kind: Kind, path: Path, operations: int) -> float:
+        """Return the seconds that a batch will take by a path."""
+        taken, bits = self._taken[kind, path], operations.bit_length()
+        size = taken.get(bits)
+        if size is None:
+            if not taken:
+                fixed, each = self._at_start[path]
+                return fixed + each * operations
+            size = taken[min(taken, key=lambda other: abs(other - bits))]
+        more = operations / size.operations
+        # A GPU's launches cost the same for few operations; the host's time is in proportion.
+        return size.median * (max(more, 1.0) if path is Path.GPU else more)

@@ -1,0 +1,108 @@
+"""The path of a batch follows what batches took."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from gpkvs.backends.path_costs import Kind, Mix, Path, PathCosts, mix_of
+
+KIND = Kind("u64", Mix.WRITES, is_on_gpu=False)
+
+
+class Machine:
+    """A machine on which a batch takes what these numbers say, more or less."""
+
+    def __init__(self, costs: PathCosts, seed: int) -> None:
+        self.costs = costs
+        self.gpu, self.host = (400e-6, 2e-9), (50e-6, 30e-9)  # of a batch, and of each operation
+        self._random = Random(seed)
+        self.now = self.lost = self.best = 0.0
+
+    def seconds(self, path: Path, operations: int) -> float:
+        fixed, each = self.gpu if path is Path.GPU else self.host
+        return fixed + each * operations
+
+    def run(self, operations: int, kind: Kind = KIND) -> Path:
+        path = self.costs.choose(kind, operations)
+        noise = self._random.lognormvariate(0, 0.1)
+        if self._random.random() < 0.01:
+            noise *= 30  # the machine did something else
+        seconds = self.seconds(path, operations)
+        self.costs.measured(kind, operations, path, seconds * noise)
+        self.now += seconds
+        self.best += min(self.seconds(one, operations) for one in Path)
+        return path
+
+    @property
+    def regret(self) -> float:
+        return self.now / self.best - 1
+
+
+@pytest.fixture
+def seed() -> int:
+    chosen = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
+    print(f"GPKVS_SEED={chosen}")
+    return chosen
+
+
+@pytest.mark.parametrize("at_start", [(400e-6, 30e-9), (4e-3, 3e-9), (4e-5, 3e-7)])
+@pytest.mark.parametrize("operations", [100, 1000, 8000, 16_000, 100_000, 2_000_000])
+def test_little_is_lost_whatever_was_believed_at_the_start(
+    at_start: tuple[float, float], operations: int, seed: int
+) -> None:
+    machine = Machine(PathCosts(*at_start), seed)
+    while machine.now < 1.5:
+        machine.run(operations)
+    machine.now = machine.best = 0.0
+    while machine.now < 1.5:
+        machine.run(operations)
+    assert machine.regret < 0.06, seed
+
+
+def test_a_change_is_followed_within_a_second(seed: int) -> None:
+    machine = Machine(PathCosts(400e-6, 30e-9), seed)
+    while machine.now < 1:
+        machine.run(6000)
+    assert [machine.run(6000) for _ in range(50)].count(Path.HOST) > 40
+    machine.host = (50e-6, 600e-9)  # others take the processors
+    changed = machine.now
+    while [machine.run(6000) for _ in range(10)].count(Path.GPU) < 9:
+        assert machine.now - changed < 1, seed
+    machine.host = (50e-6, 30e-9)  # they have gone
+    changed = machine.now
+    while [machine.run(6000) for _ in range(10)].count(Path.HOST) < 9:
+        assert machine.now - changed < 1, seed
+
+
+def test_few_operations_are_the_hosts() -> None:
+    costs = PathCosts(1e-9, 1.0)
+    assert costs.choose(KIND, 64) is Path.HOST
+    assert costs.choose(KIND, 65) is Path.GPU
+
+
+def test_kinds_are_measured_apart() -> None:
+    costs = PathCosts(400e-6, 30e-9)
+    reads = Kind("u64", Mix.READS, is_on_gpu=False)
+    for _ in range(9):
+        costs.measured(KIND, 1000, Path.HOST, 1.0)
+    assert costs.choose(KIND, 1000) is Path.GPU
+    assert costs.choose(reads, 1000) is Path.HOST
+
+
+def test_a_path_can_be_forced() -> None:
+    costs = PathCosts(400e-6, 30e-9)
+    costs.forced = Path.GPU
+    assert costs.choose(KIND, 1) is Path.GPU
+
+
+def test_the_mix_of_a_batch() -> None:
+    assert [mix_of(100, gets) for gets in (100, 99, 76, 75, 0)] == [
+        Mix.READS,
+        Mix.FEW_WRITES,
+        Mix.FEW_WRITES,
+        Mix.WRITES,
+        Mix.WRITES,
+    ]
