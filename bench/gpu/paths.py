@@ -220,6 +220,7 @@ def paths_tables(result: dict[str, Any]) -> list[Rows]:
 
 _WIDTH, _LEFT, _TOP, _CELL_WIDTH, _CELL_HEIGHT = 880, 250, 96, 100, 38
 _COLOURS = {"host": "#1f6feb", "GPU": "#2da44e"}
+_DARK = 0.75
 
 
 def draw_paths(result: dict[str, Any]) -> str:
