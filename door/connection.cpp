@@ -125,7 +125,7 @@ void Connection::skip_input() {
 
 void Connection::watch() {
     const bool reads = is_lingering_ || (wants_input() && !closes_when_sent_);
-    if (reads && transport->has_more()) want_fill();  // the system does not see it
+    if (reads && !is_lingering_ && transport->has_more()) want_fill();  // the system does not see it
     const u32 events = (reads ? u32(EPOLLIN) : 0) | (transport->wants_write() ? u32(EPOLLOUT) : 0);
     if (events == watched_events_) return;
     watched_events_ = events;

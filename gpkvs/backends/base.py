@@ -72,7 +72,7 @@ class Processor(Protocol):
         """Return the sum of a column of numbers modulo 2^64, or how many of its truth values are true."""
 
     def numbers_where(self, mask: NDArray[Any], /) -> U32:
-        """Return the numbers of the elements of a column of bytes, or of truth values, that are not 0."""
+        """Return the numbers of the elements that are 1, in a column of truth values or of bytes 0 and 1."""
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """Return an uninitialised column that lasts until the next `begin`."""
@@ -200,6 +200,12 @@ class Backend(Processor, Protocol):
     @property
     def kept_bytes(self) -> int:
         """The host's memory that is kept between transactions, to be used again."""
+
+    def enter(self) -> int:
+        """Prepare the calling thread for calls of the backend; return what `leave` needs to have it as it was."""
+
+    def leave(self, entered: int, /) -> None:
+        """Leave the calling thread as it was before `enter`."""
 
     def catch_up(self) -> None:
         """Bring all read images up to date with what the host's threads stored."""

@@ -33,6 +33,8 @@ def choose_backend(name: BackendName, threads: int, gpus: str) -> Backend:
         If it cannot run here.
     """
     wanted = os.environ.get(VARIABLE, "cpu") if name == "auto" else name
+    if gpus != "auto" and wanted != "cuda":
+        raise BackendError(f"gpus={gpus} is of the backend cuda, and this one is {wanted}: add --backend cuda")
     if wanted == "cpu":
         return CpuBackend(threads)
     if wanted in _STAND_INS and name == "auto":

@@ -159,14 +159,16 @@ class Engine:
             Its gate.
         """
         costs, table = self._backend.path_costs, self.tables.get(int(batch.request_tables[0]))
-        if costs is None or table is None:
-            return self._execute(batch)
-        kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
-        self._path = costs.choose(kind, len(batch))
+        entered = self._backend.enter()
         try:
+            if costs is None or table is None:
+                return self._execute(batch)
+            kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
+            self._path = costs.choose(kind, len(batch))
             return self._execute_measured(batch, kind, self._path, costs)
         finally:
             self._path = None
+            self._backend.leave(entered)
 
     def _execute_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
@@ -175,11 +177,12 @@ class Engine:
         begin = perf_counter()
         if path is Path.HOST and kind.is_on_gpu:
             result, gate = self._execute(_moved(batch, self._backend.download))
-            if not batch.has_only_sets:
+            if not batch.has_only_sets and not isinstance(batch.keys, np.ndarray):
                 result = _moved_back(result, self._backend.upload)
         else:
             result, gate = self._execute(batch)
-        costs.measured(kind, len(batch), path, perf_counter() - begin)
+        # Of a batch that is cut, only a part has run.
+        costs.measured(kind, sum(len(part.batch) for part in result.parts), path, perf_counter() - begin)
         return result, gate
 
     def _execute(self, batch: Batch) -> tuple[BatchResult, int]:

@@ -24,7 +24,7 @@ from gpkvs.engine.phases_bytes import BytesPhases
 from gpkvs.engine.phases_u64 import U64Phases
 from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST, Plan
 from gpkvs.engine.planner import Planned
-from gpkvs.engine.sharded_phases import ShardedPhases
+from gpkvs.engine.sharded_phases import NotTogetherError, ShardedPhases
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
 from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
@@ -71,7 +71,7 @@ class PhasePlanner:
         self._batch_result_bytes_max = batch_result_bytes_max
         self._meter = meter
         self._made: dict[tuple[int, bool], Phases] = {}  # by table id, and whether several processors plan
-        self._may_share = place is backend and len(backend.processors) > 1
+        self._may_share = self._shares = place is backend and len(backend.processors) > 1
 
     def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, makes_do: bool = False) -> Planned:
         """See `Planner.plan`; the phases run as often as it takes to know which requests fit.
@@ -90,6 +90,7 @@ class PhasePlanner:
         ExpiredKeysError
             As there.
         """
+        self._shares = self._may_share
         with memory_refused():
             requests = cut_to_tables(batch, RUNS_MAX)
             if batch.has_writes:
@@ -111,6 +112,8 @@ class PhasePlanner:
                     write_set = self._plan_transaction(part, plans)
                     parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, plan.result) for _, plan in plans)
                     return Planned(BatchResult(parts, rejected, requests), write_set)
+            except NotTogetherError:
+                self._shares = False
             except DoesNotFitError as unfit:
                 for number, reason in unfit.rejected.items():
                     rejected[int(numbers[number])] = reason
@@ -153,7 +156,7 @@ class PhasePlanner:
 
     def _phases(self, table_id: int, operations: int) -> Phases:
         table = self._tables[table_id]
-        shares = self._may_share and operations >= self._backend.shared_ops_min
+        shares = self._shares and operations >= self._backend.shared_ops_min
         key = table_id, shares and not table.index.has_records
         phases = self._made.get(key)
         if phases is None or phases.table is not table:
@@ -279,8 +282,7 @@ class PhasePlanner:
         else:
             writes.freed = self._count_freed(freed) if writes.index.has_records else None
             writes.device = tuple(
-                DeviceColumns(number, part.changes.slot, part.changes.contents, part.changes.digest)
-                for number, part in enumerate(plan.parts)
+                DeviceColumns(part.changes.slot, part.changes.contents, part.changes.digest) for part in plan.parts
             )
 
     def _count_freed(self, reference: U64) -> SegmentCounts:

@@ -28,10 +28,13 @@ from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases_u64 import U64Phases
 from gpkvs.engine.plan import FIRST_REQUEST, Delivered, Plan, Seen
 from gpkvs.engine.table import Table
-from gpkvs.errors import GpkvsError
 from gpkvs.media.files import StoreFiles
 
 _T = TypeVar("_T")
+
+
+class NotTogetherError(Exception):
+    """Something does not fit: which requests are refused is found by one processor alone, which sees all of them."""
 
 
 class ShardedPlan(Plan):
@@ -83,7 +86,7 @@ class ShardedPhases(U64Phases):
         self._all = backend
         processors = self._processors = tuple(backend.processors)
         self._of_parts = [
-            # One meter serves one thread.
+            # Their laps would be between each other's.
             U64Phases(
                 place, files, table, result_bytes_max, Meter(), Shard(number, len(processors), backend.stripe_blocks)
             )
@@ -192,27 +195,18 @@ class ShardedPhases(U64Phases):
         return RequestResult(delivered.status, constant(np.uint64(0), count), lengths, values)
 
     def _each(self, plan: Plan, phase: Callable[[U64Phases, Plan], _T]) -> list[_T]:
-        """Run a phase of all parts at the same time; return what they return, in any order.
+        """Run a phase of all parts at the same time; return what they return.
 
         Raises
         ------
-        DoesNotFitError
-            With all requests that some part refuses.
+        NotTogetherError
+            If something does not fit.
         """
-        refused: dict[int, GpkvsError] = {}
-        results: list[_T] = []
-
-        def run(phases: U64Phases, part: Plan) -> None:
-            try:
-                results.append(phase(phases, part))
-            except DoesNotFitError as unfit:
-                refused.update(unfit.rejected)
-
         pairs = zip(self._of_parts, plan.parts, strict=True)
-        self._all.each([partial(run, phases, part) for phases, part in pairs])
-        if refused:
-            raise DoesNotFitError(refused)
-        return results
+        try:
+            return self._all.each([partial(phase, phases, part) for phases, part in pairs])
+        except DoesNotFitError:
+            raise NotTogetherError from None
 
 
 def _look_up_part(phases: U64Phases, part: Plan) -> None:

@@ -258,7 +258,7 @@ class SlotsOfAll:
     def each(
         self, writes: TableWrites, first: int, last: int, run: Callable[[SharedSlots, Range], Result]
     ) -> list[Result]:
-        """Do something with the slots `first` to `last - 1`: each GPU with its own, on its thread, at the same time."""
+        """Do something with the slots `first` to `last - 1`: each GPU with its own, at the same time."""
         if len(writes.device) == 1:
             return [run(self._alone, Range(writes.device[0], 0, first, last))]
         calls, at = [], 0

@@ -38,7 +38,6 @@ assert _FIELDS[: len(_COUNTERS)] == _COUNTERS
 class DeviceColumns:
     """The slots that change, as one GPU planned them."""
 
-    processor: int  # its number in `Backend.processors`
     slot: U64
     contents: U64  # (slots, words of a slot)
     digest: U64
@@ -70,8 +69,8 @@ class TableWrites:
     heap_units
         What the new records take, in units of 16 bytes.
     device
-        The slots, if they are on GPUs, in parts: all of the first part come before those of the second. None of them
-        if they are on the host.
+        The slots, if they are on GPUs: a part for each of `Backend.processors`, or all of the first one's. Those of the
+        first part come first. No part, if they are on the host.
     freed
         Where a GPU planned: what each segment of the heap loses; `None` without records.
     changed_slot : (slots,) uint64

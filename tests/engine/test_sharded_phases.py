@@ -127,6 +127,38 @@ def test_requests_that_do_not_fit_are_refused_whole(store_path: Path) -> None:
     assert refused > 0
 
 
+def test_a_table_grows_for_the_keys_of_all_processors(store_path: Path, pick: Random) -> None:
+    keys = np.array([pick.randrange(1 << 60) for _ in range(60_000)], np.uint64)
+    with gpkvs.open(store_path, **SIZES) as store:
+        store.create_table("t", layout="u64", index_bytes=768 << 10)  # 49,152 slots
+        store.set_many(keys, keys, table="t")  # no processor alone has so many that it would grow
+        _, there = store.get_many(keys, table="t")
+        assert there.all()
+
+
+def test_overwrites_in_a_full_table_are_not_refused(store_path: Path, pick: Random) -> None:
+    """A request of new keys finds no way; those beside it need none."""
+    with gpkvs.open(store_path, **SIZES, index_bytes_max=192 << 10) as store:
+        store.create_table("t", layout="u64", index_bytes=192 << 10)
+        table = store.table("t")
+        held = np.arange(10_500, dtype=np.uint64)
+        for first in range(0, len(held), 500):
+            try:
+                table.set_many(held[first : first + 500], held[first : first + 500])
+            except NoSpaceError:
+                held = held[:first]
+                break
+        refused = 0
+        for number in range(20):
+            new = np.array([pick.randrange(1 << 50, 1 << 60) for _ in range(1500)], np.uint64)
+            old = np.array(pick.sample(held.tolist(), 300), np.uint64)
+            requests = [Batch.of_numbers(Op.SET, *[keys.view(np.uint8)] * 2, table.id) for keys in (new, old)]
+            result = store.execute_requests(Batch.concatenate(requests))
+            assert 1 not in result.rejected, number
+            refused += 0 in result.rejected
+        assert refused > 10
+
+
 def test_a_request_that_reads_too_much_is_refused(store_path: Path) -> None:
     keys = np.arange(2000, dtype=np.uint64)
     with gpkvs.open(store_path, **SIZES, limits=Limits(result_bytes_max=8 * 1500)) as store:

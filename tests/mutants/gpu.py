@@ -63,6 +63,22 @@ MUTANTS = (
         ("recovery/startup/test_sharded_rollback.py",),
     ),
     Mutant(
+        "one-processor-refuses-for-all",
+        "gpkvs/engine/sharded_phases.py",
+        "            raise NotTogetherError from None",
+        "            raise",
+        "requests are refused for what one processor sees of them",
+        (_SHARDS,),
+    ),
+    Mutant(
+        "the-other-path-is-never-tried",
+        "gpkvs/backends/path_costs.py",
+        "        return better.other\n",
+        "        return better\n",
+        "a batch that has become slow for other reasons is not tried on the other path",
+        ("backends/test_path_costs.py",),
+    ),
+    Mutant(
         "parts-of-reads-in-the-wrong-order",
         "gpkvs/engine/sharded_phases.py",
         "for bounds in pairwise([0, *ends])]",

@@ -131,7 +131,17 @@ def test_a_journal_is_never_off(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="the store has a journal, which is never off") as refused:
         gpkvs.open(tmp_path / "store", durability="none")
     assert refused.value.field == "durability"
-    said = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--durability", "none", "--listen", "127.0.0.1:0")
+    said = run_gpkvs(
+        "serve",
+        "--data",
+        str(tmp_path / "store"),
+        "--durability",
+        "none",
+        "--listen",
+        "127.0.0.1:0",
+        "--metrics",
+        "127.0.0.1:0",
+    )
     assert "the store has a journal" in error_line(said, 2)
     with gpkvs.open(tmp_path / "store") as store:  # a refusal changes nothing
         assert store.info().commit == "journal"

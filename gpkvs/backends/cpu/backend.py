@@ -154,6 +154,13 @@ class CpuBackend:
     def meet(self) -> None:
         """See `Backend.meet`; all is done when it is launched."""
 
+    def enter(self) -> int:
+        """See `Backend.enter`; any thread will do."""
+        return 0
+
+    def leave(self, entered: int, /) -> None:
+        """See `Backend.leave`."""
+
     def catch_up(self) -> None:
         """See `Backend.catch_up`; there is no other image."""
 

@@ -100,12 +100,26 @@ class CudaBackend(GpuProcessor):
         """See `Backend.each`; one thread makes them in turns."""
         return self._turns.run(calls)
 
+    def enter(self) -> int:
+        """See `Backend.enter`: the thread uses the first GPU."""
+        device: int = runtime.getDevice()
+        if device != self.number:
+            runtime.setDevice(self.number)
+        return device
+
+    def leave(self, entered: int, /) -> None:
+        """See `Backend.leave`: the thread uses the GPU again that its program has chosen."""
+        if entered != self.number:
+            runtime.setDevice(entered)
+
     @explained
     def catch_up(self) -> None:
         """See `Backend.catch_up`."""
-        for mirror in self._attached.mirrors.values():
-            if mirror.late_slots:
-                self._catch_up(mirror)
+        late = [mirror for mirror in self._attached.mirrors.values() if mirror.late_slots]
+        if late and len(self.processors) > 1:
+            self._wait_for_each_other()  # another GPU may still store what the host has stored over since
+        for mirror in late:
+            self._catch_up(mirror)
 
     @explained
     def meet(self) -> None:
@@ -113,14 +127,18 @@ class CudaBackend(GpuProcessor):
         if len(self.processors) == 1:
             return
         self.catch_up()
+        self._wait_for_each_other()
+
+    def _wait_for_each_other(self) -> None:
+        """Have what each GPU does from now on come after all that the others were told to do before."""
         done = []
         for processor in self.processors:
             runtime.setDevice(processor.number)
-            done.append(cupy.cuda.Stream.null.record())
+            done.append(cupy.cuda.get_current_stream().record())
         for processor in self.processors[::-1]:  # the first one last: it is this thread's
             runtime.setDevice(processor.number)
             for event in done:
-                cupy.cuda.Stream.null.wait_event(event)
+                cupy.cuda.get_current_stream().wait_event(event)
 
     @property
     def description(self) -> str:
@@ -197,10 +215,11 @@ class CudaBackend(GpuProcessor):
             mirror.memory.close()
 
     def _warn_of_ddio(self) -> None:
-        ddio = ddio_of(Path("/sys/bus/pci/devices") / runtime.deviceGetPCIBusId(self.number).lower())
-        if ddio is not Ddio.OFF:
-            self._warning = f"; {ddio.value}: what it stored may be lost with the power"
-            _log.warning("backend %s", self.description)
+        for number in self.gpus.numbers:
+            ddio = ddio_of(Path("/sys/bus/pci/devices") / runtime.deviceGetPCIBusId(number).lower())
+            if ddio is not Ddio.OFF and not self._warning:
+                self._warning = f"; {ddio.value}: what it stored may be lost with the power"
+                _log.warning("backend %s", self.description)
 
     def _mirror_memory(self, index: Index) -> DeviceMemory:
         region = index.region
@@ -227,7 +246,7 @@ class CudaBackend(GpuProcessor):
         if not hasattr(column, "__dlpack_device__") or column.__dlpack_device__()[0] != _DLPACK_CUDA:
             return adopt_on_host(column)
         adopted: NDArray[Any] = cupy.from_dlpack(column)
-        return adopted
+        return adopted  # of another GPU than the first: its columns are copied where they are used
 
     @explained
     def host_stored(self, index: Index, slots: U64, /) -> None:
@@ -235,7 +254,7 @@ class CudaBackend(GpuProcessor):
         mirror = self._attached.mirrors[index]
         mirror.note(slots)
         if mirror.late_slots > _LATE_SLOTS_MAX:
-            self._catch_up(mirror)
+            self.catch_up()
 
     @explained
     def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:

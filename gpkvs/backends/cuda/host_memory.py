@@ -21,7 +21,7 @@ from gpkvs.pm.mapping import touch
 _PIECE_BYTES = 32 * MIB  # so much is registered at once
 _PIECES_AHEAD_MIN = 2  # a thread begins with so many
 _TOUCHING_THREADS = 8
-_REGISTER_MAPPED = 0x02  # cudaHostRegisterMapped
+_REGISTER = 0x01 | 0x02  # cudaHostRegisterPortable, for all GPUs; cudaHostRegisterMapped
 
 
 class HostMemory:
@@ -42,7 +42,7 @@ class HostMemory:
         self.address = address
         self.bytes = size
         try:
-            runtime.hostRegister(address, size, _REGISTER_MAPPED)
+            runtime.hostRegister(address, size, _REGISTER)
         except CUDARuntimeError as error:
             raise BackendError(f"CUDA, cudaHostRegister of {size:,} bytes: {error}") from error
 
@@ -80,6 +80,7 @@ class GrowingHostMemory:
         self._is_helped = False  # a thread is registering pieces
         self._is_ending = False
         self._helper: threading.Thread | None = None
+        self._device = runtime.getDevice()  # whose context the helper's calls go to
 
     def prepare(self, size: int) -> None:
         """Begin to register what the mapping has, or will have, when its size is `size`; it is mapped already."""
@@ -126,6 +127,7 @@ class GrowingHostMemory:
 
     def _help(self) -> None:
         try:
+            runtime.setDevice(self._device)
             self._register_ahead()
         except (BackendError, RuntimeError):
             pass  # a step tries again, and says it

@@ -8,9 +8,9 @@ from typing import Any
 
 import cupy
 import numpy as np
+from cupy_backends.cuda.api.driver import CUDADriverError
 
 from gpkvs.backends.fields import KernelFields
-from gpkvs.errors import BackendError
 
 _THREADS = 256  # of a thread block
 
@@ -44,7 +44,7 @@ class GpuKernel:
         stream = cupy.cuda.get_current_stream().ptr
         status = _launch()(self._function, blocks, 1, 1, _THREADS, 1, 1, 0, stream, self._parameters, None)
         if status:
-            raise BackendError(f"CUDA, {self.fields.kernel}: cuLaunchKernel says error {status}")
+            raise CUDADriverError(status)
 
 
 @cache

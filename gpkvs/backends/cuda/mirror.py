@@ -73,10 +73,12 @@ class Mirror:
         self._late.append(slots.copy())
         self.late_slots += len(slots)
 
-    def take_late(self) -> U64:
-        """Return the noted slots and forget them; a slot that changed often is there often."""
+    def late(self) -> U64:
+        """Return the noted slots; a slot that changed often is there often."""
         # Without np.unique: it takes a hundred times as long as it saves.
-        late = np.concatenate(self._late)
+        return np.concatenate(self._late)
+
+    def forget_late(self) -> None:
+        """Forget the noted slots: the copy has them."""
         self._late.clear()
         self.late_slots = 0
-        return late

@@ -18,6 +18,7 @@ from typing import Any
 
 import cupy
 import numpy as np
+from cupy.cuda import runtime
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
@@ -99,13 +100,28 @@ class GpuProcessor:
     @explained
     def upload(self, column: Column, /) -> Column:
         """See `Backend.upload`."""
-        uploaded: Column = self._transfers.upload(column)
+        uploaded: Column = self._transfers.upload(self._own(column))
         return uploaded
 
     @explained
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """See `Backend.upload_later`."""
-        return explained(self._transfers.upload_later(column))
+        return explained(self._transfers.upload_later(self._own(column)))
+
+    def _own(self, column: Column) -> Column:
+        """Return a column of another GPU as one of this one's, which may not reach memory of its kind."""
+        given: Any = column
+        if not isinstance(given, cupy.ndarray) or given.device.id == self.number:
+            return column
+        with given.device:
+            there = cupy.cuda.get_current_stream().record()
+        stream: Any = cupy.cuda.get_current_stream()
+        stream.wait_event(there)
+        copied: Any = cupy.empty(given.shape, given.dtype)
+        addresses = copied.data.ptr, self.number, given.data.ptr, given.device.id
+        runtime.memcpyPeerAsync(*addresses, given.nbytes, stream.ptr)
+        own: Column = copied
+        return own
 
     @explained
     def download(self, column: Column, /) -> Column:
@@ -113,8 +129,9 @@ class GpuProcessor:
         if not (self._turns.are_on and isinstance(column, cupy.ndarray) and column.nbytes):
             return self._transfers.download(column)
         host: Column = pinned(column.size, column.dtype).reshape(column.shape)
-        column.data.copy_to_host_async(host.ctypes.data, column.nbytes)
-        self._wait_for(cupy.cuda.Stream.null.record())
+        stream = cupy.cuda.get_current_stream()
+        column.data.copy_to_host_async(host.ctypes.data, column.nbytes, stream)
+        self._wait_for(stream.record())
         return host
 
     def _wait_for(self, event: Any) -> None:
@@ -190,7 +207,7 @@ class GpuProcessor:
             if stored is None:
                 return 0.0
             self._turns.next()
-            return _seconds_between(*stored)
+            return self._seconds_between(*stored)
 
         return wait
 
@@ -255,6 +272,12 @@ class GpuProcessor:
         else:  # recovery, where the log cannot be reached
             mirror.copy_whole()
 
+    @explained
+    def _seconds_between(self, before: Any, after: Any) -> float:
+        """Wait for the second event; return how long after the first one it was."""
+        after.synchronize()
+        return float(cupy.cuda.get_elapsed_time(before, after)) / 1e3
+
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """See `Backend.shares_slots`.
 
@@ -264,7 +287,7 @@ class GpuProcessor:
 
     def _catch_up(self, mirror: Mirror) -> None:
         """Bring a mirror up to date in the slots that only the host stored to."""
-        slots, layout = mirror.take_late(), mirror.index.layout
+        slots, layout = mirror.late(), mirror.index.layout
         contents = np.empty(len(slots) * layout.slot_bytes // 8, np.uint64)
         self.host.launch(f"load_slots_{layout.name}", len(slots), slot=slots, index=mirror.index, contents=contents)
         self._run(
@@ -272,6 +295,7 @@ class GpuProcessor:
             len(slots),
             {"changed_slot": slots, "contents": contents, "index": mirror.array},
         )
+        mirror.forget_late()
 
     @explained
     def mirror(self, index: Index) -> Any:
@@ -328,13 +352,6 @@ class GpuProcessor:
         stored_to = _index_stored_to(code.fields, arguments)
         assert stored_to
         self._follow(code, items, arguments, stored_to, cupy.cuda.get_current_stream().record())
-
-
-@explained
-def _seconds_between(before: Any, after: Any) -> float:
-    """Wait for the second event; return how long after the first one it was."""
-    after.synchronize()
-    return float(cupy.cuda.get_elapsed_time(before, after)) / 1e3
 
 
 def _index_stored_to(fields: KernelFields, arguments: dict[str, Argument]) -> tuple[str, Index] | None:

@@ -45,16 +45,18 @@ class Turns:
             except BaseException as error:  # noqa: BLE001 - the others go on to their ends
                 errors[at] = error
 
-        self._main = getcurrent()
         waiting = deque((number, greenlet(partial(make, at, call))) for at, (number, call) in self._numbered(calls))
-        while waiting:
-            number, call = waiting.popleft()
-            runtime.setDevice(number)
-            call.switch()
-            if not call.dead:
-                waiting.append((number, call))
-        self._main = None
-        runtime.setDevice(self._numbers[0])
+        self._main = getcurrent()
+        try:
+            while waiting:
+                number, call = waiting.popleft()
+                runtime.setDevice(number)
+                call.switch()
+                if not call.dead:
+                    waiting.append((number, call))
+        finally:  # an interrupt may come between two turns
+            self._main = None
+            runtime.setDevice(self._numbers[0])
         if errors:
             raise errors[min(errors)]
         return [results[at] for at in range(len(calls))]
