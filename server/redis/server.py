@@ -13,7 +13,7 @@ from gpkvs.server.redis.columns import RECORD_BYTES
 from gpkvs.server.redis.command import COMMANDS, Command, Words, of_session
 from gpkvs.server.redis.pattern import pattern_of
 from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text
-from gpkvs.server.redis.session import Session
+from gpkvs.server.redis.session import Session, databases_of
 from gpkvs.server.redis.slow_log import ENTRIES_MAX, SLOWER_THAN_US
 from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
 
@@ -58,18 +58,17 @@ async def config(session: Session, words: Words) -> Reply:
             return OK
         case b"SET", given if len(given) % 2 == 0:
             names = [name.decode("utf-8", "surrogateescape").lower() for name in given[::2]]
-            for at, (name, value) in enumerate(zip(names, given[1::2], strict=True)):
+            for at, name in enumerate(names):
                 if name in names[:at]:
                     raise _no_setting(name, "duplicate parameter")
+            for name, value in zip(names, given[1::2], strict=True):
                 _require_setting(session, name, value.decode("latin-1"))
             return OK
     raise syntax_error()
 
 
-# What they would change is not here: encodings, memory that is evicted, copies of the data.
-_MEANINGLESS = re.compile(
-    "save|.*-max-(?:listpack|intset|ziplist)-.*|lfu-.*|maxmemory.*|lazyfree-.*|latency-.*|slowlog-.*"
-)
+# What they would change is not here: encodings, copies of the data.
+_MEANINGLESS = re.compile("save|.*-max-(?:listpack|intset|ziplist)-.*|lfu-.*|maxmemory-samples|lazyfree-.*|latency-.*")
 
 
 def _require_setting(session: Session, name: str, value: str) -> None:
@@ -226,12 +225,11 @@ def _server(session: Session) -> dict[str, object]:
 
 def _keyspace(session: Session) -> dict[str, object]:
     store = session.service.gate.serving().store
-    names = {"default": 0} | {table.name: int(table.name) for table in store.open_tables() if table.name.isdigit()}
     fields: dict[str, object] = {}
-    for name, number in sorted(names.items(), key=lambda item: item[1]):
-        if not session.may_read(name):
+    for number, table in sorted(databases_of(store.open_tables()).items()):
+        if not session.may_read(table.name):
             continue
-        records = store.records(name)
+        records = store.records(table.name)
         if records:
             fields[f"db{number}"] = f"keys={records},expires=0,avg_ttl=0"
     return fields

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
+from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.access.rights import (
     RightsError,
@@ -43,6 +44,21 @@ def name_of_table(number: int) -> str:
     if number < 0:
         raise Error("ERR DB index is out of range")
     return str(number) if number else DEFAULT_TABLE
+
+
+def databases_of(tables: Iterable[OpenTable]) -> dict[int, OpenTable]:
+    """Return the tables that are databases, by number: those whose keys and values are bytes, with such a name."""
+    found: dict[int, OpenTable] = {}
+    for table in tables:
+        number = 0 if table.name == DEFAULT_TABLE else int(table.name) if table.name.isdecimal() else -1
+        if number >= 0 and name_of_table(number) == table.name and is_database(table):
+            found[number] = table
+    return found
+
+
+def is_database(table: OpenTable) -> bool:
+    """Return whether a table can be one: its keys and values are bytes."""
+    return table.layout == BYTES_LAYOUT.name
 
 
 LogIn = Callable[[bytes | None, bytes], Awaitable[Caller]]
@@ -163,9 +179,12 @@ class Session:
             If there is none.
         """
         try:
-            return self.service.executor.table(name)
+            table = self.service.executor.table(name)
         except UnknownTableError:
             raise Error("ERR DB index is out of range") from None
+        if not is_database(table):
+            raise Error(f"ERR DB index is out of range: the table '{name}' is one of numbers")
+        return table
 
     @property
     def is_logged_in(self) -> bool:
@@ -274,6 +293,7 @@ class Session:
     async def _execute(self, words: Words) -> Reply:
         name = words[0].lower()
         command = COMMANDS.get(name)
+        is_whole = False  # it is a command, with as many words as it takes
         try:
             if command is None:
                 raise unknown_command(words)
@@ -281,6 +301,7 @@ class Session:
                 self.discard()
                 raise Error("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
             command.require_arity(words)
+            is_whole = True
             self.last_command = command.full_name(words)
             if not self.is_logged_in and name not in _OPEN:
                 raise Error("NOAUTH Authentication required.") from self._why_out()
@@ -290,7 +311,7 @@ class Session:
                 raise Error(f"ERR {self.last_command.upper().replace('|', ' ')} is not possible inside MULTI here")
             self._queue(self.transaction, Step(command, words))
         except (Error, GpkvsError):
-            if self.transaction is not None and name not in _RULES:
+            if self.transaction is not None and not (is_whole and name in _RULES):
                 self.transaction.is_wrong = True
             raise
         return QUEUED
@@ -372,7 +393,10 @@ class Session:
             if user != b"default":
                 raise _wrong_password()
             return
-        self.caller = await self._service_log_in(user, password)
+        caller = await self._service_log_in(user, password)
+        if caller.method == "token" and user not in (None, b"default", caller.name.encode()):
+            raise _wrong_password() from LoginError("", "wrong", caller.name, "token")  # it is another user's
+        self.caller = caller
 
     def log_out(self) -> None:
         """Be whom the certificate names again, or nobody, where clients must log in."""

@@ -8,7 +8,7 @@ from gpkvs.batch import Condition
 from gpkvs.server.redis.command import ALL_KEYS, PAIRS, Words, over_keys, wrong_number
 from gpkvs.server.redis.overlay import ABSENT, Overlay
 from gpkvs.server.redis.reply import OK, Error, Reply
-from gpkvs.server.redis.words import expiry_of, float_of, float_text, invalid_expiry, long_of, syntax_error
+from gpkvs.server.redis.words import expiry_of, float_of, float_sum, float_text, invalid_expiry, long_of, syntax_error
 
 _LONG_MAX = (1 << 63) - 1
 # Names of the options that give an expiry: what one of it is in milliseconds, and whether it counts from now on.
@@ -189,7 +189,7 @@ def decrby(db: Overlay, words: Words) -> Reply:
 def incrbyfloat(db: Overlay, words: Words) -> Reply:
     """INCRBYFLOAT key increment."""
     value = db.get(words[1])
-    number = float_of(b"0" if value is None else value) + float_of(words[2])
+    number = float_sum(float_of(b"0" if value is None else value), float_of(words[2]))
     if number != number or abs(number) == float("inf"):  # noqa: PLR0124 - so is a number that is none
         raise Error("ERR increment would produce NaN or Infinity")
     text = float_text(number)

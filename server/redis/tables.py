@@ -11,7 +11,7 @@ from gpkvs.server.redis.columns import delete_of
 from gpkvs.server.redis.command import Words, of_session
 from gpkvs.server.redis.pattern import pattern_of
 from gpkvs.server.redis.reply import OK, Error, Reply
-from gpkvs.server.redis.session import DEFAULT_TABLE, Session
+from gpkvs.server.redis.session import DEFAULT_TABLE, Session, databases_of
 from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
 
 # A cursor is the upper bits of a position: clients keep it in a double.
@@ -164,7 +164,8 @@ async def flushall(session: Session, words: Words) -> Reply:
     """FLUSHALL [ASYNC|SYNC]."""
     _require_flush_options(words)
     session.require_write_everywhere()
-    names = [table.name for table in session.service.gate.serving().store.open_tables() if table.name.isdigit()]
-    for name in names:
-        await _empty(session, name)
+    databases = databases_of(session.service.gate.serving().store.open_tables())
+    for number, table in databases.items():
+        if number:
+            await _empty(session, table.name)
     return OK

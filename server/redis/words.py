@@ -61,6 +61,12 @@ def float_of(word: bytes) -> np.longdouble:
     return number
 
 
+def float_sum(one: np.longdouble, other: np.longdouble) -> np.longdouble:
+    """Return a sum; where there is none, it is no number or none that ends."""
+    with np.errstate(all="ignore"):
+        return one + other
+
+
 def float_text(number: np.longdouble) -> bytes:
     """Return a number with up to 17 digits behind its point, and no zeros at the end."""
     text = np.format_float_positional(number, precision=_FRACTION_DIGITS, unique=False, trim="-")

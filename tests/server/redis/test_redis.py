@@ -223,6 +223,45 @@ def test_a_command_that_cannot_be_queued_discards_the_transaction(redis: Connect
     assert redis.call(b"GET", b"k") is None
 
 
+@pytest.mark.parametrize("wrong", [b"WATCH", b"DISCARD now", b"MULTI now", b"RESET now", b"UNWATCH now"])
+@pytest.mark.parametrize("queued", [b"DEL", b"INCR"])
+def test_a_rule_with_wrong_words_discards_the_transaction(redis: Connection, queued: bytes, wrong: bytes) -> None:
+    redis.call(b"SET", b"n", b"7")
+    redis.call(b"MULTI")
+    assert redis.call(queued, b"n") == b"+QUEUED\r\n"
+    assert redis.call(*wrong.split()).startswith(b"-ERR wrong number of arguments for '")
+    assert redis.call(b"EXEC") == b"-EXECABORT Transaction discarded because of previous errors.\r\n"
+    assert redis.call(b"GET", b"n") == bulk(b"7")
+
+
+def test_tables_that_no_database_has_are_left_alone(redis: Connection, site: Site) -> None:
+    """Tables of numbers, and names that SELECT does not reach."""
+    with Client(site.server.target) as client:
+        client.create_table("7", layout="u64")
+        for name in ("0", "07"):
+            client.create_table(name)
+            client.table(name).set(b"k", b"v")
+        client.table("7").set(b"8 bytes.", b"a number")
+        assert redis.call(b"SELECT", b"7") == b"-ERR DB index is out of range: the table '7' is one of numbers\r\n"
+        assert redis.call(b"COPY", b"k", b"k", b"DB", b"7").startswith(b"-ERR DB index is out of range")
+        redis.call(b"SET", b"k", b"of 9")
+        assert redis.call(b"FLUSHALL") == OK
+        assert redis.call(b"GET", b"k") is None
+        assert client.table("7").get(b"8 bytes.") == b"a number"
+        assert [client.table(name).get(b"k") for name in ("0", "07")] == [b"v", b"v"]
+        redis.call(b"SELECT", b"0")
+        redis.call(b"SET", b"k", b"v")
+        records = redis.call(b"DBSIZE").strip(b":\r\n")
+        assert b"\r\ndb0:keys=%s," % records in redis.call(b"INFO", b"keyspace")[1]
+        assert b"db7:" not in redis.call(b"INFO", b"keyspace")[1]
+
+
+@pytest.mark.parametrize("setting", [(b"maxmemory", b"1gb"), (b"slowlog-log-slower-than", b"0")])
+def test_a_setting_that_would_not_be_so_is_refused(redis: Connection, setting: tuple[bytes, bytes]) -> None:
+    assert redis.call(b"CONFIG", b"SET", *setting).startswith(b"-ERR CONFIG SET failed (possibly related to argument '")
+    assert redis.call(b"CONFIG", b"SET", b"maxmemory", b"0") == OK  # it is so
+
+
 @pytest.mark.parametrize("queued", [b"GET", b"INCR"])  # native code runs the first transaction, Python the other
 def test_exec_with_arguments_discards_the_transaction(redis: Connection, queued: bytes) -> None:
     text = b"-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n"

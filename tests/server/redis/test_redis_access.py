@@ -210,6 +210,15 @@ def test_nobody_becomes_another_inside_a_transaction(site: Site, login: tuple[by
         assert redis.call(b"MGET", b"k", b"n") == [("bulk", b"v"), ("bulk", b"1")]
 
 
+def test_a_token_is_of_one_user(site: Site) -> None:
+    with site.connect() as redis:
+        for name in (b"default", b"reader"):
+            assert redis.call(b"AUTH", name, site.tokens["reader"]) == OK
+        assert redis.call(b"AUTH", b"writer", site.tokens["reader"]).startswith(b"-WRONGPASS ")
+        assert redis.call(b"HELLO", b"2", b"AUTH", b"root", site.tokens["reader"]).startswith(b"-WRONGPASS ")
+        assert redis.call(b"ACL", b"WHOAMI") == ("bulk", b"reader")
+
+
 def test_a_user_who_is_removed_is_out(site: Site) -> None:
     """Idle, in a transaction of the door or of Python, or beside another user on one connection."""
     site.new_user("leaver")
