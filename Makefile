@@ -19,17 +19,18 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 
+# What is for developers has what is for tests, and that what is for users: each is one build.
 $(STAMP): $(VENV)/bin/python $(NATIVE)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(STAMP)-test: $(STAMP)
+$(STAMP)-test: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@
+	@touch $(STAMP) $@
 
-$(STAMP)-dev: $(STAMP)-test
+$(STAMP)-dev: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $@
+	@touch $(STAMP) $(STAMP)-test $@
 
 install: $(STAMP)  ## .venv/ with the gpkvs command
 install-test: $(STAMP)-test

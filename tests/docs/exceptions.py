@@ -89,6 +89,8 @@ EXEMPTIONS = (
             "gpkvs bench disk --directory /var/tmp --results bench/results",
             "gpkvs bench wear --json bench/results/wear-process.json",
             "gpkvs bench growth --json bench/results/growth-process.json",
+            "gpkvs bench operations --json bench/results/operations-process.json",
+            "gpkvs bench expiry --json bench/results/expiry-process.json",
             "gpkvs bench scan --json bench/results/scan-process.json",
             "gpkvs bench security --json bench/results/security-process.json",
             "gpkvs bench door --json bench/results/door-process.json",
