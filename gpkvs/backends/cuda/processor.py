@@ -118,8 +118,9 @@ class GpuProcessor:
         stream: Any = cupy.cuda.get_current_stream()
         stream.wait_event(there)
         copied: Any = cupy.empty(given.shape, given.dtype)
-        addresses = copied.data.ptr, self.number, given.data.ptr, given.device.id
-        runtime.memcpyPeerAsync(*addresses, given.nbytes, stream.ptr)
+        if given.nbytes:
+            addresses = copied.data.ptr, self.number, given.data.ptr, given.device.id
+            runtime.memcpyPeerAsync(*addresses, given.nbytes, stream.ptr)
         own: Column = copied
         return own
 
