@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "redis-describes-all-tables",
         "server/redis/server.py",
-        "        if not session.may_read(name):\n            continue\n",
+        "        if not session.may_read(table.name):\n            continue\n",
         "",
         "INFO tells everybody of all tables, and how many keys they have",
         (f"{_ACCESS_TESTS}test_nobody_is_told_of_other_tables",),
