@@ -110,6 +110,8 @@ STEPS = (
     Step("fuzz-doors", "make fuzz-doors SECONDS=1800", "make fuzz-doors SECONDS=5", 45),
     Step("fuzz-frames", "make fuzz-frames SECONDS=1800", "make fuzz-frames SECONDS=5", 90),
     Step("fuzz-redis", "make fuzz-redis SECONDS=1800", "make fuzz-redis SECONDS=5", 45),
+    Step("conformance", "make conformance CI=", "CI=true make conformance", 15),
+    Step("doors", "make doors CI=", "CI=true make doors", 15),
     Step("security", ".venv/bin/python -m tests.tls_scan", ".venv/bin/python -m tests.tls_scan --quick", 20),
     Step(
         "security-native",
