@@ -428,6 +428,11 @@ def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
+        free = os.fstatvfs(file)
+        if (
+            size > free.f_bfree * free.f_frsize
+        ):  # it would take all there is before it fails, and others would have none
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.posix_fallocate(file, 0, size)
         _write_all(file, start)
         for at in range(0, zeroed, len(_ZEROS)):

@@ -239,8 +239,17 @@ def test_dropped_table_gives_back_its_space_and_its_id_is_not_reused(store_path:
 
 def test_table_that_does_not_fit_the_disk_changes_nothing(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpkvs.recovery.startup.memory.free_bytes", lambda: 1 << 62)
+    asked: list[int] = []
+    fallocate = os.posix_fallocate
+
+    def noted(file: int, offset: int, size: int) -> None:
+        asked.append(size)
+        fallocate(file, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", noted)
     with pytest.raises(NoSpaceError, match="disk"):
         store.create_table("huge", index_bytes=1 << 44)
+    assert not asked  # the disk would be full for a moment, for everybody
     assert [table.name for table in store.info().tables] == ["default"]
     assert [file.name for file in store.path.glob("index-*")] == ["index-0-0"]
     store.create_table("huge", index_bytes=64 << 10)
