@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 import gpkvs
-from gpkvs.batch import Batch, Op
+from gpkvs.batch import Batch
+from gpkvs.bench.gpu.batches import mixed_batch
 from gpkvs.bench.gpu.growth import measure_all
 from gpkvs.bench.gpu.records import measure_records
 from gpkvs.bench.gpu.server import measure_server
@@ -243,16 +244,7 @@ class GpuBench:
             raise AssertionError("a GET does not return what was set")
 
     def _mixed(self, keys: Any, values: Any, seed: int) -> Batch:
-        ops = np.where(np.random.default_rng(seed).random(len(keys)) < 0.95, np.uint8(Op.GET), np.uint8(Op.SET))
-        sets = ops == Op.SET.value
-        return Batch(
-            ops=ops,
-            keys=keys.view(np.uint8),
-            key_lengths=np.broadcast_to(np.uint32(8), len(keys)),
-            values=values[sets].view(np.uint8),
-            value_lengths=np.full(int(sets.sum()), 8, np.uint32),
-            request_tables=np.array([self.store.table(_TABLE).id], np.uint32),
-        )
+        return mixed_batch(self.store.table(_TABLE).id, keys, values, seed)
 
     def _time_look(self, keys: Any) -> None:
         """Time the two kernels of a GET alone."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import gpkvs
-from gpkvs.batch import Batch, Op
+from gpkvs.bench.gpu.batches import mixed_batch
 from gpkvs.bench.report.results import Measurement, Run
 from gpkvs.config import GIB, Limits
 
@@ -118,7 +118,7 @@ def _tasks(store: gpkvs.Store, batch: int, barrier: Barrier | None) -> dict[str,
         columns.append(pair)
     on_device = [[backend.upload(column) for column in pair] for pair in columns]
     table = store.table(_TABLE)
-    mixed = [_mixed(table.id, *pair) for pair in columns]
+    mixed = [mixed_batch(table.id, keys, values, seed=3) for keys, values in columns]
     calls: dict[str, Any] = dict.fromkeys(TASKS)
     calls[TASKS[0]] = lambda i: table.set_many(*columns[i])
     calls[TASKS[1]] = lambda i: table.set_many(columns[i][0], columns[i - 1][1])
@@ -141,16 +141,3 @@ def _tasks(store: gpkvs.Store, batch: int, barrier: Barrier | None) -> dict[str,
     if not (there.all() and (values == columns[3][1]).all()):
         raise AssertionError("a GET does not return what was set")
     return found
-
-
-def _mixed(table_id: int, keys: Any, values: Any) -> Any:
-    ops = np.where(np.random.default_rng(3).random(len(keys)) < 0.95, np.uint8(Op.GET), np.uint8(Op.SET))
-    sets = ops == Op.SET.value
-    return Batch(
-        ops=ops,
-        keys=keys.view(np.uint8),
-        key_lengths=np.broadcast_to(np.uint32(8), len(keys)),
-        values=values[sets].view(np.uint8),
-        value_lengths=np.full(int(sets.sum()), 8, np.uint32),
-        request_tables=np.array([table_id], np.uint32),
-    )

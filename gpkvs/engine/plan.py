@@ -165,7 +165,7 @@ class Plan:
     def __init__(
         self, place: Processor, batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int
     ) -> None:
-        self.place = self._backend = place
+        self._backend = place
         self.batch = batch
         self.numbers = numbers
         self.first_sequence = first_sequence

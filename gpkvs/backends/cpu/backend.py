@@ -139,7 +139,7 @@ class CpuBackend:
 
     @property
     def host(self) -> CpuBackend:
-        """See `Backend.host`."""
+        """See `Processor.host`."""
         return self
 
     @property
@@ -170,39 +170,39 @@ class CpuBackend:
         return self._workspace.kept_bytes
 
     def upload(self, column: Column, /) -> Column:
-        """See `Backend.upload`."""
+        """See `Processor.upload`."""
         return column if column.flags.c_contiguous else column.copy()
 
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
-        """See `Backend.upload_later`."""
+        """See `Processor.upload_later`."""
         return lambda: column
 
     def download(self, column: Column, /) -> Column:
-        """See `Backend.download`."""
+        """See `Processor.download`."""
         return column
 
     def deliver(self, column: Column, /) -> Column:
-        """See `Backend.deliver`."""
+        """See `Processor.deliver`."""
         return column
 
     def delivered(self) -> None:
-        """See `Backend.delivered`; all are."""
+        """See `Processor.delivered`; all are."""
 
     def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
-        """See `Backend.download_later`; done at once."""
+        """See `Processor.download_later`; done at once."""
         np.copyto(into, column)
         return lambda: None
 
     def result_column(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
-        """See `Backend.result_column`."""
+        """See `Processor.result_column`."""
         return np.empty(count, dtype)
 
     def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
-        """See `Backend.parts`; nothing is on its way anywhere."""
+        """See `Processor.parts`; nothing is on its way anywhere."""
         return [(0, len(batch))]
 
     def total(self, column: NDArray[Any], /) -> int:
-        """See `Backend.total`."""
+        """See `Processor.total`."""
         if column.dtype == np.uint64 and len(column) > _SUMMED_HERE and column.flags.c_contiguous:
             return int(library.gpkvs_sum(self.host_threads, address_of(column), len(column)))
         is_truth = column.dtype == np.bool_  # which NumPy counts ten times as fast as it sums
@@ -214,7 +214,7 @@ class CpuBackend:
         return numbers
 
     def scratch(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
-        """See `Backend.scratch`."""
+        """See `Processor.scratch`."""
         return self._workspace.take(count, dtype)
 
     def begin(self) -> None:
@@ -241,7 +241,7 @@ class CpuBackend:
         """See `Backend.detach_index`."""
 
     def launch(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Argument) -> None:
-        """See `Backend.launch`."""
+        """See `Processor.launch`."""
         if items == 0:
             return
         assert self.host_threads, "the backend is closed"
@@ -251,7 +251,7 @@ class CpuBackend:
     def launch_unawaited(
         self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
     ) -> Callable[[], float]:
-        """See `Backend.launch_unawaited`; it is over at once, and there is no other image."""
+        """See `Processor.launch_unawaited`; it is over at once, and there is no other image."""
         del mirrored
         begin = perf_counter()
         self.launch(kernel, items, keys_per_item=1, **arguments)
@@ -259,7 +259,7 @@ class CpuBackend:
         return lambda: seconds
 
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
-        """See `Backend.shares_slots`; it is the host."""
+        """See `Processor.shares_slots`; it is the host."""
         del region, count
         return False
 
@@ -280,7 +280,7 @@ class CpuBackend:
         index.grow_region()
 
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
-        """See `Backend.order`."""
+        """See `Processor.order`."""
         n = len(ops)
         order, chain_of, last_write = (self.scratch(n, np.uint32) for _ in range(3))
         chain_start = self.scratch(n + 1, np.uint32)

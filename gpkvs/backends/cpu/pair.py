@@ -33,18 +33,18 @@ class PairBackend(CpuBackend):
 
     @property
     def host(self) -> CpuBackend:
-        """See `Backend.host`."""
+        """See `Processor.host`."""
         return self._host
 
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
-        """See `Backend.shares_slots`: in every domain, and as few as can be divided."""
+        """See `Processor.shares_slots`: in every domain, and as few as can be divided."""
         del region
         return count > 1
 
     def launch_unawaited(
         self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
     ) -> Callable[[], float]:
-        """See `Backend.launch_unawaited`.
+        """See `Processor.launch_unawaited`.
 
         Some run only when they are waited for, after what the other processor does meanwhile: of two batches, the log
         of the first and the slots of the second.

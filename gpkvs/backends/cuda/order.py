@@ -15,7 +15,7 @@ _ALL = (1 << 64) - 1
 
 
 def order_on_gpu(backend: Processor, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
-    """See `Backend.order`."""
+    """See `Processor.order`."""
     n = len(ops)
     order, chain_of, last_write, chain_start, write_end = (
         cupy.empty(count, np.uint32) for count in (n, n, n, n + 1, n)

@@ -99,13 +99,13 @@ class GpuProcessor:
 
     @explained
     def upload(self, column: Column, /) -> Column:
-        """See `Backend.upload`."""
+        """See `Processor.upload`."""
         uploaded: Column = self._transfers.upload(self._own(column))
         return uploaded
 
     @explained
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
-        """See `Backend.upload_later`."""
+        """See `Processor.upload_later`."""
         return explained(self._transfers.upload_later(self._own(column)))
 
     def _own(self, column: Column) -> Column:
@@ -141,27 +141,27 @@ class GpuProcessor:
 
     @explained
     def deliver(self, column: Column, /) -> Column:
-        """See `Backend.deliver`."""
+        """See `Processor.deliver`."""
         return self._transfers.deliver(column)
 
     @explained
     def delivered(self) -> None:
-        """See `Backend.delivered`."""
+        """See `Processor.delivered`."""
         self._transfers.delivered()
 
     @explained
     def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
-        """See `Backend.download_later`."""
+        """See `Processor.download_later`."""
         return self._transfers.download_later(column, into)
 
     @staticmethod
     def result_column(count: int, dtype: type[np.generic], /) -> NDArray[Any]:
-        """See `Backend.result_column`."""
+        """See `Processor.result_column`."""
         column: NDArray[Any] = pinned(count, dtype)
         return column
 
     def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
-        """See `Backend.parts`."""
+        """See `Processor.parts`."""
         count = len(batch)
         if count < _PARTS * _PART_OPS_MIN or not isinstance(batch.keys, np.ndarray):
             return [(0, count)]
@@ -170,7 +170,7 @@ class GpuProcessor:
 
     @explained
     def total(self, column: NDArray[Any], /) -> int:
-        """See `Backend.total`."""
+        """See `Processor.total`."""
         if isinstance(column, np.ndarray):
             return self.host.total(column)
         return int(self.download(total_on_gpu(column).reshape(1))[0])
@@ -186,13 +186,13 @@ class GpuProcessor:
 
     @staticmethod
     def scratch(count: int, dtype: type[np.generic], /) -> NDArray[Any]:
-        """See `Backend.scratch`."""
+        """See `Processor.scratch`."""
         column: NDArray[Any] = cupy.empty(count, dtype)
         return column
 
     @explained
     def launch(self, kernel: str, items: int, /, *, keys_per_item: int = 1, **arguments: Argument) -> None:
-        """See `Backend.launch`."""
+        """See `Processor.launch`."""
         stored = self._launch(kernel, items, keys_per_item, arguments)
         if stored:
             self._wait_for(stored[1])  # its stores to PM are there now: the next phase may begin
@@ -201,7 +201,7 @@ class GpuProcessor:
     def launch_unawaited(
         self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
     ) -> Callable[[], float]:
-        """See `Backend.launch_unawaited`: a download waits for all kernels before it."""
+        """See `Processor.launch_unawaited`: a download waits for all kernels before it."""
         stored = self._launch(kernel, items, 1, arguments, mirrored)
 
         def wait() -> float:
@@ -280,7 +280,7 @@ class GpuProcessor:
         return float(cupy.cuda.get_elapsed_time(before, after)) / 1e3
 
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
-        """See `Backend.shares_slots`.
+        """See `Processor.shares_slots`.
 
         What the host stores may stay in its caches: not durable where only a GPU's stores pass them by.
         """
@@ -344,7 +344,7 @@ class GpuProcessor:
 
     @explained
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
-        """See `Backend.order`."""
+        """See `Processor.order`."""
         return order_on_gpu(self, fingerprint0, fingerprint1, ops)
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:

@@ -36,7 +36,7 @@ class Transfers:
         self.delivered()
 
     def delivered(self) -> None:
-        """See `Backend.delivered`."""
+        """See `Processor.delivered`."""
         if self._delivered is not None:
             self._delivered.synchronize()
             self._delivered = None
@@ -56,7 +56,7 @@ class Transfers:
         return device
 
     def upload_later(self, column: Any) -> Callable[[], Any]:
-        """See `Backend.upload_later`."""
+        """See `Processor.upload_later`."""
         if isinstance(column, cupy.ndarray) or column.strides == (0,):
             return lambda: self.upload(column)
         if is_plain(column):
@@ -97,7 +97,7 @@ class Transfers:
         return host
 
     def deliver(self, column: Column) -> Column:
-        """See `Backend.deliver`."""
+        """See `Processor.deliver`."""
         if not isinstance(column, cupy.ndarray):
             return column
         host: Column = pinned(column.size, column.dtype).reshape(column.shape)
@@ -107,7 +107,7 @@ class Transfers:
         return host
 
     def download_later(self, column: Any, into: Any) -> Callable[[], None]:
-        """See `Backend.download_later`."""
+        """See `Processor.download_later`."""
         self._downloads.wait_event(cupy.cuda.get_current_stream().record())
         column.data.copy_to_host_async(into.ctypes.data, into.nbytes, self._downloads)
         delivered = self._delivered = self._downloads.record()
