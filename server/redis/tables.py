@@ -19,6 +19,7 @@ _POSITION_BITS, _CURSOR_BITS = 64, 53
 _SHIFT = _POSITION_BITS - _CURSOR_BITS
 _DIGITS_MAX = 20
 _SCAN_KEYS = 10
+_RANDOM_KEYS = 16  # of which RANDOMKEY takes one: all keys of a smaller table are as likely
 _SCAN_STEPS_MAX = 8  # of one SCAN: each takes milliseconds, and may find fewer keys than it is asked for
 _EVERYTHING = b"*"
 
@@ -121,15 +122,16 @@ async def keys(session: Session, words: Words) -> Reply:
 async def randomkey(session: Session, _words: Words) -> Reply:
     """RANDOMKEY."""
     session.require_read()
+    # One of the next keys by lot, not the next one: that would favour a key behind a wide gap.
+    keys: set[bytes] = set()
     for first in (random.getrandbits(_POSITION_BITS), 0):
         position = first
-        while True:
-            piece, position = await _step(session, session.table.name, position, 1)
-            if len(piece):
-                return piece.key_list()[0]
+        while len(keys) < _RANDOM_KEYS:
+            piece, position = await _step(session, session.table.name, position, _RANDOM_KEYS - len(keys))
+            keys.update(piece.key_list())
             if not position:
                 break
-    return None
+    return random.choice(list(keys)) if keys else None
 
 
 def _require_flush_options(words: Words) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -300,6 +301,14 @@ def test_scan_returns_all_keys(redis: Connection) -> None:
     assert redis.call(b"FLUSHDB") == OK
     assert redis.call(b"DBSIZE") == b":0\r\n"
     assert redis.call(b"RANDOMKEY") is None
+
+
+def test_randomkey_favours_no_key_of_a_small_table(redis: Connection) -> None:
+    keys = {b"key:%d" % i for i in range(8)}
+    redis.call(b"MSET", *(word for key in keys for word in (key, b"v")))
+    found = Counter(redis.call(b"RANDOMKEY")[1] for _ in range(800))
+    assert set(found) == keys
+    assert min(found.values()) > 50  # of 100; less by chance once in 30 million runs
 
 
 def test_a_scan_of_few_keys_in_a_large_table_is_one_command(tmp_path: Path) -> None:
