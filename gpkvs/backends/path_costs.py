@@ -16,6 +16,7 @@ from typing import NamedTuple
 _FEW = 64  # operations: so few are planned by the host, and nobody measures
 _REMEMBERED = 9  # batches of each size: their median tells what the next one takes, whatever some of them waited for
 _FASTER = 0.5  # of the median: what came before is forgotten, since chance makes batches slower and not faster
+_SURE = 3  # batches: of fewer, the fastest tells, or what was believed before. One that waited would rule its path out
 _TRIED_PART = 0.01  # of the time, for trying the other path
 _WORSE_MAX = 2  # a path that is so many times as slow, or slower, is tried so many times as seldom
 _WRITES_FEW = 0.25  # of a batch's operations: with fewer writes, a GPU does not order most of the others
@@ -67,21 +68,23 @@ def mix_of(operations: int, gets: int) -> Mix:
 
 
 class _Taken:
-    """What batches of about the same size took, by one path."""
+    """What batches of about the same size took, by one path; at first, what they are believed to take."""
 
-    __slots__ = ("_seconds", "median", "operations")
+    __slots__ = ("_believed", "_seconds", "operations", "seconds")
 
-    def __init__(self) -> None:
+    def __init__(self, believed: float) -> None:
         self.operations = 0
-        self.median = 0.0
+        self.seconds = self._believed = believed
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
 
     def add(self, operations: int, seconds: float) -> None:
-        if seconds < _FASTER * self.median:
+        if self._seconds and seconds < _FASTER * self.seconds:
             self._seconds.clear()
+            self._believed = seconds
         self._seconds.append(seconds)
         self.operations = operations
-        self.median = sorted(self._seconds)[len(self._seconds) // 2]
+        in_order = sorted(self._seconds)
+        self.seconds = in_order[len(in_order) // 2] if len(in_order) >= _SURE else min(in_order[0], self._believed)
 
 
 class PathCosts:
@@ -127,7 +130,7 @@ class PathCosts:
             return
         bits, taken = operations.bit_length(), self._taken[kind, path]
         if bits not in taken:
-            taken[bits] = _Taken()
+            taken[bits] = _Taken(self.expected(kind, path, operations))
         taken[bits].add(operations, seconds)
         self._credit[kind, bits] += _TRIED_PART * seconds
 
@@ -142,4 +145,4 @@ class PathCosts:
             size = taken[min(taken, key=lambda other: abs(other - bits))]
         more = operations / size.operations
         # A GPU's launches cost the same for few operations; the host's time is in proportion.
-        return size.median * (max(more, 1.0) if path is Path.GPU else more)
+        return size.seconds * (max(more, 1.0) if path is Path.GPU else more)

@@ -62,6 +62,18 @@ def test_little_is_lost_whatever_was_believed_at_the_start(
     assert machine.regret < 0.06, seed
 
 
+def test_a_slow_first_batch_does_not_rule_a_path_out() -> None:
+    costs = PathCosts(4e-3, 3e-9)
+    for _ in range(9):
+        costs.measured(KIND, 100_000, Path.HOST, 3e-3)
+    costs.measured(KIND, 100_000, Path.GPU, 18e-3)  # it takes 0.6, but the machine did something else
+    batches = 0
+    while costs.choose(KIND, 100_000) is Path.HOST:
+        costs.measured(KIND, 100_000, Path.HOST, 3e-3)
+        batches += 1
+    assert batches < 100
+
+
 def test_a_change_is_followed_within_a_second(seed: int) -> None:
     machine = Machine(PathCosts(400e-6, 30e-9), seed)
     while machine.now < 1:
