@@ -106,9 +106,8 @@ class Engine:
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
         self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
-        self._resolver = Resolver(
-            backend, files, tables, self._native.locate, value_bytes_max, batch_result_bytes_max, meter
-        )
+        self._made_limits = (value_bytes_max, batch_result_bytes_max)
+        self._resolver = Resolver(backend, files, tables, self._native.locate, *self._made_limits, meter)
         self._scanner = Scanner(backend, files)
         self._log_entries_max = files.log_entries_max
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
@@ -230,6 +229,7 @@ class Engine:
             self._native,
             self._before_turn,
             self._after_turn,
+            *self._made_limits,
         )
 
     def _before_turn(self) -> TurnLimits:

@@ -75,6 +75,8 @@ class NativeEngine:
         Plans the batches.
     before_turn, after_turn
         Do what runs beside batches.
+    value_bytes_max, made_bytes_max
+        As of the `Resolver`.
 
     Attributes
     ----------
@@ -93,6 +95,8 @@ class NativeEngine:
         planner: NativePlanner,
         before_turn: Callable[[], TurnLimits],
         after_turn: Callable[[TurnSums], None],
+        value_bytes_max: int,
+        made_bytes_max: int,
     ) -> None:
         self._files = files
         self._tables = tables
@@ -117,6 +121,8 @@ class NativeEngine:
             "planner_bytes": planner.struct_of("bytes")[0],
             "planner_u64": planner.struct_of("u64")[0],
             "result_bytes_max": planner.result_bytes_max,
+            "value_bytes_max": value_bytes_max,
+            "made_bytes_max": made_bytes_max,
             # A segment of a disk is read ahead before records go there, by Python.
             "keeps_segment": files.heap.is_paged and files.undo_log is not None,
         }

@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-// Whole requests on one table, in arrival order; GET, SET, DELETE and EXISTS only. Lengths have a step: 1, or 0 where one
-// number stands for all. Values are of the SETs. Expiries are of the operations; what they say of others than SETs counts for
-// nothing. Columns of bytes may be unaligned.
+// Whole requests on one table, in arrival order. Lengths have a step: 1, or 0 where one number stands for all. Values are of
+// the operations that bring one: SET, INCREMENT, APPEND. Expiries are of the operations; what they say of those that give none
+// counts for nothing. Columns of bytes may be unaligned.
 typedef struct EngineBatch {
     uint64_t n;  // operations
     const uint8_t* ops;
@@ -20,7 +20,9 @@ typedef struct EngineBatch {
     const uint8_t* values;
     const uint32_t* value_lengths;
     uint64_t value_length_step;
-    const uint64_t* expiries;  // milliseconds since 1970, 0: never; null: no key expires by these SETs
+    const uint64_t* expiries;  // milliseconds since 1970, 0: never; null: no key expires by these operations
+    const uint8_t* conditions;  // of the operations (gpkvs/batch.py); null: none has one
+    const uint64_t* expected;   // what conditions compare with; null: none compares
     const uint32_t* request_ops;  // operations of each request
     uint64_t requests;
     const uint32_t* message_requests;  // requests of each message
@@ -33,11 +35,11 @@ typedef struct EngineBatch {
 typedef struct EngineRoom {
     uint8_t* status;          // one for each operation
     uint64_t* versions;       // the same; all 0 where the table has none
-    uint32_t* value_lengths;  // one for each GET
+    uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY
     uint8_t* values;
 } EngineRoom;
 
-typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t gets, uint64_t value_bytes, EngineRoom* out);
+typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, EngineRoom* out);
 
 enum EngineRan {
     ENGINE_DONE,  // results are in the room; nobody may see them before their gate is durable

@@ -3,11 +3,13 @@
 // Python's, and so is a batch for which the committer has something to be done before.
 #pragma once
 #include <algorithm>
+#include <optional>
 
 #include "commit.hpp"
 #include "counted_time.hpp"
 #include "engine_batch.h"
 #include "native_planner.hpp"
+#include "native_resolve.hpp"
 
 // A table, as it is for a turn. `earliest`: when a key of each of its `ranges` expires first; null: none may expire yet.
 #define ENGINE_TABLE_FIELDS(F)                                                              \
@@ -25,7 +27,8 @@ struct EngineTable {
     F(u64*, clock_ms) F(u64, ends_at_ns) F(u64, heap_units_max)                             \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
-    F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) F(u64, keeps_segment)
+    F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
+    F(u64, value_bytes_max) F(u64, made_bytes_max) F(u64, keeps_segment)
 
 struct NativeEngine {
     NATIVE_ENGINE_FIELDS(GPKVS_FIELD)
@@ -55,7 +58,6 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.blocks = table.blocks;
     a.unmoved = table.unmoved;
     a.expiries = (const u64*)batch.expiries;
-    a.is_located = 0;
 }
 
 // Whether no request reads more than one may.
@@ -102,15 +104,25 @@ static u64 read_gate(const NativeEngine& e, Planner& a, const EngineTable& table
     return std::min(newest, a.planned[PLANNED_GATE]);
 }
 
+// Gives the results of a planned batch. Without room for them, false.
 template <class Planner>
-static void give_results(Planner& a, const EngineRoom& room) {
-    memcpy(room.status, a.status, a.n);
+static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom give_room, void* sink) {
+    EngineRoom room;
+    if (resolver) {
+        resolver->place_results(a);
+        if (!give_room(sink, a.n, resolver->returning(), resolver->value_bytes(), &room)) return false;
+        resolver->give_results(a, room);
+    } else {
+        if (!give_room(sink, a.n, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], &room)) return false;
+        memcpy(room.status, a.status, a.n);
+        memcpy(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
+    }
     if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
     else memset(room.versions, 0, a.n * sizeof *room.versions);
-    memcpy(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
-    if (!a.planned[PLANNED_RESULT_BYTES]) return;
+    if (!a.planned[PLANNED_RESULT_BYTES]) return true;
     a.out = room.values;
     values_run<Planner>(&a, 0, 1);
+    return true;
 }
 
 // Commits a planned batch that changes something, or gives versions; returns its gate, or NO_GATE.
@@ -145,36 +157,63 @@ static void note_expiries(const Planner& a, const EngineTable& table) {
     }
 }
 
+// Makes plain operations of those that look first, on keys that the planner finds; false: the batch is Python's.
+static bool resolve_batch(NativeEngine& e, PlannerBytes& a, NativeResolver& resolver, const EngineBatch& batch) try {
+    locate_run<PlannerBytes>(&a, 0, 1);
+    if (a.planned[PLANNED_LEFT] || (a.now && meets_expired(a, a.planned[PLANNED_CHAINS]))) return false;
+    if (!resolver.resolve(a, batch, e.value_bytes_max, e.made_bytes_max)) return false;
+    end_phase(e.meter, PHASE_RESOLVE);
+    return true;
+} catch (const std::bad_alloc&) {
+    return false;
+}
+
+// Plans a batch, which becomes plain first where there is a resolver for it; returns whether all of it fits.
 template <class Planner>
-static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
-                        void* sink, u64& requests, u64& gate) {
-    if (batch.expiries && !table.earliest) return ENGINE_LEFT;  // the root must say first that keys may expire
-    const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
+static bool plan_given(NativeEngine& e, Planner& a, const EngineTable& table, const EngineBatch& batch, NativeResolver* resolver) {
     give_batch(a, batch, table);
     a.first_sequence = e.committer->next_sequence(*e.commit);
     a.now = e.clock_ms ? take_time((uint64_t*)e.clock_ms, wall_clock_ms()) : 0;
+    a.is_located = 0;
+    a.planned[PLANNED_RESULT_BYTES] = 0;
+    if constexpr (has_records<typename Planner::Slot>)
+        if (resolver) {
+            if (!resolve_batch(e, a, *resolver, batch)) return false;
+            give_batch(a, resolver->plain(), table);
+            a.is_located = 1;
+            a.now = 0;  // it met no expired key
+        }
     plan_run<Planner>(&a, 0, 1);
+    return !a.planned[PLANNED_LEFT];
+}
+
+template <class Planner>
+static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
+                        void* sink, u64& requests, u64& gate) {
+    std::optional<NativeResolver> made;
+    NativeResolver* const resolver = looks_first(batch) ? &made.emplace() : nullptr;
+    if (resolver && !has_records<typename Planner::Slot>) return ENGINE_LEFT;
+    const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
+    bool fits = plan_given(e, a, table, batch, resolver);
     if (batch.requests > 1 && a.planned[PLANNED_RESULT_BYTES] > batch.value_bytes_max) {
         batch = cut_to_values(a, batch);
         if (!batch.messages) return ENGINE_LEFT;
-        give_batch(a, batch, table);
-        plan_run<Planner>(&a, 0, 1);
+        fits = plan_given(e, a, table, batch, resolver);
     }
     requests = batch.requests;
-    if (a.planned[PLANNED_LEFT] || !may_read(e, a, batch)) return ENGINE_LEFT;
+    if (!fits || !may_read(e, a, batch)) return ENGINE_LEFT;
+    if (a.expiries && !table.earliest) return ENGINE_LEFT;  // the root must say first that keys may expire
     const bool writes = a.writes->slots || a.planned[PLANNED_SETS];  // a SET has a version, even if its key is deleted after
     if (writes) {
         if (e.keeps_segment && a.planned[PLANNED_TAIL_SEGMENT] != segment) return ENGINE_LEFT;
         if (!e.committer->may_commit(*e.commit, run_words(a.writes->slots, table.entry_bytes))) return ENGINE_LEFT;
     }
-    EngineRoom room;
-    if (!give_room(sink, a.n, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], &room)) return ENGINE_LEFT;
-    give_results(a, room);
+    if (!give_results(a, resolver, give_room, sink)) return ENGINE_LEFT;
     end_phase(e.meter, PHASE_PLAN);
     gate = writes ? commit_planned(e, a, table) : read_gate(e, a, table);
     if (gate == NO_GATE) return ENGINE_LEFT;
     e.meter[METER_TRANSACTIONS]++;
-    if (batch.expiries) note_expiries(a, table);
+    if (a.expiries) note_expiries(a, table);
     if (!writes) return e.meter[METER_LAST] < e.ends_at_ns ? ENGINE_DONE : ENGINE_DUE;
     const bool is_due = e.meter[METER_LAST] >= e.ends_at_ns || e.heap_units >= e.heap_units_max ||
                         e.heap_state[HEAP_TAIL_SEGMENT] != segment ||

@@ -39,7 +39,7 @@ class BatchRunner:
 
     def execute(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run a batch as `Engine.execute` does."""
-        if self._driver and _is_plain(batch):
+        if self._driver and _is_on_one_table(batch):
             answer = self._run_natively(self._driver, batch)
             if answer.ran is not Ran.LEFT:
                 self.natively += 1
@@ -69,10 +69,10 @@ class BatchRunner:
         return result
 
 
-def _is_plain(batch: Batch) -> bool:
-    """Whether a door forms such batches: GET, SET, DELETE and EXISTS on one table, which expect nothing."""
+def _is_on_one_table(batch: Batch) -> bool:
+    """Whether a door forms such batches."""
     tables = batch.request_tables
-    return not batch.looks_first and bool((tables == tables[0]).all())
+    return bool((tables == tables[0]).all())
 
 
 def _result_of(batch: Batch, answer: Answer) -> BatchResult:

@@ -179,8 +179,7 @@ class Model:
         value = self.held[key].value
         if not self.has_records:
             return int.from_bytes(value, "little", signed=True)
-        digits = value.removeprefix(b"-")
-        if not digits.isdigit() or len(value) > _TEXT_MAX:
+        if not value.removeprefix(b"-").isdigit() or len(value) > _TEXT_MAX:
             return Status.NOT_A_NUMBER
         found = int(value)
-        return found if -_I64 <= found < _I64 else Status.OVERFLOW
+        return found if b"%d" % found == value and -_I64 <= found < _I64 else Status.NOT_A_NUMBER

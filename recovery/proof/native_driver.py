@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import address_of
-from gpkvs.batch import Batch, Op
+from gpkvs.batch import RETURNS_VALUE, Batch
 from gpkvs.store import Store
 
 _U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
@@ -39,6 +39,8 @@ class _EngineBatch(ctypes.Structure):
         ("value_lengths", _POINTER),
         ("value_length_step", _U64),
         ("expiries", _POINTER),
+        ("conditions", _POINTER),
+        ("expected", _POINTER),
         ("request_ops", _POINTER),
         ("requests", _U64),
         ("message_requests", _POINTER),
@@ -85,7 +87,7 @@ class Answer:
     gate: int
     status: list[int]
     versions: list[int]
-    values: list[bytes]  # of the GETs
+    values: list[bytes]  # of the operations that return one
     requests: int = 0  # that were run: the first ones
 
 
@@ -118,7 +120,7 @@ class NativeDriver:
     def run(self, batch: Batch, value_bytes_max: int = NO_BOUND, message_requests: list[int] | None = None) -> Answer:
         """Run a batch in a turn, or as many of its messages as bring so many values; by default each is one request."""
         messages = np.array(message_requests or [1] * len(batch.request_ops), np.uint32)
-        n, gets = len(batch), int(np.count_nonzero(batch.ops == Op.GET))
+        n, returning = len(batch), int(np.count_nonzero(RETURNS_VALUE[batch.ops]))
         columns: list[NDArray[Any]] = []
 
         def take(column: NDArray[Any]) -> int:
@@ -135,6 +137,8 @@ class NativeDriver:
             take(batch.value_lengths),
             1,
             None if batch.expiries is None else take(batch.expiries),
+            None if batch.conditions is None else take(batch.conditions),
+            None if batch.expected is None else take(batch.expected),
             take(batch.request_ops),
             len(batch.request_ops),
             take(messages),
@@ -143,13 +147,13 @@ class NativeDriver:
             int(batch.request_tables[0]),
         )
         status, versions = np.full(n, 255, np.uint8), np.full(n, 255, np.uint64)
-        lengths, rooms = np.empty(gets, np.uint32), []
+        lengths, rooms = np.empty(returning, np.uint32), []
 
         def give_room(_: int | None, operations: int, count: int, value_bytes: int, out: Any) -> bool:
-            nonlocal n, gets
+            nonlocal n, returning
             assert operations <= n
-            assert count <= gets
-            n, gets = operations, count
+            assert count <= returning
+            n, returning = operations, count
             rooms.append(np.empty(value_bytes, np.uint8))
             addresses = [address_of(column) for column in (status, versions, lengths, rooms[0])]
             out[0] = _EngineRoom(*addresses)
@@ -166,7 +170,7 @@ class NativeDriver:
             assert self.durable() >= gate.value
         assert bool(has_versions.value) or not versions[:n].any()
         assert n == batch.request_ops[: requests.value].sum()
-        ends = np.cumsum(lengths[:gets]).tolist()
+        ends = np.cumsum(lengths[:returning]).tolist()
         data = rooms[0].tobytes()
         values = [data[first:last] for first, last in zip([0, *ends], ends, strict=False)]
         return Answer(ran, gate.value, status[:n].tolist(), versions[:n].tolist(), values, requests.value)

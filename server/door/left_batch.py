@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U32, U64, Batch, BatchResult, Op, constant, is_constant
+from gpkvs.batch import HAS_VALUE, U8, U32, U64, Batch, BatchResult, constant, is_constant
 
 _U8, _U32, _U64 = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.uint64)
 _PyBUF_READ = 0x100
@@ -32,6 +32,8 @@ class EngineBatch(ctypes.Structure):
         ("value_lengths", ctypes.c_void_p),
         ("value_length_step", ctypes.c_uint64),
         ("expiries", ctypes.c_void_p),
+        ("conditions", ctypes.c_void_p),
+        ("expected", ctypes.c_void_p),
         ("request_ops", ctypes.c_void_p),
         ("requests", ctypes.c_uint64),
         ("message_requests", ctypes.c_void_p),
@@ -44,9 +46,9 @@ class EngineBatch(ctypes.Structure):
 def batch_of(left: EngineBatch) -> Batch:
     """Return the columns of a batch: they lie in the door's memory, and are gone when it was told the results."""
     ops = _column(left.ops, left.n, _U8)
-    sets = int(np.count_nonzero(ops == Op.SET.value))
+    with_value = int(np.count_nonzero(HAS_VALUE[ops]))
     key_lengths = _lengths(left.key_lengths, left.key_length_step, left.n)
-    value_lengths = _lengths(left.value_lengths, left.value_length_step, sets)
+    value_lengths = _lengths(left.value_lengths, left.value_length_step, with_value)
     return Batch(
         ops=ops,
         keys=_column(left.keys, _sum(key_lengths), _U8),
@@ -55,6 +57,8 @@ def batch_of(left: EngineBatch) -> Batch:
         value_lengths=value_lengths,
         request_ops=_column(left.request_ops, left.requests, _U32),
         request_tables=np.full(left.requests, left.table_id, np.uint32),
+        conditions=_column(left.conditions, left.n, _U8) if left.conditions else None,
+        expected=_column(left.expected, left.n, _U64) if left.expected else None,
         expiries=_column(left.expiries, left.n, _U64) if left.expiries else None,
     )
 

@@ -169,9 +169,10 @@ class Model:
         elif asked.op is Op.APPEND and held:
             value, expiry = held[0] + value, held[2]
         elif asked.op is Op.INCREMENT:
-            if held and not held[0].removeprefix(b"-").isdigit():
+            text = held[0] if held else b"0"
+            if not text.removeprefix(b"-").isdigit() or b"%d" % int(text) != text:
                 return Status.NOT_A_NUMBER, None
-            number = int(held[0] if held else 0) + int.from_bytes(value, "little", signed=True)
+            number = int(text) + int.from_bytes(value, "little", signed=True)
             returned = number.to_bytes(8, "little", signed=True)
             value, expiry = b"%d" % number, held[2] if held else expiry
         self.held[key] = value, version, expiry

@@ -52,7 +52,7 @@ class Model:
         if not digits or len(value) > 20 or not all(48 <= byte <= 57 for byte in digits):
             return Status.NOT_A_NUMBER
         number = int(value)
-        return number if -I64 <= number < I64 else Status.OVERFLOW
+        return number if b"%d" % number == value and -I64 <= number < I64 else Status.NOT_A_NUMBER
 
     def run(self, asked: Asked, version: int) -> tuple[Status, int | None, bytes | None]:
         """Do an operation; return its status, what it tells of the key, and the value that it returns."""
@@ -113,7 +113,23 @@ class Chooser:
         if op is Op.INCREMENT:
             value = rng.choice([1, -1, 7, I64 - 1, -I64, rng.randrange(-1000, 1000)]).to_bytes(8, "little", signed=True)
         elif op in (Op.SET, Op.APPEND):
-            value = rng.choice([b"", b"-", b"12", b"-7", b"x", b"9" * 19, b"9" * 20, b"-" + b"9" * 19, b"long" * 30])
+            value = rng.choice(
+                [
+                    b"",
+                    b"-",
+                    b"12",
+                    b"-7",
+                    b"x",
+                    b"9" * 18,
+                    b"9" * 19,
+                    b"9" * 20,
+                    b"0",
+                    b"-0",
+                    b"007",
+                    b"-" + b"9" * 19,
+                    b"long" * 30,
+                ]
+            )
             value = value if has_records else rng.randbytes(8)
         condition, expected = Condition.NONE, 0
         if op is Op.CHECK or (op not in (Op.GET, Op.EXISTS) and rng.random() < 0.6):

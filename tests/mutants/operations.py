@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _RESOLVE = "gpkvs/kernels/resolve.hpp"
+_NATIVE_RESOLVE = "gpkvs/kernels/native_resolve.hpp"
+_NATIVE_DICTIONARY = "engine/test_native_resolve.py::test_any_operations_do_what_a_dictionary_does"
 _DICTIONARY = ("engine/test_resolve.py::test_any_operations_do_what_a_dictionary_does",)
 
 MUTANTS = (
@@ -71,5 +73,37 @@ MUTANTS = (
         "if True",
         "a batch fails whose requests on one table were all refused by their checks",
         ("engine/test_resolve.py::test_a_table_may_have_nothing_left_of_a_batch",),
+    ),
+    Mutant(
+        "native-checks-count-for-nothing",
+        _NATIVE_RESOLVE,
+        "            if (failed != NO_OP) return false;\n",
+        "            if (failed != NO_OP) continue;\n",
+        "a transaction whose key has changed seems to be done",
+        (_NATIVE_DICTIONARY,),
+    ),
+    Mutant(
+        "native-values-stand-upon-each-other",
+        _NATIVE_RESOLVE,
+        "                a.offset[get] = value_bytes_;\n",
+        "",
+        "a client gets the bytes of a counter as a value",
+        (_NATIVE_DICTIONARY, "engine/test_native_resolve.py::test_values_stand_in_the_order_of_their_operations"),
+    ),
+    Mutant(
+        "native-statuses-are-the-plan-s",
+        _NATIVE_RESOLVE,
+        "            room.status[op] = status_of(a, op);\n",
+        "            room.status[op] = a.status[op];\n",
+        "a SET if absent that did nothing says that it was done",
+        (_NATIVE_DICTIONARY,),
+    ),
+    Mutant(
+        "native-numbers-may-begin-with-zeros",
+        _RESOLVE,
+        "(text[is_negative] == '0' && bytes > 1)",
+        "false",
+        "INCR counts on from what Redis takes for no number",
+        (_NATIVE_DICTIONARY, *_DICTIONARY),
     ),
 )

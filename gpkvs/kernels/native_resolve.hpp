@@ -1,0 +1,166 @@
+// The native engine's batches that look first (resolve.hpp): they become plain ones before they are planned, and their results
+// those of the operations that were asked for (gpkvs/engine/resolve.py does the same).
+//
+// Tables with records only. A batch that a check stops, or that makes too much of others' values, is Python's.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "engine_batch.h"
+#include "native_planner.hpp"
+#include "resolve.hpp"
+
+// What an operation returns besides a GET's value: a number of 8 bytes.
+static bool returns_number(u32 op) { return op == OP_INCREMENT || op == OP_EXPIRY; }
+
+static bool looks_first(const EngineBatch& batch) {
+    return batch.conditions || std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return op > OP_EXISTS; });
+}
+
+// What a batch that looks first becomes. The plain batch and its columns lie here.
+class NativeResolver {
+  public:
+    // False: the batch is Python's. The planner has found its keys, and none of them looks expired. std::bad_alloc.
+    bool resolve(const PlannerBytes& a, const EngineBatch& batch, u64 value_bytes_max, u64 made_bytes_max) {
+        asked_ = batch.ops;
+        make_columns(a, batch);
+        resolve_args r = args_of(a, batch);
+        r.value_bytes_max = value_bytes_max;
+        u64 resolved[RESOLVED_COUNT];
+        r.resolved = resolved;
+        Resolver<resolve_args>(r).run();
+        for (const u32 failed : failed_check_)
+            if (failed != NO_OP) return false;
+        if (resolved[RESOLVED_MADE_BYTES] > made_bytes_max) return false;
+        values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
+        make_values(r);
+        make_plain(batch);
+        return true;
+    }
+
+    const EngineBatch& plain() const { return plain_; }
+
+    // Counts what the operations return, once the plain ones are planned, and has the values of the GETs stand among it.
+    template <class Planner>
+    void place_results(const Planner& a) {
+        returning_ = value_bytes_ = 0;
+        u64 get = 0;
+        for (u64 op = 0; op < a.n; op++) {
+            if (asked_[op] == OP_GET) {
+                a.offset[get] = value_bytes_;
+                value_bytes_ += a.length[get++];
+            } else if (returns_number(asked_[op])) {
+                value_bytes_ += number_bytes(a, op);
+            } else continue;
+            returning_++;
+        }
+    }
+    u64 returning() const { return returning_; }
+    u64 value_bytes() const { return value_bytes_; }
+
+    // Gives all but the values of the GETs.
+    template <class Planner>
+    void give_results(const Planner& a, const EngineRoom& room) const {
+        u8* value = room.values;
+        u32* length = room.value_lengths;
+        for (u64 op = 0, get = 0; op < a.n; op++) {
+            room.status[op] = status_of(a, op);
+            if (asked_[op] == OP_GET) {
+                value += *length++ = a.length[get++];
+            } else if (returns_number(asked_[op])) {
+                memcpy(value, &numbers_[op], *length = number_bytes(a, op));
+                value += *length++;
+            }
+        }
+    }
+
+  private:
+    template <class Planner>
+    u8 status_of(const Planner& a, u64 op) const { return status_[op] == AS_PLANNED ? a.status[op] : status_[op]; }
+    template <class Planner>
+    u32 number_bytes(const Planner& a, u64 op) const { return status_of(a, op) == STATUS_OK ? 8 : 0; }
+
+    void make_columns(const PlannerBytes& a, const EngineBatch& batch) {
+        const u64 n = batch.n, chains = a.planned[PLANNED_CHAINS];
+        has_record_.assign(n, 1);
+        tables_.assign(batch.requests, batch.table_id);
+        if (!batch.conditions) conditions_.assign(n, CONDITION_NONE);
+        if (!batch.expiries) expiries_.assign(n, 0);
+        for (auto* column : {&plain_ops_, &is_seen_, &status_}) column->resize(n);
+        for (auto* column : {&base_, &lengths_}) column->resize(n);
+        for (auto* column : {&numbers_, &plain_expiries_, &versions_}) column->resize(n);
+        for (u64 op = 0; op < n; op++) versions_[op] = a.first_sequence + op;
+        writer_.assign(chains, NO_OP);
+        verdict_.assign(chains, NOT_LOOKED_AT);
+        failed_check_.resize(batch.requests);
+    }
+
+    resolve_args args_of(const PlannerBytes& a, const EngineBatch& batch) {
+        resolve_args r = {};
+        r.n = batch.n;
+        r.ops = batch.ops;
+        r.values = batch.values;
+        r.value_offsets = a.value_offsets;
+        r.value_lengths = a.value_lengths;
+        r.has_record = has_record_.data();
+        r.chain = a.chain;
+        r.old_word = a.old_word;
+        r.heap = a.heap;
+        r.plain_ops = plain_ops_.data();
+        r.is_seen = is_seen_.data();
+        r.base = base_.data();
+        r.lengths = lengths_.data();
+        r.numbers = numbers_.data();
+        r.requests = batch.requests;
+        r.request_ops = batch.request_ops;
+        r.request_tables = tables_.data();
+        r.conditions = batch.conditions ? batch.conditions : conditions_.data();
+        r.expected = (const u64*)batch.expected;
+        r.expiries = batch.expiries ? (const u64*)batch.expiries : expiries_.data();
+        r.versions = versions_.data();
+        r.keys = batch.keys;
+        r.key_offsets = a.key_offsets;
+        r.key_lengths = a.key_lengths;
+        r.slot = a.slot;
+        r.old_meta = a.old_meta;
+        r.heap_bytes = a.heap_bytes;
+        r.writer = writer_.data();
+        r.verdict = verdict_.data();
+        r.plain_expiries = plain_expiries_.data();
+        r.status = status_.data();
+        r.failed_check = failed_check_.data();
+        return r;
+    }
+
+    void make_values(const resolve_args& r) {
+        const make_values_args taken = {r.n,     r.ops,      r.values, r.value_offsets, r.value_lengths, r.has_record,
+                                        r.chain, r.old_word, r.heap,   r.plain_ops,     r.is_seen,       r.base,
+                                        r.lengths, r.numbers, values_.data()};
+        gpkvs_kernel_make_values.run(&taken, 0, 1);
+    }
+
+    void make_plain(const EngineBatch& batch) {
+        set_lengths_.clear();
+        bool expire = false;
+        for (u64 op = 0; op < batch.n; op++) {
+            if (plain_ops_[op] != OP_SET) continue;
+            set_lengths_.push_back(lengths_[op]);
+            expire |= plain_expiries_[op] != 0;
+        }
+        set_lengths_.push_back(0);  // as with the values
+        plain_ = batch;
+        plain_.ops = plain_ops_.data();
+        plain_.values = values_.data();
+        plain_.value_lengths = set_lengths_.data();
+        plain_.value_length_step = 1;
+        plain_.expiries = expire ? (const uint64_t*)plain_expiries_.data() : nullptr;
+        plain_.conditions = nullptr;
+    }
+
+    const u8* asked_ = nullptr;
+    EngineBatch plain_ = {};
+    std::vector<u8> has_record_, conditions_, plain_ops_, is_seen_, status_, verdict_, values_;
+    std::vector<u32> tables_, base_, lengths_, writer_, failed_check_, set_lengths_;
+    std::vector<u64> expiries_, numbers_, plain_expiries_, versions_;
+    u64 returning_ = 0, value_bytes_ = 0;
+};

@@ -1,0 +1,138 @@
+"""Batches that look first, by the native engine: as a dictionary does, and what is left to Python."""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+from pathlib import Path
+
+import pytest
+
+import gpkvs
+from gpkvs.backends.cpu.backend import HOST_OPS_MAX
+from gpkvs.batch import Condition, Op, Status
+from gpkvs.config import Limits, StoreConfig
+from gpkvs.recovery.proof.batch_runner import BatchRunner
+from gpkvs.recovery.proof.native_driver import NO_BOUND, NativeDriver, Ran
+from gpkvs.store import Store
+from tests.conftest import SMALL, assert_clean
+from tests.engine.test_resolve import Asked, Chooser, Model, batch_of, expect
+
+
+@pytest.fixture(autouse=True)
+def natively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the native planner plan, whatever --backend says."""
+    monkeypatch.setenv(HOST_OPS_MAX, "")
+
+
+def increment(key: bytes, by: int = 1) -> Asked:
+    return Op.INCREMENT, key, by.to_bytes(8, "little", signed=True), Condition.NONE, 0
+
+
+def plain(op: Op, key: bytes, value: bytes = b"") -> Asked:
+    return op, key, value, Condition.NONE, 0
+
+
+def test_any_operations_do_what_a_dictionary_does(store_path: Path) -> None:
+    seed = secrets.randbelow(1 << 32)
+    print(f"seed {seed}")
+    with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        runner = BatchRunner(store, "native")
+        model = Model(has_records=True)
+        chooser = Chooser(seed, model)
+        for _ in range(300):
+            requests = chooser.requests()
+            # Each request has a version for each of its operations, also where it was left.
+            first = store._engine.next_sequence
+            expect(model, requests, runner.run(batch_of(requests, 0)), first)
+        assert runner.natively > 100
+        held = {key: value for key, (value, _) in model.held.items()}
+        assert {key: store.get(key) for key in held} == held
+    assert_clean(store_path)
+
+
+def test_a_check_that_fails_leaves_the_batch(store_path: Path) -> None:
+    check: Asked = (Op.CHECK, b"key", b"", Condition.PRESENT, 0)
+    with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        driver = NativeDriver(store)
+        driver.native.begin_turn()
+        assert driver.run(batch_of([[check, increment(b"sum")]], 0)).ran is Ran.LEFT
+        store.set(b"key", b"value")
+        answer = driver.run(batch_of([[check, increment(b"sum")]], 0))
+        assert answer.values == [(1).to_bytes(8, "little")]
+
+
+def test_numbers_are_python_s(store_path: Path) -> None:
+    with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        store.create_table("numbers", layout="u64", index_bytes=64 << 10)
+        driver = NativeDriver(store)
+        driver.native.begin_turn()
+        assert driver.run(batch_of([[increment(b"01234567")]], store.table("numbers").id)).ran is Ran.LEFT
+
+
+def test_values_stand_in_the_order_of_their_operations(store_path: Path) -> None:
+    with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        store.execute(
+            batch_of([[plain(Op.SET, b"a", b"first"), plain(Op.SET, b"n", b"41"), plain(Op.SET, b"x", b"no")]], 0)
+        )
+        driver = NativeDriver(store)
+        driver.native.begin_turn()
+        asked = [
+            plain(Op.GET, b"a"),
+            increment(b"n"),
+            increment(b"x"),
+            plain(Op.GET, b"missing"),
+            plain(Op.GET, b"n"),
+            plain(Op.EXPIRY, b"a"),
+            plain(Op.APPEND, b"a", b"!"),
+            plain(Op.GET, b"a"),
+        ]
+        answer = driver.run(batch_of([asked], 0))
+        number = (42).to_bytes(8, "little")
+        assert answer.values == [b"first", number, b"", b"", b"42", bytes(8), b"first!"]
+        assert answer.status == [0, 0, Status.NOT_A_NUMBER, Status.NOT_FOUND, 0, 0, 0, 0]
+
+
+def test_a_batch_is_cut_where_it_brings_too_many_values(store_path: Path) -> None:
+    """What is left of it must not count: the second increment is another batch's."""
+    with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        store.set(b"long", b"v" * 1000)
+        driver = NativeDriver(store)
+        driver.native.begin_turn()
+        request = [increment(b"n"), plain(Op.GET, b"long")]
+        for bound, done in ((NO_BOUND, 3), (2500, 2), (1500, 1), (10, 1)):
+            store.delete(b"n")
+            answer = driver.run(batch_of([request] * 3, 0), bound)
+            assert answer.requests == done
+            assert answer.values[0::2] == [number.to_bytes(8, "little") for number in range(1, done + 1)]
+            assert store.get(b"n") == b"%d" % done
+
+
+def test_what_a_batch_makes_has_a_limit(store_path: Path) -> None:
+    limits = Limits(value_bytes_max=50_000, result_bytes_max=100_000)
+    config = StoreConfig(backend="cpu", limits=limits, batch_result_bytes_max=100_000, **SMALL)
+    with Store(store_path, config) as store:
+        for number in range(3):
+            store.set(b"%d" % number, bytes(40_000))
+        driver = NativeDriver(store)
+        driver.native.begin_turn()
+        appends = [[plain(Op.APPEND, b"%d" % number, b"!")] for number in range(3)]
+        assert driver.run(batch_of(appends, 0)).ran is Ran.LEFT
+        assert driver.run(batch_of(appends[:2], 0)).ran is not Ran.LEFT
+        assert [len(store.get(b"%d" % number) or b"") for number in range(3)] == [40_001, 40_001, 40_000]
+        assert driver.run(batch_of([[plain(Op.APPEND, b"2", bytes(20_000))]], 0)).status == [Status.OVERFLOW]
+
+
+def test_a_damaged_record_is_not_incremented(store_path: Path) -> None:
+    with gpkvs.open(store_path, backend="cpu", durability="process", commit="undo", **SMALL) as store:
+        store.set(b"n", b"41")
+        heap = store._engine._files.heap
+        memory = (ctypes.c_ubyte * heap.bytes).from_address(heap.address)
+        at = bytes(memory).index(b"n41") + 1
+        memory[at] ^= 1
+        driver = NativeDriver(store)
+        driver.native.begin_turn()
+        answer = driver.run(batch_of([[increment(b"n"), increment(b"other")]], 0))
+        assert answer.status == [Status.CORRUPT, Status.OK]
+        assert answer.values == [b"", (1).to_bytes(8, "little")]
+        memory[at] ^= 1
