@@ -157,7 +157,7 @@ build/plain/_door.so: $(patsubst %.cpp,build/plain/%.o,$(wildcard door/*.cpp))
 
 # Where the kernels run most of their paths, in a minute.
 SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
-	tests/engine/test_native_planner.py tests/engine/test_model.py
+	tests/engine/test_native_planner.py tests/engine/test_native_resolve.py tests/engine/test_model.py
 
 sanitize: install-test build/sanitize/_kernels.so sanitize-door  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
 	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \

@@ -37,15 +37,16 @@ class BatchColumns {
         batch_.requests = requests;
         batch_.value_bytes_max = value_bytes_max;
         batch_.table_id = first->table_id;
-        u64 key_bytes = 0, value_bytes = 0, sets = 0;
+        u64 key_bytes = 0, value_bytes = 0, with_value = 0;
         request_ops_.clear();
         message_requests_.clear();
+        asks_time_ = false;
         for (const Request* request = first; request; request = request->next) {
             check(*request);
             append_requests(*request);
             message_requests_.push_back((u32)request->requests);
             batch_.n += request->n;
-            sets += request->sets;
+            with_value += request->with_value;
             key_bytes += request->key_bytes;
             value_bytes += request->value_bytes;
         }
@@ -58,11 +59,15 @@ class BatchColumns {
         batch_.values = joined(values_, first, value_bytes, &Request::values, &Request::value_bytes);
         batch_.key_lengths = lengths(key_lengths_, first, batch_.n, {&Request::n, &Request::key_lengths, &Request::key_size},
                                      batch_.key_length_step);
-        batch_.value_lengths = lengths(value_lengths_, first, sets,
-                                       {&Request::sets, &Request::value_lengths, &Request::value_size},
+        batch_.value_lengths = lengths(value_lengths_, first, with_value,
+                                       {&Request::with_value, &Request::value_lengths, &Request::value_size},
                                        batch_.value_length_step);
         batch_.expiries = joined_expiries(first, latest_ms);
+        batch_.conditions = joined_conditions(first);
     }
+
+    // What the operations take for now, if any asks.
+    u64 now_ms() const { return now_ms_; }
 
   private:
     struct LengthsOf {
@@ -80,14 +85,16 @@ class BatchColumns {
                       std::accumulate(request_ops_.begin() + (i64)first, request_ops_.end(), (u64)0));
     }
 
-    static void check(const Request& request) {
-        u64 counts[256] = {};
+    void check(const Request& request) {
+        u64 counts[256] = {}, known = 0;
         for (u64 i = 0; i < request.n; i++) counts[request.ops[i]]++;
-        require_equal("GETs", request.gets, counts[op::GET]);
-        require_equal("SETs", request.sets, counts[op::SET]);
-        require_equal("operations", request.n, counts[op::GET] + counts[op::SET] + counts[op::DELETE] + counts[op::EXISTS]);
+        for (u64 op = op::GET; op <= op::EXPIRY; op++) known += counts[op];
+        require_equal("operations", request.n, known);
+        require_equal("values to return", request.returning, counts[op::GET] + counts[op::INCREMENT] + counts[op::EXPIRY]);
+        require_equal("values", request.with_value, counts[op::SET] + counts[op::INCREMENT] + counts[op::APPEND]);
+        asks_time_ |= counts[op::EXPIRY] != 0;
         require_equal("bytes of keys", request.key_bytes, sum(request.key_lengths, request.n, request.key_size));
-        require_equal("bytes of values", request.value_bytes, sum(request.value_lengths, request.sets, request.value_size));
+        require_equal("bytes of values", request.value_bytes, sum(request.value_lengths, request.with_value, request.value_size));
     }
 
     static u64 sum(const u8* lengths, u64 count, u32 size) {
@@ -120,8 +127,8 @@ class BatchColumns {
             expire |= request->expiries != nullptr;
             live |= request->ttls != nullptr;
         }
+        now_ms_ = live || asks_time_ ? take_time(latest_ms, wall_clock_ms()) : 0;
         if (!expire && !live) return nullptr;
-        const u64 now_ms = live ? take_time(latest_ms, wall_clock_ms()) : 0;
         reserve(expiries_, batch_.n);
         u64* to = expiries_.data();
         for (const Request* request = first; request; request = request->next) {
@@ -129,10 +136,25 @@ class BatchColumns {
             const u8* const given = request->ttls ? request->ttls : request->expiries;
             if (given) memcpy(to, given, 8 * request->n);
             else std::fill(to, end, 0);
-            if (request->ttls) std::for_each(to, end, [&](u64& ttl) { ttl += ttl ? now_ms : 0; });
+            if (request->ttls) std::for_each(to, end, [&](u64& ttl) { ttl += ttl ? now_ms_ : 0; });
             to = end;
         }
         return expiries_.data();
+    }
+
+    // Null if no request has any.
+    const u8* joined_conditions(const Request* first) {
+        const Request* some = first;
+        while (some && !some->conditions) some = some->next;
+        if (!some) return nullptr;
+        reserve(conditions_, batch_.n);
+        u8* to = conditions_.data();
+        for (const Request* request = first; request; request = request->next) {
+            if (request->conditions) memcpy(to, request->conditions, request->n);
+            else memset(to, condition::NONE, request->n);
+            to += request->n;
+        }
+        return conditions_.data();
     }
 
     // One number if all are equally long.
@@ -167,9 +189,11 @@ class BatchColumns {
     }
 
     EngineBatch batch_ = {};
-    std::vector<u8> ops_, keys_, values_;
+    std::vector<u8> ops_, keys_, values_, conditions_;
     std::vector<u32> key_lengths_, value_lengths_, request_ops_, message_requests_;
     std::vector<u64> expiries_;
+    bool asks_time_ = false;
+    u64 now_ms_ = 0;
 };
 
 }  // namespace door

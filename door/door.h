@@ -83,7 +83,7 @@ typedef struct DoorMethodStats {
     DoorHistogram ns;
 } DoorMethodStats;
 typedef struct DoorRespStats {
-    uint64_t commands[15];  // that the door executes, in the order of its list (resp_command.cpp)
+    uint64_t commands[29];  // that the door executes, in the order of its list (resp_command.cpp)
     uint64_t errors[3];     // ERR, OOM, EXECABORT
     uint64_t opened, closed;  // connections
 } DoorRespStats;
@@ -92,7 +92,7 @@ typedef struct DoorStats {
     uint64_t refused[4];         // memory_full, queue_full, unsupported, slow
     uint64_t connections_refused[7];  // connections_full, files_full, memory_full, http1, tls, plain, handshake
     uint64_t cancelled, expired;
-    uint64_t operations[5][3];  // by Op and Status of gpkvs/batch.py
+    uint64_t operations[10][6];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
     DoorRespStats resp;
 } DoorStats;

@@ -123,7 +123,7 @@ u64 KvRequest::response_bytes() const { return RESPONSE_BYTES + RESPONSE_BYTES_P
 
 u64 KvRequest::response_bytes(u64 mean_value_bytes) const {
     const u64 value_bytes = std::min(mean_value_bytes, table_.value_bytes_max);
-    return response_bytes() + std::min(gets * value_bytes, table_.result_bytes_max);
+    return response_bytes() + std::min(returning * value_bytes, table_.result_bytes_max);
 }
 
 std::string trailers_of(const Refusal& refusal) {

@@ -42,8 +42,8 @@ void take_values(std::string_view values, Request* request) {
 // Makes a request of one operation. No message is so long that a size is no u32.
 void take_single(const u8& kind, std::string_view key, std::string_view value, Request* request) {
     request->n = 1;
-    request->gets = kind == op::GET;
-    request->sets = kind == op::SET;
+    request->returning = kind == op::GET;
+    request->with_value = kind == op::SET;
     request->ops = &kind;
     take_keys(key, request);
     request->key_size = (u32)key.size();
@@ -53,17 +53,17 @@ void take_single(const u8& kind, std::string_view key, std::string_view value, R
 
 // Counts the operations; returns false if one is not plain.
 bool take_ops(std::string_view ops, Request* request) {
-    u64 gets = 0, sets = 0, others = 0;
+    u64 returning = 0, with_value = 0, others = 0;
     for (const char kind : ops) {
-        gets += kind == op::GET;
-        sets += kind == op::SET;
+        returning += kind == op::GET;
+        with_value += kind == op::SET;
         others += kind == op::DELETE || kind == op::EXISTS;
     }
     request->n = ops.size();
-    request->gets = gets;
-    request->sets = sets;
+    request->returning = returning;
+    request->with_value = with_value;
     request->ops = (const u8*)ops.data();
-    return gets + sets + others == ops.size();
+    return returning + with_value + others == ops.size();
 }
 
 // Takes so many lengths, or the size of all. Returns false if there are more or fewer, or both.
@@ -102,7 +102,7 @@ bool take_requests(std::string_view request_ops, Request* request) {
         sum += count;
         has_none |= !count;
     }
-    return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !request->gets;
+    return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !request->returning;
 }
 
 // Whether so many lengths are within bounds, and add up to the bytes that there are.
@@ -199,7 +199,7 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
     return is_sound(reader, message, size) && conditions.empty() && expected.empty() && take_ops(ops, request) &&
            take_requests(request_ops, request) && take_expiries(expiries, ttls, request) &&
            take_lengths(key_lengths, key_size, request->n, &request->key_lengths, &request->key_size) &&
-           take_lengths(value_lengths, value_size, request->sets, &request->value_lengths, &request->value_size);
+           take_lengths(value_lengths, value_size, request->with_value, &request->value_lengths, &request->value_size);
 }
 
 bool keeps_limits(const Said& said, const Request& request, const Table& table) {
@@ -209,7 +209,7 @@ bool keeps_limits(const Said& said, const Request& request, const Table& table) 
     return request.n && request.n <= table.request_ops_max &&
            lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, numbers ? NUMBER_BYTES : 1,
                        numbers ? NUMBER_BYTES : table.key_bytes_max) &&
-           lengths_fit(request.value_lengths, request.value_size, request.sets, request.value_bytes,
+           lengths_fit(request.value_lengths, request.value_size, request.with_value, request.value_bytes,
                        numbers ? NUMBER_BYTES : 0, numbers ? NUMBER_BYTES : table.value_bytes_max);
 }
 
@@ -236,7 +236,7 @@ void respond_batch(const Request& request, u64 id, MessageWriter* response) {
     response->add_number(1, id);
     response->add_bytes(2, request.status(), request.n);
     response->add_bytes(3, request.result_values(), request.result_value_bytes);
-    response->add_bytes(4, request.result_value_lengths(), 4 * request.gets);
+    response->add_bytes(4, request.result_value_lengths(), 4 * request.returning);
     response->add_bytes(5, request.versions(), request.results->has_versions ? 8 * request.n : 0);
 }
 

@@ -5,12 +5,20 @@
 namespace door {
 
 namespace op {
-constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4;
+constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6, CHECK = 7, EXPIRE = 8, EXPIRY = 9;
+}
+
+constexpr bool has_value(u8 op) { return op == op::SET || op == op::INCREMENT || op == op::APPEND; }
+constexpr bool returns_value(u8 op) { return op == op::GET || op == op::INCREMENT || op == op::EXPIRY; }
+
+// What an operation asks of its key.
+namespace condition {
+constexpr u8 NONE = 0, ABSENT = 1, PRESENT = 2;
 }
 
 // What became of an operation.
 namespace status {
-constexpr u8 OK = 0, NOT_FOUND = 1, CORRUPT = 2;
+constexpr u8 OK = 0, NOT_FOUND = 1, CORRUPT = 2, CONDITION_FAILED = 3, OVERFLOW = 4, NOT_A_NUMBER = 5;
 }
 
 }  // namespace door

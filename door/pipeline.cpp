@@ -163,8 +163,8 @@ void Pipeline::set_room(InFlight& request, u64 bytes) {
 }
 
 void Pipeline::learn(const InFlight& request) {
-    if (!request.gets) return;
-    const u64 mean = (request.result_value_bytes + request.gets - 1) / request.gets;
+    if (!request.returning) return;
+    const u64 mean = (request.result_value_bytes + request.returning - 1) / request.returning;
     value_bytes_ = value_bytes_ == NEVER ? mean : std::max(value_bytes_, mean);
 }
 

@@ -30,8 +30,8 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
     const auto times_of = [&](const u8* column) { return DoorBytes{column, column ? 8 * request.n : 0}; };
     *parsed = {said.id,
                request.n,
-               request.gets,
-               request.sets,
+               request.returning,
+               request.with_value,
                request.key_size,
                request.value_size,
                {(const u8*)said.table.data(), said.table.size()},
@@ -39,7 +39,7 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
                {request.keys, request.key_bytes},
                lengths_of(request.key_lengths, request.n),
                {request.values, request.value_bytes},
-               lengths_of(request.value_lengths, request.sets),
+               lengths_of(request.value_lengths, request.with_value),
                lengths_of(request.request_ops, request.requests),
                times_of(request.expiries),
                times_of(request.ttls)};
@@ -49,16 +49,16 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
 uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results, uint8_t* to, uint64_t room) {
     Request request;
     Account account(NEVER);
-    request.results = Results::make(account, results->n, results->gets, results->value_bytes);
+    request.results = Results::make(account, results->n, results->returning, results->value_bytes);
     if (!request.results) return 0;
     memcpy(request.results->status, results->status, results->n);
-    if (results->gets) memcpy(request.results->value_lengths, results->value_lengths, 4 * results->gets);
+    if (results->returning) memcpy(request.results->value_lengths, results->value_lengths, 4 * results->returning);
     if (results->value_bytes) memcpy(request.results->values, results->values, results->value_bytes);
     memset(request.results->versions, 0, 8 * results->n);
     if (results->versions) memcpy(request.results->versions, results->versions, 8 * results->n);
     request.results->has_versions = results->versions;
     request.n = results->n;
-    request.gets = results->gets;
+    request.returning = results->returning;
     request.result_value_bytes = results->value_bytes;
     MessageWriter response;
     switch (method) {

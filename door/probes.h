@@ -15,7 +15,7 @@ typedef struct DoorBytes {
 
 // What a message asks for. All of it lies in the message, or for a method of one operation elsewhere until the next call.
 typedef struct DoorParsed {
-    uint64_t id, n, gets, sets, key_size, value_size;
+    uint64_t id, n, returning, with_value, key_size, value_size;
     DoorBytes table, ops, keys, key_lengths, values, value_lengths, request_ops, expiries, ttls;
 } DoorParsed;
 
@@ -25,7 +25,7 @@ DOOR_EXPORT bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t s
 
 // Results of one request. Without a table's versions, `versions` is null.
 typedef struct DoorResults {
-    uint64_t n, gets, value_bytes;
+    uint64_t n, returning, value_bytes;
     const uint8_t* status;
     const uint64_t* versions;
     const uint32_t* value_lengths;

@@ -1,4 +1,4 @@
-// A request that waits for the engine: plain operations on one table, as columns in its message. Or several requests of one
+// A request that waits for the engine: operations on one table, as columns in its message. Or several requests of one
 // message, which stay together.
 #pragma once
 #include <atomic>
@@ -42,7 +42,7 @@ struct Request {
     u64 deadline_ns = NEVER;
 
     // Columns; they point into the message or live as long. Lengths may be unaligned; null: all are as long as `_size`.
-    u64 n = 0, gets = 0, sets = 0;
+    u64 n = 0, returning = 0, with_value = 0;  // operations; those that return a value; those that bring one
     const u8* ops = nullptr;
     const u8* keys = nullptr;
     u64 key_bytes = 0;
@@ -50,12 +50,13 @@ struct Request {
     u32 key_size = 0;
     const u8* values = nullptr;
     u64 value_bytes = 0;
-    const u8* value_lengths = nullptr;  // u32 for each SET
+    const u8* value_lengths = nullptr;  // u32 for each operation with a value
     u32 value_size = 0;
     // u64 for each operation, in milliseconds, 0: never: since 1970, or from then on when the engine takes it. One of the two, or
     // none.
     const u8* expiries = nullptr;
     const u8* ttls = nullptr;
+    const u8* conditions = nullptr;  // one for each operation; null: none has one
     const u8* request_ops = nullptr;  // u32 for each of several requests: its operations; null: it is one
     u64 requests = 1;
     u8* message = nullptr;
@@ -64,13 +65,13 @@ struct Request {
     // What became of it. Results that are DONE are held, and released by whoever frees the request.
     Outcome outcome = DONE;
     Results* results = nullptr;
-    u64 first_op = 0, first_get = 0, first_value = 0, result_value_bytes = 0;
+    u64 first_op = 0, first_returning = 0, first_value = 0, result_value_bytes = 0;
     std::shared_ptr<const Refusal> refusal;
 
     u64 payload_bytes() const { return key_bytes + value_bytes; }
     const u8* status() const { return results->status + first_op; }
     const u64* versions() const { return results->versions + first_op; }
-    const u32* result_value_lengths() const { return results->value_lengths + first_get; }
+    const u32* result_value_lengths() const { return results->value_lengths + first_returning; }
     const u8* result_values() const { return results->values + first_value; }
 
     void release_results() {

@@ -132,7 +132,7 @@ bool RespConnection::execute() {
         return true;
     }
     const RespCommand* const command = session_.hands_all ? nullptr : command_of(parser_.words);
-    if (!command || !may(*command)) return hand_on();
+    if (!command || !may(*command, parser_.words)) return hand_on();
     if (is_in_transaction()) return queue_or_execute(*command);
     if (command->answer == Answer::QUEUE) return queue(*command, "+OK\r\n");
     if (command->answer == Answer::RESULTS || command->answer == Answer::DISCARDED) return hand_on();
@@ -192,7 +192,7 @@ bool RespConnection::execute_queue(const RespCommand& exec) {
     const bool is_taken = lend([&](const auto& take) {
         for (u64 at = 1; at < queue_.size(); at++) {
             read_message(queue_[at].message.data(), words);
-            if (!may(*queue_[at].command) || !take(*queue_[at].command, words)) return false;
+            if (!may(*queue_[at].command, words) || !take(*queue_[at].command, words)) return false;
         }
         return true;
     });
@@ -223,10 +223,12 @@ bool RespConnection::is_plain(const RespCommand& command) {
 }
 
 // Whom Python has let in stays so until Python ends that caller, or lets in another one.
-bool RespConnection::may(const RespCommand& command) {
+bool RespConnection::may(const RespCommand& command, const std::vector<Word>& words) {
     if (!thread.door.asks_for_logins) return true;
     const Caller* const caller = head_.caller.get();
-    return caller && !caller->is_gone && (!command.rights || caller->may(session_.table_id, command.rights));
+    if (!caller || caller->is_gone) return false;
+    const u8 rights = command.rights_for(words);
+    return !rights || caller->may(session_.table_id, rights);
 }
 
 // Lends commands to the engine, as one request, or hands them on; `for_each` gives each of them away, until one of them is
@@ -249,7 +251,7 @@ bool RespConnection::lend(const ForEach& for_each) {
     pending->parts = std::move(parts);
     for_each([&](const RespCommand& command, const std::vector<Word>& words) {
         columns.write(command, words);
-        pending->part = {&command, command.keys(words)};
+        pending->part = {&command, command.keys(words) * command.operations_per_key()};
         if (is_in_transaction()) pending->parts.push_back(pending->part);
         return true;
     });

@@ -56,7 +56,7 @@ class RespConnection final : public Connection, public Responder {
     u64 take_possible_commands(const u8* data, u64 size);
     bool execute();
     bool is_stranger() const;
-    bool may(const RespCommand& command);
+    bool may(const RespCommand& command, const std::vector<Word>& words);
     bool queue_or_execute(const RespCommand& command);
     bool queue(const RespCommand& command, const char* text);
     bool execute_queue(const RespCommand& exec);

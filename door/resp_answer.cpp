@@ -48,30 +48,71 @@ struct Rest {
     const u8* values;
 };
 
+// The value of the next operation that returned one.
+Word next_value(Rest& rest) {
+    const Word value = {rest.values, *rest.lengths++};
+    rest.values += value.size;
+    return value;
+}
+
+i64 next_number(Rest& rest) {
+    const Word value = next_value(rest);
+    i64 number = 0;
+    if (value.size == sizeof number) memcpy(&number, value.data, sizeof number);
+    return number;
+}
+
+const char* nothing(u32 protocol) { return protocol == 2 ? "$-1\r\n" : "_\r\n"; }
+
 template <class To>
 void append_values(u64 n, u32 protocol, Rest& rest, To& to) {
     for (u64 i = 0; i < n; i++) {
-        const u32 bytes = *rest.lengths++;
-        if (rest.status[i] == status::OK) append_bulk(rest.values, bytes, to);
-        else append_text(protocol == 2 ? "$-1\r\n" : "_\r\n", to);
-        rest.values += bytes;
+        const Word value = next_value(rest);
+        if (rest.status[i] == status::OK) append_bulk(value.data, value.size, to);
+        else append_text(nothing(protocol), to);
     }
+}
+
+std::string number_line(i64 number) { return ":" + std::to_string(number) + "\r\n"; }
+
+std::string sum_line(u8 status, i64 sum, RespStats& stats) {
+    if (status == status::NOT_A_NUMBER) return error_line("ERR value is not an integer or out of range", stats);
+    if (status == status::OVERFLOW) return error_line("ERR increment or decrement would overflow", stats);
+    return number_line(sum);
+}
+
+// As of `since_ms`, rounded to whole units.
+std::string time_line(u8 status, u64 expiry_ms, u64 since_ms, u64 unit_ms) {
+    constexpr i64 NO_KEY = -2, NO_EXPIRY = -1;
+    if (status != status::OK) return number_line(NO_KEY);
+    if (!expiry_ms) return number_line(NO_EXPIRY);
+    return number_line((i64)((std::max(expiry_ms, since_ms) - since_ms + unit_ms / 2) / unit_ms));
 }
 
 template <class To>
 void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To& to) {
-    const bool is_read = part.command->op == op::GET;
+    const RespCommand& command = *part.command;
+    const u64 keys = part.n / command.operations_per_key();
+    const u8 first = *rest.status;
     if (memchr(rest.status, status::CORRUPT, part.n)) {
         const char* const text = "ERR the record fails its checksum, so no value is returned: run gpkvs check";
         append_text(error_line(text, answer.stats), to);
-        for (u64 i = 0; is_read && i < part.n; i++) rest.values += *rest.lengths++;
-    } else if (is_read) {
-        if (part.command->answer == Answer::VALUES) append_text("*" + std::to_string(part.n) + "\r\n", to);
-        append_values(part.n, answer.protocol, rest, to);
-    } else if (part.command->answer == Answer::COUNT) {
-        append_text(":" + std::to_string(std::count(rest.status, rest.status + part.n, status::OK)) + "\r\n", to);
+        for (u64 i = 0; returns_value(command.op) && i < keys; i++) next_value(rest);
     } else {
-        append_text("+OK\r\n", to);
+        switch (command.answer) {
+            case Answer::VALUES: append_text("*" + std::to_string(keys) + "\r\n", to); [[fallthrough]];
+            case Answer::VALUE: append_values(keys, answer.protocol, rest, to); break;
+            case Answer::LENGTH: append_text(number_line((i64)next_value(rest).size), to); break;
+            case Answer::NUMBER: append_text(sum_line(first, next_number(rest), answer.stats), to); break;
+            case Answer::TIME: append_text(time_line(first, (u64)next_number(rest), 0, command.unit_ms), to); break;
+            case Answer::TIME_LEFT: {
+                const u64 now_ms = answer.request.results->now_ms;
+                append_text(time_line(first, (u64)next_number(rest), now_ms, command.unit_ms), to);
+                break;
+            }
+            case Answer::COUNT: append_text(number_line(std::count(rest.status, rest.status + part.n, status::OK)), to); break;
+            default: append_text(first == status::OK ? "+OK\r\n" : nothing(answer.protocol), to);
+        }
     }
     rest.status += part.n;
 }

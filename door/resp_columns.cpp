@@ -18,21 +18,36 @@ void write_number(Number number, u8*& to) {
 
 void write_bytes(const Word& word, u8*& to) { to = std::copy_n(word.data, word.size, to); }
 
+// Of a sum, as text.
+constexpr u64 NUMBER_BYTES_MAX = 20;
+
+Word value_of(const RespCommand& command, const std::vector<Word>& words, u64 key, u8 op, const RespOptions& options) {
+    if (op == op::INCREMENT) return {(const u8*)&options.number, sizeof options.number};
+    return words[key + command.value_distance()];
+}
+
 }  // namespace
 
 bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& words) {
-    const u64 keys = command.keys(words), to_value = command.value_distance();
-    n_ += keys;
-    gets_ += command.op == op::GET ? keys : 0;
-    sets_ += to_value ? keys : 0;
+    const RespOptions options = *command.options(words);
+    const u64 keys = command.keys(words);
+    n_ += keys * command.operations_per_key();
     if (table_.holds_numbers || n_ > table_.request_ops_max) return false;
-    expire_ |= keys && command.ttl_ms(words).value_or(0);
-    for (u64 key = 0, at = 1; key < keys; key++, at += to_value + 1) {
-        if (!words[at].size || words[at].size > table_.key_bytes_max) return false;
-        key_bytes_ += words[at].size;
-        if (!to_value) continue;
-        if (words[at + to_value].size > table_.value_bytes_max) return false;
-        value_bytes_ += words[at + to_value].size;
+    if (command.op == op::INCREMENT && table_.value_bytes_max < NUMBER_BYTES_MAX) return false;
+    expire_ |= options.ttl_ms != 0;
+    has_conditions_ |= options.condition != condition::NONE;
+    for (u64 number = 0, key = 1; number < keys; number++, key += command.key_distance()) {
+        if (!words[key].size || words[key].size > table_.key_bytes_max) return false;
+        for (const u8 op : {command.op, command.then}) {
+            if (!op) continue;
+            key_bytes_ += words[key].size;
+            returning_ += returns_value(op);
+            if (!has_value(op)) continue;
+            const u64 size = value_of(command, words, key, op, options).size;
+            if (size > table_.value_bytes_max) return false;
+            value_bytes_ += size;
+            with_value_++;
+        }
     }
     return true;
 }
@@ -40,8 +55,8 @@ bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& w
 void RespColumns::place(u8* memory, Request& request) {
     request.table_id = table_.id;
     request.n = n_;
-    request.gets = gets_;
-    request.sets = sets_;
+    request.returning = returning_;
+    request.with_value = with_value_;
     request.key_bytes = key_bytes_;
     request.value_bytes = value_bytes_;
     if (expire_) {
@@ -52,25 +67,35 @@ void RespColumns::place(u8* memory, Request& request) {
     if (n_ > 1) request.key_lengths = key_lengths_ = memory;
     else request.key_size = (u32)key_bytes_;
     memory += key_lengths_ ? 4 * n_ : 0;
-    if (sets_ > 1) request.value_lengths = value_lengths_ = memory;
+    if (with_value_ > 1) request.value_lengths = value_lengths_ = memory;
     else request.value_size = (u32)value_bytes_;
-    memory += value_lengths_ ? 4 * sets_ : 0;
+    memory += value_lengths_ ? 4 * with_value_ : 0;
     request.ops = ops_ = memory;
-    request.keys = keys_ = ops_ + n_;
+    memory += n_;
+    if (has_conditions_) {
+        request.conditions = conditions_ = memory;
+        memory += n_;
+    }
+    request.keys = keys_ = memory;
     request.values = values_ = keys_ + key_bytes_;
 }
 
 void RespColumns::write(const RespCommand& command, const std::vector<Word>& words) {
-    const u64 keys = command.keys(words), to_value = command.value_distance();
-    const u64 ttl_ms = expire_ ? command.ttl_ms(words).value_or(0) : 0;
-    ops_ = std::fill_n(ops_, keys, command.op);
-    for (u64 key = 0, at = 1; key < keys; key++, at += to_value + 1) {
-        write_number(ttl_ms, ttls_);
-        write_number((u32)words[at].size, key_lengths_);
-        write_bytes(words[at], keys_);
-        if (!to_value) continue;
-        write_number((u32)words[at + to_value].size, value_lengths_);
-        write_bytes(words[at + to_value], values_);
+    const RespOptions options = *command.options(words);
+    const u64 keys = command.keys(words);
+    for (u64 number = 0, key = 1; number < keys; number++, key += command.key_distance()) {
+        for (const u8 op : {command.op, command.then}) {
+            if (!op) continue;
+            *ops_++ = op;
+            write_number(options.ttl_ms, ttls_);
+            write_number(options.condition, conditions_);
+            write_number((u32)words[key].size, key_lengths_);
+            write_bytes(words[key], keys_);
+            if (!has_value(op)) continue;
+            const Word value = value_of(command, words, key, op, options);
+            write_number((u32)value.size, value_lengths_);
+            write_bytes(value, values_);
+        }
     }
 }
 

@@ -13,25 +13,41 @@ namespace door {
 
 namespace {
 
-// A count of the keys that were deleted tells of them, as reading does.
+// What a write answers may tell of the key, as reading does.
 constexpr u8 MAY_BOTH = MAY_READ | MAY_WRITE;
 
+constexpr u64 SECOND_MS = 1000, MS = 1;
+
 const RespCommand COMMANDS[] = {
-    {"get", op::GET, Answer::VALUE, 2, 2, MAY_READ, 0},
-    {"set", op::SET, Answer::OK, 3, 5, MAY_WRITE, 0},
-    {"setex", op::SET, Answer::OK, 4, 4, MAY_WRITE, 1000},
-    {"psetex", op::SET, Answer::OK, 4, 4, MAY_WRITE, 1},
-    {"mget", op::GET, Answer::VALUES, 2, NEVER, MAY_READ, 0},
-    {"mset", op::SET, Answer::OK, 3, NEVER, MAY_WRITE, 0},
-    {"del", op::DELETE, Answer::COUNT, 2, NEVER, MAY_BOTH, 0},
-    {"unlink", op::DELETE, Answer::COUNT, 2, NEVER, MAY_BOTH, 0},
-    {"exists", op::EXISTS, Answer::COUNT, 2, NEVER, MAY_READ, 0},
-    {"touch", op::EXISTS, Answer::COUNT, 2, NEVER, MAY_READ, 0},
-    {"ping", 0, Answer::PONG, 1, 2, 0, 0},
-    {"echo", 0, Answer::ECHO, 2, 2, 0, 0},
-    {"multi", 0, Answer::QUEUE, 1, 1, 0, 0},
-    {"exec", 0, Answer::RESULTS, 1, 1, 0, 0},
-    {"discard", 0, Answer::DISCARDED, 1, 1, 0, 0},
+    {"get", op::GET, Answer::VALUE, 2, 2, MAY_READ},
+    {"set", op::SET, Answer::OK, 3, 6, MAY_WRITE},
+    {"setex", op::SET, Answer::OK, 4, 4, MAY_WRITE, SECOND_MS},
+    {"psetex", op::SET, Answer::OK, 4, 4, MAY_WRITE, MS},
+    {"setnx", op::SET, Answer::COUNT, 3, 3, MAY_BOTH, 0, 0, condition::ABSENT},
+    {"getset", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::SET},
+    {"getdel", op::GET, Answer::VALUE, 2, 2, MAY_BOTH, 0, op::DELETE},
+    {"strlen", op::GET, Answer::LENGTH, 2, 2, MAY_READ},
+    {"mget", op::GET, Answer::VALUES, 2, NEVER, MAY_READ},
+    {"mset", op::SET, Answer::OK, 3, NEVER, MAY_WRITE},
+    {"incr", op::INCREMENT, Answer::NUMBER, 2, 2, MAY_BOTH, 0, 0, 0, 1},
+    {"decr", op::INCREMENT, Answer::NUMBER, 2, 2, MAY_BOTH, 0, 0, 0, -1},
+    {"incrby", op::INCREMENT, Answer::NUMBER, 3, 3, MAY_BOTH, 0, 0, 0, 1},
+    {"decrby", op::INCREMENT, Answer::NUMBER, 3, 3, MAY_BOTH, 0, 0, 0, -1},
+    {"expire", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, SECOND_MS},
+    {"pexpire", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, MS},
+    {"ttl", op::EXPIRY, Answer::TIME_LEFT, 2, 2, MAY_READ, SECOND_MS},
+    {"pttl", op::EXPIRY, Answer::TIME_LEFT, 2, 2, MAY_READ, MS},
+    {"expiretime", op::EXPIRY, Answer::TIME, 2, 2, MAY_READ, SECOND_MS},
+    {"pexpiretime", op::EXPIRY, Answer::TIME, 2, 2, MAY_READ, MS},
+    {"del", op::DELETE, Answer::COUNT, 2, NEVER, MAY_BOTH},
+    {"unlink", op::DELETE, Answer::COUNT, 2, NEVER, MAY_BOTH},
+    {"exists", op::EXISTS, Answer::COUNT, 2, NEVER, MAY_READ},
+    {"touch", op::EXISTS, Answer::COUNT, 2, NEVER, MAY_READ},
+    {"ping", 0, Answer::PONG, 1, 2, 0},
+    {"echo", 0, Answer::ECHO, 2, 2, 0},
+    {"multi", 0, Answer::QUEUE, 1, 1, 0},
+    {"exec", 0, Answer::RESULTS, 1, 1, 0},
+    {"discard", 0, Answer::DISCARDED, 1, 1, 0},
 };
 
 const char* const SHORTLY_ANSWERED[] = {
@@ -58,34 +74,81 @@ std::optional<u64> parse_ttl(const Word& word, u64 unit_ms) {
     return number * unit_ms;
 }
 
+// A number as Redis reads it. What has more digits is Python's: it may be too large.
+std::optional<i64> parse_number(const Word& word) {
+    constexpr u64 DIGITS_MAX = 18;
+    const bool is_negative = word.size && *word.data == '-';
+    const u64 digits = word.size - is_negative;
+    if (!digits || digits > DIGITS_MAX || (word.data[is_negative] == '0' && word.size > 1)) return std::nullopt;
+    i64 number = 0;
+    for (u64 i = is_negative; i < word.size; i++) {
+        if (word.data[i] < '0' || word.data[i] > '9') return std::nullopt;
+        number = 10 * number + (word.data[i] - '0');
+    }
+    return is_negative ? -number : number;
+}
+
+// NX or XX, and EX or PX with a time, in any order; other options of SET are Python's.
+std::optional<RespOptions> parse_set_options(const std::vector<Word>& words) {
+    RespOptions options;
+    for (u64 at = 3; at < words.size(); at++) {
+        const bool is_absent = is_name(words[at], "nx"), in_seconds = is_name(words[at], "ex");
+        if (is_absent || is_name(words[at], "xx")) {
+            if (options.condition) return std::nullopt;
+            options.condition = is_absent ? condition::ABSENT : condition::PRESENT;
+        } else if (in_seconds || is_name(words[at], "px")) {
+            if (options.ttl_ms || ++at == words.size()) return std::nullopt;
+            const std::optional<u64> ttl_ms = parse_ttl(words[at], in_seconds ? SECOND_MS : MS);
+            if (!ttl_ms) return std::nullopt;
+            options.ttl_ms = *ttl_ms;
+        } else {
+            return std::nullopt;
+        }
+    }
+    return options;
+}
+
 }  // namespace
 
 bool is_attack(const std::vector<Word>& words) {
     return is_name(words.front(), "post") || is_name(words.front(), "host:");
 }
 
-u64 RespCommand::value_distance() const {
-    if (op != op::SET) return 0;
-    return ttl_unit_ms ? 2 : 1;
-}
+u64 RespCommand::key_distance() const { return op == op::SET ? 2 : 1; }
+
+u64 RespCommand::value_distance() const { return op == op::SET && unit_ms ? 2 : 1; }
 
 u64 RespCommand::keys(const std::vector<Word>& words) const {
     if (!op) return 0;
-    return words_max == NEVER ? (words.size() - 1) / (value_distance() + 1) : 1;
+    return words_max == NEVER ? (words.size() - 1) / key_distance() : 1;
 }
 
-std::optional<u64> RespCommand::ttl_ms(const std::vector<Word>& words) const {
-    if (ttl_unit_ms) return parse_ttl(words[2], ttl_unit_ms);
-    if (op != op::SET || words_max == NEVER || words.size() == words_min) return 0;
-    if (words.size() == 5 && is_name(words[3], "ex")) return parse_ttl(words[4], 1000);
-    if (words.size() == 5 && is_name(words[3], "px")) return parse_ttl(words[4], 1);
-    return std::nullopt;
+std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) const {
+    RespOptions options;
+    options.condition = condition;
+    if (op == op::SET && words.size() > words_min && words_max != NEVER) return parse_set_options(words);
+    if (unit_ms && words_min > 2) {
+        const std::optional<u64> ttl_ms = parse_ttl(words[2], unit_ms);
+        if (!ttl_ms) return std::nullopt;
+        options.ttl_ms = *ttl_ms;
+    }
+    if (op == op::INCREMENT) {
+        const std::optional<i64> number = words.size() > 2 ? parse_number(words[2]) : 1;
+        if (!number) return std::nullopt;
+        options.number = sign * *number;
+    }
+    return options;
+}
+
+u8 RespCommand::rights_for(const std::vector<Word>& words) const {
+    const bool tells = op == op::SET && words_max != NEVER && words.size() > words_min && parse_set_options(words)->condition;
+    return tells ? MAY_BOTH : rights;
 }
 
 bool RespCommand::takes(const std::vector<Word>& words) const {
     if (words.size() < words_min || words.size() > words_max) return false;
-    if (words_max == NEVER && value_distance() && words.size() % 2 == 0) return false;
-    return ttl_ms(words).has_value();
+    if (words_max == NEVER && key_distance() == 2 && words.size() % 2 == 0) return false;
+    return options(words).has_value();
 }
 
 u64 RespCommand::number() const { return (u64)(this - COMMANDS); }

@@ -8,22 +8,35 @@
 
 namespace door {
 
-enum class Answer { PONG, ECHO, VALUE, VALUES, OK, COUNT, QUEUE, RESULTS, DISCARDED };
+enum class Answer { PONG, ECHO, VALUE, VALUES, LENGTH, OK, COUNT, NUMBER, TIME_LEFT, TIME, QUEUE, RESULTS, DISCARDED };
+
+// What words say beside keys and values.
+struct RespOptions {
+    u64 ttl_ms = 0;  // how long the keys live; 0: for ever
+    u8 condition = 0;
+    i64 number = 0;  // that is added
+};
 
 struct RespCommand {
     const char* name;
     u8 op;  // what it does with each key; 0: it has none
     Answer answer;
     u64 words_min, words_max;
-    u8 rights;  // which the caller must have on the table
-    // The word between key and value says how long the key lives, in so many milliseconds; 0: there is no such word.
-    u64 ttl_unit_ms;
+    u8 rights;         // which the caller must have on the table
+    u64 unit_ms = 0;   // of the time that a word says, or the answer
+    u8 then = 0;       // what it does with the key after that
+    u8 condition = 0;  // of the operation, if no word says another one
+    i64 sign = 0;      // of the number that is added
 
-    // So far behind each key there is a value.
-    u64 value_distance() const;
     u64 keys(const std::vector<Word>& words) const;
-    // How long the keys of these words live; 0: for ever. Nothing: Python executes it, or says what is wrong.
-    std::optional<u64> ttl_ms(const std::vector<Word>& words) const;
+    u64 operations_per_key() const { return then ? 2 : 1; }
+    // From one key to the next one, and from a key to its value.
+    u64 key_distance() const;
+    u64 value_distance() const;
+    // Nothing: Python executes it, or says what is wrong.
+    std::optional<RespOptions> options(const std::vector<Word>& words) const;
+    // Which rights these words ask for.
+    u8 rights_for(const std::vector<Word>& words) const;
     // Whether these are words of its own. Most options are Python's.
     bool takes(const std::vector<Word>& words) const;
     // Which of them it is, counted from 0.

@@ -15,11 +15,11 @@ namespace door {
 class Results {
   public:
     // The columns of a batch. Null where there is no memory. The maker holds it.
-    static Results* make(Account& account, u64 n, u64 gets, u64 value_bytes) {
-        const u64 bytes = sizeof(Results) + 8 * n + 4 * gets + n + 2 * RESPONSE_ROOM + value_bytes;
+    static Results* make(Account& account, u64 n, u64 returning, u64 value_bytes) {
+        const u64 bytes = sizeof(Results) + 8 * n + 4 * returning + n + 2 * RESPONSE_ROOM + value_bytes;
         void* block = malloc(bytes);
         if (block && bytes >= POPULATED_BYTES_MIN) populate(block, bytes);
-        return block ? new (block) Results(account, n, gets, value_bytes) : nullptr;
+        return block ? new (block) Results(account, n, returning, value_bytes) : nullptr;
     }
 
     void keep(u64 holders = 1) { holders_.fetch_add(holders, std::memory_order_relaxed); }
@@ -37,10 +37,11 @@ class Results {
     // Before the values and behind them: a lone holder may make a response of them where they are.
     static constexpr u64 RESPONSE_ROOM = 64;
 
-    const u64 n, gets, value_bytes;
+    const u64 n, returning, value_bytes;
     bool has_versions = false;
     u64* const versions;       // n
-    u32* const value_lengths;  // gets
+    u32* const value_lengths;  // returning
+    u64 now_ms = 0;            // as of when the operations looked at times, if any did
     u8* const status;          // n
     u8* const values;
 
@@ -55,9 +56,9 @@ class Results {
         madvise((void*)first, end - first, POPULATE_WRITE);
     }
 
-    Results(Account& account, u64 n, u64 gets, u64 value_bytes)
-        : n(n), gets(gets), value_bytes(value_bytes), versions((u64*)(this + 1)), value_lengths((u32*)(versions + n)),
-          status((u8*)(value_lengths + gets)), values(status + n + RESPONSE_ROOM), account_(account),
+    Results(Account& account, u64 n, u64 returning, u64 value_bytes)
+        : n(n), returning(returning), value_bytes(value_bytes), versions((u64*)(this + 1)), value_lengths((u32*)(versions + n)),
+          status((u8*)(value_lengths + returning)), values(status + n + RESPONSE_ROOM), account_(account),
           charged_bytes_(value_bytes) {
         account_.change(ANSWERS, (i64)value_bytes);
     }

@@ -134,17 +134,17 @@ Verdict Turn::judge(Request* request, u64 now) {
         return drop(request, REFUSED);
     }
     if (!tables_.now()->find(request->table_id)) return drop(request, GONE);
-    if (request->gets && !request->connection->account.has_room(request->connection->queue_place.value_bytes()))
+    if (request->returning && !request->connection->account.has_room(request->connection->queue_place.value_bytes()))
         return drop(request, NO_ROOM);
     const u64 operations = operations_ + request->n, bytes = payload_bytes_ + request->payload_bytes();
     if (first_) {
         if (request->table_id != first_->table_id) return Verdict::PASSED_BY;
-        if (gets_ + request->gets > gets_max_) return Verdict::END;
+        if (returning_ + request->returning > returning_max_) return Verdict::END;
         if (operations > operations_max() || bytes > door_.config.batch_bytes_max) return Verdict::END;
     }
     operations_ = operations;
     payload_bytes_ = bytes;
-    gets_ += request->gets;
+    returning_ += request->returning;
     requests_ += request->requests;
     (first_ ? last_->next : first_) = request;
     last_ = request;
@@ -202,17 +202,18 @@ int Turn::run_batch() {
     return ran;
 }
 
-// So many GETs as the engine ran of a batch that brought too many values are enough for the next one, until they are not.
+// So many values as the engine returned of a batch that brought too many are enough for the next one, until they are not.
 void Turn::learn(u64 covered) {
-    if (covered < requests_) gets_max_ = std::max<u64>(results_->gets, 1);
-    else gets_max_ += std::min(gets_max_ / 8 + 1, NEVER - gets_max_);
+    if (covered < requests_) returning_max_ = std::max<u64>(results_->returning, 1);
+    else returning_max_ += std::min(returning_max_ / 8 + 1, NEVER - returning_max_);
 }
 
-bool Turn::give_room(void* self, u64 operations, u64 gets, u64 value_bytes, EngineRoom* room) {
+bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes, EngineRoom* room) {
     Turn& turn = *(Turn*)self;
     turn.release_results();
-    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, gets, value_bytes);
+    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes);
     if (!results) return false;
+    results->now_ms = turn.columns_.now_ms();
     *room = {results->status, results->versions, results->value_lengths, results->values};
     return true;
 }
@@ -224,20 +225,21 @@ void Turn::left_refused(u64 number, const std::shared_ptr<const Refusal>& refusa
 }
 
 void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate) {
-    u64 n = 0, gets = 0, value_bytes = 0, number = 0;
+    u64 n = 0, returning = 0, value_bytes = 0, number = 0;
     for (Request* request = first_; number < covered; request = request->next, number++) {
         if (request->refusal) continue;
         n += request->n;
-        gets += request->gets;
+        returning += request->returning;
     }
-    for (u64 get = 0; get < gets; get++) value_bytes += value_lengths[get];
-    results_ = Results::make(door_.account, n, gets, value_bytes);
+    for (u64 at = 0; at < returning; at++) value_bytes += value_lengths[at];
+    results_ = Results::make(door_.account, n, returning, value_bytes);
     if (results_) {
+        results_->now_ms = columns_.now_ms();
         memcpy(results_->status, status, n);
         if (versions) memcpy(results_->versions, versions, 8 * n);
         else memset(results_->versions, 0, 8 * n);
         results_->has_versions = versions;
-        if (gets) memcpy(results_->value_lengths, value_lengths, 4 * gets);
+        if (returning) memcpy(results_->value_lengths, value_lengths, 4 * returning);
         if (value_bytes) memcpy(results_->values, values, value_bytes);
     }
     share_out(covered, gate);
@@ -247,7 +249,7 @@ void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_bac
 
 // Gives each request its part of the results; answers leave when the gate is durable. Requests that are not covered come again.
 void Turn::share_out(u64 covered, u64 gate) {
-    u64 op = 0, get = 0, value = 0, operations = 0;
+    u64 op = 0, returned = 0, value = 0, operations = 0;
     Request** end = &first_;
     for (u64 number = 0; number < covered; end = &(*end)->next) {
         Request& request = **end;
@@ -257,19 +259,20 @@ void Turn::share_out(u64 covered, u64 gate) {
         request.outcome = request.refusal ? REFUSED : DONE;
         if (request.refusal) continue;
         request.first_op = op;
-        request.first_get = get;
+        request.first_returning = returned;
         request.first_value = value;
         op += request.n;
-        for (const u64 last = get + request.gets; get < last; get++) value += results_->value_lengths[get];
+        for (const u64 last = returned + request.returning; returned < last; returned++)
+            value += results_->value_lengths[returned];
         request.result_value_bytes = value - request.first_value;
-        if (request.gets) request.connection->queue_place.learn(request.result_value_bytes);
+        if (request.returning) request.connection->queue_place.learn(request.result_value_bytes);
         request.results = results_;
         results_->keep();
         count_operations(request);
     }
     if (results_) {
         require_equal("results", results_->n, op);
-        require_equal("values of GETs", results_->gets, get);
+        require_equal("values to return", results_->returning, returned);
         require_equal("bytes of values", results_->value_bytes, value);
     }
     door_.engine_stats.batch_operations.observe(operations);
@@ -340,7 +343,7 @@ void Turn::end_batch() {
     release_results();
     change_counted(0);
     first_ = last_ = nullptr;
-    requests_ = operations_ = gets_ = payload_bytes_ = 0;
+    requests_ = operations_ = returning_ = payload_bytes_ = 0;
 }
 
 void Turn::change_counted(u64 bytes) {

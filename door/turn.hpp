@@ -59,7 +59,7 @@ class Turn {
     bool count_working();
     int run_batch();
     void learn(u64 covered);
-    static bool give_room(void* self, u64 operations, u64 gets, u64 value_bytes, EngineRoom* room);
+    static bool give_room(void* self, u64 operations, u64 returning, u64 value_bytes, EngineRoom* room);
     void share_out(u64 covered, u64 gate);
     void count_operations(const Request& request);
     bool hand_on_several();
@@ -90,8 +90,8 @@ class Turn {
     // The batch: a list of requests, with their columns joined. Several requests of one message are one of the list.
     Request* first_ = nullptr;
     Request* last_ = nullptr;
-    u64 requests_ = 0, operations_ = 0, gets_ = 0, payload_bytes_ = 0;
-    u64 gets_max_ = NEVER;  // with more, the values would be too many
+    u64 requests_ = 0, operations_ = 0, returning_ = 0, payload_bytes_ = 0;
+    u64 returning_max_ = NEVER;  // with more, the values would be too many
     BatchColumns columns_;
     Results* results_ = nullptr;
     u64 counted_bytes_ = 0, began_ns_ = 0;

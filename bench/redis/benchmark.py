@@ -33,7 +33,7 @@ from gpkvs.info import package_version
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 
 GPKVS = "gpkvs"
-OPERATIONS = ("SET", "GET")
+OPERATIONS = ("SET", "GET", "INCR")
 PIPELINE = 64
 SETS = 8
 """In a transaction."""

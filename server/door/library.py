@@ -136,7 +136,7 @@ class RespStats(ctypes.Structure):
     """``struct DoorRespStats``."""
 
     _fields_ = [
-        ("commands", c_uint64 * 15),
+        ("commands", c_uint64 * 29),
         ("errors", c_uint64 * 3),
         ("opened", c_uint64),
         ("closed", c_uint64),
@@ -152,7 +152,7 @@ class Stats(ctypes.Structure):
         ("connections_refused", c_uint64 * 7),
         ("cancelled", c_uint64),
         ("expired", c_uint64),
-        ("operations", c_uint64 * 3 * 5),
+        ("operations", c_uint64 * 6 * 10),
         ("batch_operations", Histogram),
         ("batch_requests", Histogram),
         ("batch_ns", Histogram),

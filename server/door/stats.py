@@ -18,8 +18,9 @@ _METHODS = {"Get": "unary", "Set": "unary", "Delete": "unary", "Batch": "unary",
 _REFUSALS = ("memory_full", "queue_full", "unsupported", "slow")
 _CONNECTION_REFUSALS = ("connections_full", "files_full", "memory_full", "http1", "tls", "plain", "handshake")
 _REDIS_COMMANDS = (
-    *("get", "set", "setex", "psetex", "mget", "mset", "del", "unlink", "exists", "touch"),
-    *("ping", "echo", "multi", "exec", "discard"),
+    *("get", "set", "setex", "psetex", "setnx", "getset", "getdel", "strlen", "mget", "mset"),
+    *("incr", "decr", "incrby", "decrby", "expire", "pexpire", "ttl", "pttl", "expiretime", "pexpiretime"),
+    *("del", "unlink", "exists", "touch", "ping", "echo", "multi", "exec", "discard"),
 )
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
@@ -63,9 +64,11 @@ class DoorStats(Collector):
             connections.add_metric([reason], count)
         yield connections
         operations = CounterMetricFamily("gpkvs_operations", "", labels=["op", "status"])
-        for op in _PLAIN_OPS:
-            for status in _PLAIN_STATUSES:
-                operations.add_metric([op.name.lower(), status.name.lower()], stats.operations[op][status])
+        for op in Op:
+            for status in Status:
+                count = stats.operations[op][status]
+                if count or (op in _PLAIN_OPS and status in _PLAIN_STATUSES):
+                    operations.add_metric([op.name.lower(), status.name.lower()], count)
         yield operations
         for name, histogram, bounds, unit in (
             ("operations", stats.batch_operations, OPERATIONS, 1),

@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         "native-engine-forgets-expiries",
         _NATIVE,
-        "    if (batch.expiries) note_expiries(a, table);\n",
+        "    if (a.expiries) note_expiries(a, table);\n",
         "",
         "what a door has set is never swept",
         _tests("test_the_sweep_removes_what_native_code_has_set"),
@@ -40,15 +40,15 @@ MUTANTS = (
     Mutant(
         "native-engine-does-not-expect-expiries",
         _NATIVE,
-        "    if (batch.expiries && !table.earliest) return ENGINE_LEFT;",
-        "    if (batch.expiries && !table.earliest) batch.expiries = nullptr;",
+        "    if (a.expiries && !table.earliest) return ENGINE_LEFT;",
+        "    if (a.expiries && !table.earliest) a.expiries = nullptr;",
         "keys live for ever that a client had expire",
         ("engine/test_native_engine.py::test_the_first_expiry_of_a_table_is_left",),
     ),
     Mutant(
         "door-takes-lifetimes-for-times",
         "door/batch_columns.hpp",
-        "if (request->ttls) std::for_each(to, end, [&](u64& ttl) { ttl += ttl ? now_ms : 0; });",
+        "if (request->ttls) std::for_each(to, end, [&](u64& ttl) { ttl += ttl ? now_ms_ : 0; });",
         "",
         "a key is gone as soon as it is set",
         ("server/door/test_expiries.py::test_commands_give_times_to_live",),
@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "door-takes-any-clock",
         "door/batch_columns.hpp",
-        "live ? take_time(latest_ms, wall_clock_ms()) : 0",
-        "live ? wall_clock_ms() : 0",
+        "live || asks_time_ ? take_time(latest_ms, wall_clock_ms()) : 0",
+        "live || asks_time_ ? wall_clock_ms() : 0",
         "after a clock went back, keys are gone as soon as they are set",
         ("server/door/test_expiries.py::test_commands_give_times_to_live",),
     ),

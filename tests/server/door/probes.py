@@ -30,7 +30,7 @@ class _Table(ctypes.Structure):
 
 
 _COLUMNS = ("table", "ops", "keys", "key_lengths", "values", "value_lengths", "request_ops", "expiries", "ttls")
-_NUMBERS = ("id", "n", "gets", "sets", "key_size", "value_size")
+_NUMBERS = ("id", "n", "returning", "with_value", "key_size", "value_size")
 
 
 class _Parsed(ctypes.Structure):
@@ -43,7 +43,7 @@ class _Parsed(ctypes.Structure):
 class _Results(ctypes.Structure):
     _fields_ = [
         ("n", _U64),
-        ("gets", _U64),
+        ("returning", _U64),
         ("value_bytes", _U64),
         ("status", _Bytes),
         ("versions", _Bytes),
@@ -69,8 +69,8 @@ class Parsed(NamedTuple):
 
     id: int
     n: int
-    gets: int
-    sets: int
+    returning: int
+    with_value: int
     key_size: int
     value_size: int
     table: bytes

@@ -139,6 +139,92 @@ def test_random_commands_are_answered_as_by_redis(redis: int, door: int) -> None
             assert answers(found, len(commands)) == answers(expected, len(commands)), commands
 
 
+def looking_command(pick: random.Random) -> bytes:
+    """Return a command whose answer depends on what is there, and which the door executes by itself."""
+    key = pick.choice(KEYS)
+    number = pick.choice([b"1", b"-1", b"0", b"12", b"9" * 18, b"-" + b"9" * 18])
+    text = pick.choice(
+        [b"10", b"-7", b"007", b"-0", b"-", b"", b"9223372036854775807", b"9223372036854775808", b"x" * 3000]
+    )
+    condition = pick.choice([b"nx", b"XX"])
+    time_to_live = pick.choice([b"5000", b"77"])  # what is left of it differs by a moment, so nobody asks
+    return command(
+        *pick.choice(
+            [
+                [b"SET", key, text],
+                [b"GET", key],
+                [b"DEL", key],
+                [b"EXISTS", key],
+                [b"incr", key],
+                [b"DECR", key],
+                [b"INCRBY", key, number],
+                [b"DecrBy", key, number],
+                [b"SET", key, text, condition],
+                [b"SET", key, text, condition, b"EX", time_to_live],
+                [b"SET", key, text, b"px", time_to_live + b"000", condition],
+                [b"SETNX", key, text],
+                [b"GETSET", key, text],
+                [b"GETDEL", key],
+                [b"STRLEN", key],
+                [b"EXPIRE", key, time_to_live],
+                [b"PEXPIRE", key, time_to_live + b"000"],
+                [b"TTL", b"missing"],
+                [b"EXPIRETIME", b"missing"],
+                [b"PEXPIRETIME", b"missing"],
+                [b"PTTL", b"missing"],
+            ]
+        )
+    )
+
+
+def test_commands_that_look_first_are_answered_as_by_redis(redis: int, door: int) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    pick = random.Random(seed)
+    with connect(redis) as expected, connect(door) as found:
+        for _ in range(150):
+            commands = [looking_command(pick) for _ in range(pick.choice([1, 2, 30]))]
+            if pick.random() < 0.3:
+                commands = [b"MULTI\r\n", *commands, b"EXEC\r\n"]
+            for connection in (expected, found):
+                connection.sendall(b"".join(commands))
+            assert answers(found, len(commands)) == answers(expected, len(commands)), commands
+
+
+def test_times_to_live_count_from_the_moment_of_their_batch(door: int) -> None:
+    with connect(door) as connection:
+
+        def ask(*commands: list[bytes]) -> bytes:
+            connection.sendall(b"".join(command(*words) for words in commands))
+            return answers(connection, len(commands))
+
+        assert (
+            ask([b"SET", b"a", b"1"], [b"TTL", b"a"], [b"PTTL", b"a"], [b"EXPIRETIME", b"a"])
+            == b"+OK\r\n" + b":-1\r\n" * 3
+        )
+        for begin in ([b"SET", b"a", b"1", b"EX", b"100"], [b"PEXPIRE", b"a", b"100000"]):
+            moment = [
+                [b"MULTI"],
+                begin,
+                [b"TTL", b"a"],
+                [b"PTTL", b"a"],
+                [b"PEXPIRETIME", b"a"],
+                [b"EXPIRETIME", b"a"],
+                [b"EXEC"],
+            ]
+            before_ms = time.time_ns() // 1_000_000
+            numbers = ask(*moment).split(b":")[-4:]
+            assert numbers[:2] == [b"100\r\n", b"100000\r\n"]
+            expiry_ms = int(numbers[2])
+            assert before_ms <= expiry_ms - 100_000 <= time.time_ns() // 1_000_000
+            assert int(numbers[3]) == (expiry_ms + 500) // 1000
+        assert 99_000 < int(ask([b"PTTL", b"a"])[1:]) <= 100_000
+        assert ask([b"INCR", b"a"], [b"GETSET", b"a", b"x"], [b"TTL", b"a"]) == b":2\r\n$1\r\n2\r\n:-1\r\n"
+        assert ask([b"PEXPIRE", b"a", b"1"]) == b":1\r\n"
+        time.sleep(0.01)
+        assert ask([b"TTL", b"a"], [b"GET", b"a"], [b"EXPIRE", b"a", b"9"]) == b":-2\r\n$-1\r\n:0\r\n"
+
+
 def test_commands_may_be_cut_anywhere_on_two_connections(redis: int, door: int) -> None:
     texts = [
         command(b"SET", b"a", b"one\r\n") + command(b"GET", b"a") + b"PING\r\n" + command(b"EXISTS", b"a", b"a"),

@@ -45,7 +45,7 @@ def held_bytes(server: Server, kind: str = "calls") -> float:
 
 def in_python(redis: Connection) -> None:
     """Begin a transaction that Python has."""
-    redis.send((b"MULTI",), (b"INCR", b"n"))
+    redis.send((b"MULTI",), (b"PERSIST", b"n"))
     assert [redis.reply(), redis.reply()] == [OK, QUEUED]
 
 
