@@ -63,7 +63,8 @@ class BatchColumns {
                                        {&Request::with_value, &Request::value_lengths, &Request::value_size},
                                        batch_.value_length_step);
         batch_.expiries = joined_expiries(first, latest_ms);
-        batch_.conditions = joined_conditions(first);
+        batch_.conditions = joined_options<u8>(conditions_, first, &Request::conditions);
+        batch_.expected = joined_options<u64>(expected_, first, &Request::expected);
     }
 
     // What the operations take for now, if any asks.
@@ -142,19 +143,20 @@ class BatchColumns {
         return expiries_.data();
     }
 
-    // Null if no request has any.
-    const u8* joined_conditions(const Request* first) {
+    // Zeros are those of requests that have none; null if no request has any.
+    template <class Item>
+    const Item* joined_options(std::vector<Item>& room, const Request* first, const u8* Request::*column) {
         const Request* some = first;
-        while (some && !some->conditions) some = some->next;
+        while (some && !(some->*column)) some = some->next;
         if (!some) return nullptr;
-        reserve(conditions_, batch_.n);
-        u8* to = conditions_.data();
+        reserve(room, batch_.n);
+        Item* to = room.data();
         for (const Request* request = first; request; request = request->next) {
-            if (request->conditions) memcpy(to, request->conditions, request->n);
-            else memset(to, condition::NONE, request->n);
+            if (request->*column) memcpy(to, request->*column, request->n * sizeof(Item));
+            else memset(to, 0, request->n * sizeof(Item));
             to += request->n;
         }
-        return conditions_.data();
+        return room.data();
     }
 
     // One number if all are equally long.
@@ -191,7 +193,7 @@ class BatchColumns {
     EngineBatch batch_ = {};
     std::vector<u8> ops_, keys_, values_, conditions_;
     std::vector<u32> key_lengths_, value_lengths_, request_ops_, message_requests_;
-    std::vector<u64> expiries_;
+    std::vector<u64> expiries_, expected_;
     bool asks_time_ = false;
     u64 now_ms_ = 0;
 };

@@ -35,8 +35,12 @@ bool parse(Method method, const Message& message, Said* said, Request* request) 
 bool may(const Call& call, u32 table, const Request& request) {
     if (!call.connection.thread.door.asks_for_logins) return true;
     u8 needed = 0;
-    for (u64 at = 0; at < request.n; at++)
-        needed |= request.ops[at] == op::GET || request.ops[at] == op::EXISTS ? MAY_READ : MAY_WRITE;
+    for (u64 at = 0; at < request.n; at++) {
+        const u8 op = request.ops[at];
+        needed |= only_reads(op) ? MAY_READ : MAY_WRITE;
+        // The answer tells what was there.
+        if (op == op::INCREMENT || (request.conditions && request.conditions[at])) needed |= MAY_READ;
+    }
     return call.caller->may(table, needed);
 }
 

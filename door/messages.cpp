@@ -15,8 +15,11 @@ constexpr u8 ZLIB = 0x78;
 // With more, Python knows whether a time to live is past all time.
 constexpr u64 TTL_MS_MAX = 1000000000000000;
 
-// What keys and values of a table of numbers have.
+// What numbers have, as keys, as values, and as results.
 constexpr u64 NUMBER_BYTES = 8;
+
+// Of a response: its columns, and what messages have room for (server/codec.py).
+constexpr u64 COLUMN_BYTES_PER_OP = 13, RESPONSE_BYTES_PER_OP = 16;
 
 // Whether all bytes that were read are those of an uncompressed message.
 bool is_sound(const MessageReader& reader, const u8* message, u64 size) {
@@ -42,8 +45,8 @@ void take_values(std::string_view values, Request* request) {
 // Makes a request of one operation. No message is so long that a size is no u32.
 void take_single(const u8& kind, std::string_view key, std::string_view value, Request* request) {
     request->n = 1;
-    request->returning = kind == op::GET;
-    request->with_value = kind == op::SET;
+    request->returning = returns_value(kind);
+    request->with_value = has_value(kind);
     request->ops = &kind;
     take_keys(key, request);
     request->key_size = (u32)key.size();
@@ -51,19 +54,69 @@ void take_single(const u8& kind, std::string_view key, std::string_view value, R
     request->value_size = (u32)value.size();
 }
 
-// Counts the operations; returns false if one is not plain.
-bool take_ops(std::string_view ops, Request* request) {
-    u64 returning = 0, with_value = 0, others = 0;
+// Counts the operations; returns false if one is not plain. Python says which check has failed.
+bool take_ops(std::string_view ops, Said* said, Request* request) {
+    u64 gets = 0, sets = 0, others = 0;
     for (const char kind : ops) {
-        returning += kind == op::GET;
-        with_value += kind == op::SET;
+        gets += kind == op::GET;
+        sets += kind == op::SET;
         others += kind == op::DELETE || kind == op::EXISTS;
     }
     request->n = ops.size();
-    request->returning = returning;
-    request->with_value = with_value;
+    request->returning = gets;
+    request->with_value = sets;
     request->ops = (const u8*)ops.data();
-    return returning + with_value + others == ops.size();
+    if (gets + sets + others == ops.size()) return true;
+    said->looks_first = true;
+    for (const char kind : ops) {
+        if ((u8)kind < op::GET || (u8)kind > op::EXPIRY || kind == op::CHECK) return false;
+        request->returning += kind != op::GET && returns_value((u8)kind);
+        request->with_value += kind != op::SET && has_value((u8)kind);
+    }
+    return true;
+}
+
+// Whether each number that is added has 8 bytes. The lengths are as many as they should be.
+bool are_numbers(const Request& request) {
+    for (u64 op = 0, value = 0; op < request.n; op++) {
+        if (!has_value(request.ops[op])) continue;
+        u32 length = request.value_size;
+        if (request.value_lengths) memcpy(&length, request.value_lengths + 4 * value, sizeof length);
+        if (request.ops[op] == op::INCREMENT && length != NUMBER_BYTES) return false;
+        value++;
+    }
+    return true;
+}
+
+// Takes conditions, and what they compare with, or neither; zeros alone mean nothing.
+bool take_conditions(std::string_view conditions, std::string_view expected, Said* said, Request* request) {
+    if (!conditions.empty() && conditions.size() != request->n) return false;
+    if (!expected.empty() && expected.size() != 8 * request->n) return false;
+    bool has_any = false;
+    for (u64 op = 0; op < conditions.size(); op++) {
+        const u8 condition = (u8)conditions[op];
+        if (condition == condition::NONE) continue;
+        if (condition > condition::EQUALS || only_reads(request->ops[op])) return false;
+        if (condition == condition::EQUALS && expected.empty()) return false;
+        has_any = true;
+    }
+    if (!has_any) return true;
+    said->looks_first = true;
+    request->conditions = (const u8*)conditions.data();
+    if (!expected.empty()) request->expected = (const u8*)expected.data();
+    return true;
+}
+
+// Takes the condition of a single operation.
+bool take_condition(u64 condition, u64 expected, Said* said, Request* request) {
+    if (condition > condition::EQUALS) return false;
+    if (condition == condition::NONE) return true;
+    said->looks_first = true;
+    said->condition = (u8)condition;
+    said->expected = expected;
+    request->conditions = &said->condition;
+    if (condition == condition::EQUALS) request->expected = (const u8*)&said->expected;
+    return true;
 }
 
 // Takes so many lengths, or the size of all. Returns false if there are more or fewer, or both.
@@ -102,7 +155,14 @@ bool take_requests(std::string_view request_ops, Request* request) {
         sum += count;
         has_none |= !count;
     }
-    return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !request->returning;
+    return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !memchr(request->ops, op::GET, request->n);
+}
+
+// Whether the response to GETs, and to others that return numbers, surely fits a message (server/codec.py).
+bool response_fits(const Request& request, const Table& table) {
+    const u64 gets = (u64)std::count(request.ops, request.ops + request.n, op::GET);
+    return !gets || COLUMN_BYTES_PER_OP * request.n + NUMBER_BYTES * (request.returning - gets) <=
+                        RESPONSE_BYTES_PER_OP * table.request_ops_max;
 }
 
 // Whether so many lengths are within bounds, and add up to the bytes that there are.
@@ -137,7 +197,7 @@ bool parse_get(const u8* message, u64 size, Said* said, Request* request) {
 
 bool parse_set(const u8* message, u64 size, Said* said, Request* request) {
     std::string_view key, value;
-    u64 condition = 0, ttl_ms = 0, expiry_ms = 0;
+    u64 condition = 0, expected = 0, ttl_ms = 0, expiry_ms = 0;
     MessageReader reader(message, size);
     while (reader.next()) switch (reader.tag) {
             case field(1, BYTES):
@@ -146,6 +206,7 @@ bool parse_set(const u8* message, u64 size, Said* said, Request* request) {
             case field(2, BYTES): key = reader.bytes; break;
             case field(3, BYTES): value = reader.bytes; break;
             case field(4, VARINT): condition = reader.number; break;
+            case field(5, VARINT): expected = reader.number; break;
             case field(6, VARINT): ttl_ms = reader.number; break;
             case field(7, VARINT): expiry_ms = reader.number; break;
         }
@@ -153,12 +214,13 @@ bool parse_set(const u8* message, u64 size, Said* said, Request* request) {
     said->expiry = expiry_ms + ttl_ms;
     if (expiry_ms) request->expiries = (const u8*)&said->expiry;
     if (ttl_ms) request->ttls = (const u8*)&said->expiry;
-    return is_sound(reader, message, size) && !condition && !(expiry_ms && ttl_ms) && ttl_ms <= TTL_MS_MAX;
+    return is_sound(reader, message, size) && take_condition(condition, expected, said, request) && !(expiry_ms && ttl_ms) &&
+           ttl_ms <= TTL_MS_MAX;
 }
 
 bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
     std::string_view key;
-    u64 condition = 0;
+    u64 condition = 0, expected = 0;
     MessageReader reader(message, size);
     while (reader.next()) switch (reader.tag) {
             case field(1, BYTES):
@@ -166,9 +228,10 @@ bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
                 break;
             case field(2, BYTES): key = reader.bytes; break;
             case field(3, VARINT): condition = reader.number; break;
+            case field(4, VARINT): expected = reader.number; break;
         }
     take_single(op::DELETE, key, {}, request);
-    return is_sound(reader, message, size) && !condition;
+    return is_sound(reader, message, size) && take_condition(condition, expected, said, request);
 }
 
 bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
@@ -196,16 +259,18 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
         }
     take_keys(keys, request);
     take_values(values, request);
-    return is_sound(reader, message, size) && conditions.empty() && expected.empty() && take_ops(ops, request) &&
-           take_requests(request_ops, request) && take_expiries(expiries, ttls, request) &&
+    return is_sound(reader, message, size) && take_ops(ops, said, request) && take_requests(request_ops, request) &&
+           take_conditions(conditions, expected, said, request) && take_expiries(expiries, ttls, request) &&
            take_lengths(key_lengths, key_size, request->n, &request->key_lengths, &request->key_size) &&
-           take_lengths(value_lengths, value_size, request->with_value, &request->value_lengths, &request->value_size);
+           take_lengths(value_lengths, value_size, request->with_value, &request->value_lengths, &request->value_size) &&
+           (!said->looks_first || are_numbers(*request));
 }
 
 bool keeps_limits(const Said& said, const Request& request, const Table& table) {
     const bool numbers = table.holds_numbers;
     if (said.numbers && !numbers) return false;
-    if (numbers && (request.expiries || request.ttls)) return false;
+    if (numbers && (request.expiries || request.ttls || said.looks_first)) return false;
+    if (said.looks_first && !response_fits(request, table)) return false;
     return request.n && request.n <= table.request_ops_max &&
            lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, numbers ? NUMBER_BYTES : 1,
                        numbers ? NUMBER_BYTES : table.key_bytes_max) &&

@@ -1,11 +1,12 @@
 // The messages of the KV service: whether a request is plain, its columns, and the response to it.
 //
-// Plain is what the door may do by itself: GET, SET, DELETE and EXISTS without conditions, within all limits.
-// What is not plain is handed to Python, which also finds the words for what is wrong with it. So nothing that Python's
-// server would refuse is ever plain.
+// Plain is what the door may do by itself: all operations but CHECK, within all limits; on a table of numbers GET, SET, DELETE
+// and EXISTS without conditions. What is not plain is handed to Python, which also finds the words for what is wrong with it.
+// So nothing that Python's server would refuse is ever plain.
 #pragma once
 #include <string_view>
 
+#include "operations.hpp"
 #include "request.hpp"
 #include "message_writer.hpp"
 #include "tables.hpp"
@@ -17,7 +18,10 @@ struct Said {
     std::string_view table;  // empty: the default one
     u64 id = 0;              // to be echoed
     bool numbers = false;    // the table must be one of numbers
-    u64 expiry = 0;          // of the only operation: in milliseconds since 1970, or a time to live
+    // Of the only operation: its expiry, in milliseconds since 1970, or a time to live; its condition.
+    u64 expiry = 0, expected = 0;
+    u8 condition = condition::NONE;
+    bool looks_first = false;  // what some operation does depends on what is there
 };
 
 // Each of these points a request's columns into a message. It returns false if the message is not plain, as far as it alone

@@ -9,11 +9,12 @@ constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6
 }
 
 constexpr bool has_value(u8 op) { return op == op::SET || op == op::INCREMENT || op == op::APPEND; }
+constexpr bool only_reads(u8 op) { return op == op::GET || op == op::EXISTS || op == op::CHECK || op == op::EXPIRY; }
 constexpr bool returns_value(u8 op) { return op == op::GET || op == op::INCREMENT || op == op::EXPIRY; }
 
 // What an operation asks of its key.
 namespace condition {
-constexpr u8 NONE = 0, ABSENT = 1, PRESENT = 2;
+constexpr u8 NONE = 0, ABSENT = 1, PRESENT = 2, EQUALS = 3;
 }
 
 // What became of an operation.

@@ -27,7 +27,7 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
                           table->request_ops_max, table->result_bytes_max};
     if (!PARSES[method](message, size, &said, &request) || !keeps_limits(said, request, limits)) return false;
     const auto lengths_of = [](const u8* column, u64 count) { return DoorBytes{column, column ? 4 * count : 0}; };
-    const auto times_of = [&](const u8* column) { return DoorBytes{column, column ? 8 * request.n : 0}; };
+    const auto numbers_of = [&](const u8* column) { return DoorBytes{column, column ? 8 * request.n : 0}; };
     *parsed = {said.id,
                request.n,
                request.returning,
@@ -41,8 +41,10 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
                {request.values, request.value_bytes},
                lengths_of(request.value_lengths, request.with_value),
                lengths_of(request.request_ops, request.requests),
-               times_of(request.expiries),
-               times_of(request.ttls)};
+               numbers_of(request.expiries),
+               numbers_of(request.ttls),
+               {request.conditions, request.conditions ? request.n : 0},
+               numbers_of(request.expected)};
     return true;
 }
 

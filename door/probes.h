@@ -16,7 +16,7 @@ typedef struct DoorBytes {
 // What a message asks for. All of it lies in the message, or for a method of one operation elsewhere until the next call.
 typedef struct DoorParsed {
     uint64_t id, n, returning, with_value, key_size, value_size;
-    DoorBytes table, ops, keys, key_lengths, values, value_lengths, request_ops, expiries, ttls;
+    DoorBytes table, ops, keys, key_lengths, values, value_lengths, request_ops, expiries, ttls, conditions, expected;
 } DoorParsed;
 
 // Returns whether a message is plain for a table.

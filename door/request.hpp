@@ -57,6 +57,7 @@ struct Request {
     const u8* expiries = nullptr;
     const u8* ttls = nullptr;
     const u8* conditions = nullptr;  // one for each operation; null: none has one
+    const u8* expected = nullptr;    // u64 for each operation: what its condition compares with; null: none compares
     const u8* request_ops = nullptr;  // u32 for each of several requests: its operations; null: it is one
     u64 requests = 1;
     u8* message = nullptr;

@@ -26,6 +26,7 @@ const RespCommand COMMANDS[] = {
     {"setnx", op::SET, Answer::COUNT, 3, 3, MAY_BOTH, 0, 0, condition::ABSENT},
     {"getset", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::SET},
     {"getdel", op::GET, Answer::VALUE, 2, 2, MAY_BOTH, 0, op::DELETE},
+    {"getex", op::GET, Answer::VALUE, 4, 4, MAY_BOTH, 0, op::EXPIRE},
     {"strlen", op::GET, Answer::LENGTH, 2, 2, MAY_READ},
     {"mget", op::GET, Answer::VALUES, 2, NEVER, MAY_READ},
     {"mset", op::SET, Answer::OK, 3, NEVER, MAY_WRITE},
@@ -88,10 +89,10 @@ std::optional<i64> parse_number(const Word& word) {
     return is_negative ? -number : number;
 }
 
-// NX or XX, and EX or PX with a time, in any order; other options of SET are Python's.
-std::optional<RespOptions> parse_set_options(const std::vector<Word>& words) {
+// NX or XX, and EX or PX with a time, in any order; other options are Python's.
+std::optional<RespOptions> parse_options(const std::vector<Word>& words, u64 at) {
     RespOptions options;
-    for (u64 at = 3; at < words.size(); at++) {
+    for (; at < words.size(); at++) {
         const bool is_absent = is_name(words[at], "nx"), in_seconds = is_name(words[at], "ex");
         if (is_absent || is_name(words[at], "xx")) {
             if (options.condition) return std::nullopt;
@@ -126,7 +127,11 @@ u64 RespCommand::keys(const std::vector<Word>& words) const {
 std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) const {
     RespOptions options;
     options.condition = condition;
-    if (op == op::SET && words.size() > words_min && words_max != NEVER) return parse_set_options(words);
+    if (op == op::SET && words.size() > words_min && words_max != NEVER) return parse_options(words, words_min);
+    if (then == op::EXPIRE) {
+        const std::optional<RespOptions> given = parse_options(words, 2);
+        return given && given->ttl_ms && !given->condition ? given : std::nullopt;
+    }
     if (unit_ms && words_min > 2) {
         const std::optional<u64> ttl_ms = parse_ttl(words[2], unit_ms);
         if (!ttl_ms) return std::nullopt;
@@ -141,7 +146,7 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
 }
 
 u8 RespCommand::rights_for(const std::vector<Word>& words) const {
-    const bool tells = op == op::SET && words_max != NEVER && words.size() > words_min && parse_set_options(words)->condition;
+    const bool tells = op == op::SET && words_max != NEVER && words.size() > words_min && parse_options(words, words_min)->condition;
     return tells ? MAY_BOTH : rights;
 }
 

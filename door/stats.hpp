@@ -82,7 +82,7 @@ enum StatsConnection {
 };
 
 // Those of resp_command.cpp.
-constexpr u64 RESP_COMMANDS = 29;
+constexpr u64 RESP_COMMANDS = 30;
 
 // The first word of an error that the door answers with.
 enum StatsRespError { STATS_ERR, STATS_OOM, STATS_EXECABORT, STATS_RESP_ERRORS };

@@ -262,8 +262,8 @@ MUTANTS = (
     Mutant(
         "door-takes-conditions-as-none",
         _MESSAGES,
-        "return is_sound(reader, message, size) && !condition && !(expiry_ms && ttl_ms)",
-        "return is_sound(reader, message, size) && !(expiry_ms && ttl_ms)",
+        "take_condition(condition, expected, said, request) && !(expiry_ms && ttl_ms)",
+        "!(expiry_ms && ttl_ms)",
         "a SET with a condition is done whatever is there",
         (
             f"{_KV_TESTS}test_what_is_not_plain_is_pythons",
@@ -646,5 +646,29 @@ MUTANTS = (
         "(std::max(expiry_ms, since_ms) - since_ms)",
         "TTL tells a second less than is left",
         (f"{_RESP_TESTS}test_times_to_live_count_from_the_moment_of_their_batch", "server/redis/test_fuzz.py"),
+    ),
+    Mutant(
+        "door-counts-for-those-who-may-not-read",
+        "door/kv_request.cpp",
+        "        if (op == op::INCREMENT || (request.conditions && request.conditions[at])) needed |= MAY_READ;\n",
+        "",
+        "a user who may only write reads counters, and learns by conditions what is there",
+        (f"{_ACCESS_TESTS}test_what_a_caller_may_not_do_is_for_python",),
+    ),
+    Mutant(
+        "door-compares-with-the-neighbour",
+        "door/batch_columns.hpp",
+        "            if (request->*column) memcpy(to, request->*column, request->n * sizeof(Item));",
+        "            if (request->*column) memcpy(to, some->*column, request->n * sizeof(Item));",
+        "a client's condition is compared with what another client expects",
+        ("server/door/test_kv_service.py",),
+    ),
+    Mutant(
+        "door-adds-any-bytes",
+        _MESSAGES,
+        "        if (request.ops[op] == op::INCREMENT && length != NUMBER_BYTES) return false;\n",
+        "",
+        "an increment reads beyond its message",
+        (f"{_MESSAGES_TESTS}test_what_is_plain_is_read_as_python_reads_it",),
     ),
 )

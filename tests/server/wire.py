@@ -13,6 +13,8 @@ from gpkvs.proto.v1 import kv_pb2
 
 GET, SET, DELETE, EXISTS, INCREMENT, APPEND, CHECK, EXPIRE, EXPIRY = range(1, 10)
 ABSENT, PRESENT, EQUALS = 1, 2, 3
+TTL_MS_MAX = 10**15
+"""With more, the native door hands a message to Python."""
 
 Operation = tuple[int, bytes] | tuple[int, bytes, bytes]
 

@@ -586,7 +586,7 @@ class Conversation {
 
     // Plain messages, and one that is Python's; that one comes back as it was.
     void pipeline(const std::string& key) {
-        const std::string odd = Operations().get(key).message(3, field(10, std::string(1, 0)));
+        const std::string odd = Operations().get(key).message(3, field(13, std::string(8, 0x7f)));  // it lives for long
         const std::string sent = Operations().set(key, "kept").message(1) + Operations().get(key).get(key).message(2) + odd +
                                  Operations().get(key).message(4);
         const auto answer = told("/gpkvs.v1.KV/Pipeline", sent);
@@ -611,14 +611,15 @@ class Conversation {
     void resp(const std::string& key) {
         Wire wire(running_.ports[DOOR_RESP]);
         const std::string bulk = "$" + std::to_string(key.size()) + "\r\n" + key + "\r\n";
-        const std::string get = "GET " + key + "\r\n", set = "SET " + key + " v\r\n", pythons = "INCR " + key + "\r\n";
+        const std::string get = "GET " + key + "\r\n", set = "SET " + key + " v XX\r\n", pythons = "PERSIST " + key + "\r\n";
+        const std::string others = "INCRBY " + key + " 7\r\nEXPIRE " + key + " 100\r\nSTRLEN " + key + "\r\n";
         const std::string login = asks_for_logins ? "PING\r\n" : "";  // Python lets in whoever says something
-        const std::string sent = login + "*3\r\n$3\r\nSET\r\n" + bulk + "$1\r\nv\r\n" + get + pythons + "MULTI\r\n" + set + get +
+        const std::string sent = login + "*3\r\n$3\r\nSET\r\n" + bulk + "$1\r\nv\r\n" + get + pythons + "MULTI\r\n" + set + get + others +
                                  "EXEC\r\nMULTI\r\n" + get + pythons + "*1\r\n$4\r\nPING\r\n";
         wire.write((const u8*)sent.data(), sent.size());
         const std::string value = "$1\r\nv\r\n", queued = "+OK\r\n+QUEUED\r\n";
-        const std::string expected = (asks_for_logins ? "+Python\r\n" : "") + ("+OK\r\n" + value) + "+Python\r\n" + queued + "+QUEUED\r\n*2\r\n+OK\r\n" + value +
-                                     queued + "+Python\r\n+PONG\r\n";
+        const std::string expected = (asks_for_logins ? "+Python\r\n" : "") + ("+OK\r\n" + value) + "+Python\r\n" + queued + "+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*5\r\n+OK\r\n" + value +
+                                     ":7\r\n:1\r\n:1\r\n" + queued + "+Python\r\n+PONG\r\n";
         std::string got;
         while (!wire.is_over() && got.find("+PONG\r\n") == std::string::npos) got += wire.read();
         if (got == expected) return;

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import grpc
 import numpy as np
 
-from gpkvs.batch import Op, Status
+from gpkvs.batch import RETURNS_VALUE, Status
 from gpkvs.config import Limits
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
@@ -67,12 +67,12 @@ class HeldDoor(Echo):
     def execute_left(self, status: Status = Status.OK, gate: int = 0) -> None:
         """Say so of a batch that was left."""
         batch = self.library.left()
-        gets = int(np.count_nonzero(batch.ops == Op.GET.value))
-        found = gets if status is Status.OK else 0
+        returning = int(np.count_nonzero(RETURNS_VALUE[batch.ops]))
+        found = returning if status is Status.OK else 0
         results = Results(
             np.full(len(batch), status, np.uint8),
             np.arange(len(batch), dtype=np.uint64),
-            np.full(gets, len(VALUE) if found else 0, np.uint32),
+            np.full(returning, len(VALUE) if found else 0, np.uint32),
             np.frombuffer(VALUE * found, np.uint8),
         )
         self.library.left_done(len(batch.request_ops), results, gate)

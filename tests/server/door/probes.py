@@ -29,7 +29,19 @@ class _Table(ctypes.Structure):
     ]
 
 
-_COLUMNS = ("table", "ops", "keys", "key_lengths", "values", "value_lengths", "request_ops", "expiries", "ttls")
+_COLUMNS = (
+    "table",
+    "ops",
+    "keys",
+    "key_lengths",
+    "values",
+    "value_lengths",
+    "request_ops",
+    "expiries",
+    "ttls",
+    "conditions",
+    "expected",
+)
 _NUMBERS = ("id", "n", "returning", "with_value", "key_size", "value_size")
 
 
@@ -82,6 +94,8 @@ class Parsed(NamedTuple):
     request_ops: bytes
     expiries: bytes
     ttls: bytes
+    conditions: bytes
+    expected: bytes
 
 
 def parse(method: int, message: bytes, limits: Limits) -> Parsed | None:

@@ -148,16 +148,23 @@ def test_what_a_caller_may_not_do_is_for_python(place: Place) -> None:
     assert place.is_served(place.get, header)
     assert place.handed_on(place.set, header).caller == ALICE
 
-    def batch_of(*ops: Op, table: str = "") -> Call:
-        message = batch([(op, b"k", b"v") if op == Op.SET else (op, b"k") for op in ops], table=table)
+    def batch_of(*ops: Op, table: str = "", conditions: bytes = b"") -> Call:
+        values = {Op.SET: b"v", Op.APPEND: b"v", Op.INCREMENT: bytes(8)}
+        operations = [(op, b"k", values[op]) if op in values else (op, b"k") for op in ops]
+        message = batch(operations, table=table, conditions=conditions)
         return lambda header: place.kv.Batch.future(message, metadata=header)
 
-    assert place.is_served(batch_of(Op.GET, Op.EXISTS), header)
+    assert place.is_served(batch_of(Op.GET, Op.EXISTS, Op.EXPIRY), header)
     for call in (batch_of(Op.GET, Op.SET), batch_of(Op.DELETE), batch_of(), batch_of(Op.GET, table="other")):
         assert place.handed_on(call, header).caller == ALICE
+    for op in (Op.INCREMENT, Op.APPEND, Op.EXPIRE):
+        assert place.handed_on(batch_of(op), header).caller == ALICE
     place.door.set_rights(ALICE, [TABLE, OTHER], bytes([WRITE, READ]))
     assert place.is_served(place.set, header)
-    assert place.is_served(batch_of(Op.SET, Op.DELETE), header)
+    assert place.is_served(batch_of(Op.SET, Op.DELETE, Op.APPEND, Op.EXPIRE), header)
+    # What becomes of it tells what is there.
+    for call in (batch_of(Op.INCREMENT), batch_of(Op.EXPIRY), batch_of(Op.SET, conditions=b"\1")):
+        assert place.handed_on(call, header).caller == ALICE
     assert place.is_served(batch_of(Op.GET, table="other"), header)
     assert place.handed_on(place.get, header).caller == ALICE
 

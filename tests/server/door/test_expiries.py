@@ -121,7 +121,7 @@ def test_columns_over_grpc(fields: dict[str, bytes], expiries: list[int], latest
 NOT_PLAIN: list[dict[str, Any]] = [
     {"ttl_ms": 1, "expiry_ms": 1},
     {"ttl_ms": 10**15 + 1},
-    {"ttl_ms": 1, "condition": 1},
+    {"ttl_ms": 1, "condition": 4},
 ]
 
 

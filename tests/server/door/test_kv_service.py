@@ -17,7 +17,7 @@ from gpkvs.server.door.library import Refusal, Turn
 from tests.server.door.held_door import PYTHON, VALUE, HeldDoor
 from tests.server.door.toy_engine import ToyEngine
 from tests.server.http2_client import Http2Client, framed
-from tests.server.wire import DELETE, EXISTS, GET, SET, batch, u32
+from tests.server.wire import ABSENT, DELETE, EQUALS, EXISTS, GET, INCREMENT, SET, TTL_MS_MAX, batch, u32, u64
 
 CODES = grpc.StatusCode
 QUEUE_FULL = 1  # of the reasons why requests were refused (door.h)
@@ -72,7 +72,7 @@ def plain(number: int) -> kv_pb2.BatchRequest:
 
 def other(number: int) -> kv_pb2.BatchRequest:
     """One that is not plain."""
-    return batch([(GET, b"k")], id=number, conditions=b"\0")
+    return batch([(GET, b"k")], id=number, ttls=u64(TTL_MS_MAX + 1))
 
 
 def several(number: int) -> kv_pb2.BatchRequest:
@@ -125,13 +125,35 @@ def messages_of(data: bytes) -> Iterator[bytes]:
 
 def test_what_is_not_plain_is_pythons(door: HeldDoor, kv: Any) -> None:
     for method, message in (
-        (kv.Set, kv_pb2.SetRequest(key=b"k", condition=kv_pb2.CONDITION_ABSENT)),
+        (kv.Set, kv_pb2.SetRequest(key=b"k", condition=4)),
         (kv.Get, kv_pb2.GetRequest()),
         (kv.Get, kv_pb2.GetRequest(key=b"k", table="none")),
         (kv.Batch, batch([(EXISTS, b"k")] * 1025, request_ops=u32(*[1] * 1025))),
     ):
         assert method.future(message, timeout=20).details() == PYTHON
         assert door.handed.pop()[1] == message.SerializeToString()
+
+
+def test_each_request_of_a_batch_has_its_own_conditions(door: HeldDoor, kv: Any) -> None:
+    messages = [
+        batch([(SET, b"k", b"v"), (DELETE, b"k")], conditions=bytes([EQUALS, ABSENT]), expected=u64(7, 0)),
+        batch([(GET, b"k"), (INCREMENT, b"k", bytes(8))]),
+        batch([(SET, b"k", b"v")], conditions=bytes([EQUALS]), expected=u64(9)),
+    ]
+    calls = []
+    for number, message in enumerate(messages):
+        calls.append(kv.Batch.future(message, timeout=20))
+        door.wait_for_requests(number + 1)
+    door.leave()
+    left = door.library.left()
+    assert left.conditions is not None
+    assert left.expected is not None
+    assert left.conditions.tolist() == [EQUALS, ABSENT, 0, 0, EQUALS]
+    assert left.expected.tolist() == [7, 0, 0, 0, 9]
+    door.execute_left()
+    assert [len(call.result().status) for call in calls] == [2, 2, 1]
+    assert calls[1].result().value_lengths == u32(len(VALUE), len(VALUE))
+    assert door.handed == []
 
 
 def test_several_requests_of_a_message_stay_several_for_the_engine(door: HeldDoor, kv: Any) -> None:

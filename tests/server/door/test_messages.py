@@ -18,7 +18,7 @@ from gpkvs.server.options import Options, options_of
 from gpkvs.server.several import decode_several
 from gpkvs.server.wire import require_message
 from tests.server.door.probes import BATCH, DELETE, GET, METHODS, SET, Parsed, failed_response, parse, response
-from tests.server.wire import u32, u64
+from tests.server.wire import TTL_MS_MAX, u32, u64
 
 BYTES = Limits(key_bytes_max=9, value_bytes_max=12, request_ops_max=5)
 NUMBERS = Limits(8, 8, 8, 8, request_ops_max=5)
@@ -29,7 +29,6 @@ REQUESTS = {
     BATCH: kv_pb2.BatchRequest,
 }
 OPS = {GET: Op.GET, SET: Op.SET, DELETE: Op.DELETE}
-TTL_MS_MAX = 10**15  # with more, a time to live is Python's
 
 
 def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
@@ -40,7 +39,8 @@ def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
     except (DecodeError, GpkvsError):
         return None
     options = request.options or Options()
-    if options.conditions or max(request.ops) > Op.EXISTS or not message.table.isascii():
+    looks_first = options.conditions or max(request.ops) > Op.EXISTS
+    if Op.CHECK in request.ops or (looks_first and limits is NUMBERS) or not message.table.isascii():
         return None
     gives_ttls = any(getattr(message, name, None) for name in ("ttl_ms", "ttls"))
     if options.expiries and (limits is NUMBERS or (gives_ttls and max(times_of(options.expiries)) > TTL_MS_MAX)):
@@ -61,6 +61,8 @@ def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
         request.request_ops,
         b"" if gives_ttls else options.expiries,
         options.expiries if gives_ttls else b"",
+        options.conditions,
+        options.expected if options.conditions else b"",
     )
 
 
@@ -71,9 +73,6 @@ def times_of(column: bytes) -> tuple[int, ...]:
 def decoded(method: int, message: Message, limits: Limits) -> codec.Request:
     """Take a message as `gpkvs.server.service` does."""
     if isinstance(message, kv_pb2.BatchRequest):
-        for name in ("conditions", "expected"):
-            if getattr(message, name):
-                raise GpkvsError(f"{name}: not plain")
         if message.numbers and limits is not NUMBERS:
             raise GpkvsError("the table's layout is not u64")
         if message.request_ops:
@@ -153,23 +152,46 @@ def columns(limits: Limits, rng: random.Random) -> list[bytes]:
     """Encode the columns of some operations."""
     count = rng.randrange(1, limits.request_ops_max + 1)
     is_several = rng.random() < 0.3
-    ops = bytes(rng.choices((2, 3, 4) if is_several and rng.random() < 0.9 else (1, 2, 3, 4), k=count))
-    fields = [field(2, ops, rng)]
+    kinds = (2, 3, 4) if is_several and rng.random() < 0.9 else (1, 2, 3, 4)
+    if rng.random() < (0.5 if limits is BYTES else 0.1):
+        kinds += (5, 6, 8, 9)
+        kinds += (0, 7, 10) if rng.random() < 0.05 else ()
+    ops = bytes(rng.choices(kinds, k=count))
+    fields = [field(2, ops, rng), *conditions(ops, limits, rng)]
     if is_several:
         fields += [field(14, request_ops(count, rng), rng)]
     if rng.random() < 0.3:
         fields += [field(rng.choice((12, 13)), times(count, rng), rng)]
+    with_value = [op for op in ops if op in (Op.SET, Op.INCREMENT, Op.APPEND)]
     for name, of, low, high in (
         (3, count, limits.key_bytes_min, limits.key_bytes_max),
-        (6, ops.count(2), limits.value_bytes_min, limits.value_bytes_max),
+        (6, len(with_value), limits.value_bytes_min, limits.value_bytes_max),
     ):
         is_one = rng.random() < 0.4
         lengths = [rng.randint(low, high)] * of if is_one else [rng.randint(low, high) for _ in range(of)]
+        if name == 6 and Op.INCREMENT in ops and rng.random() < 0.8:
+            is_one = rng.random() < 0.2
+            lengths = [
+                8 if is_one or op == Op.INCREMENT else length for op, length in zip(with_value, lengths, strict=True)
+            ]
         fields.append(field(name, rng.randbytes(sum(lengths)), rng))
         if is_one and of:
             fields.append(tag(name + 2, FIXED32, rng) + u32(lengths[0]))
         else:
             fields.append(field(name + 1, u32(*lengths), rng))
+    return fields
+
+
+def conditions(ops: bytes, limits: Limits, rng: random.Random) -> list[bytes]:
+    """Encode conditions of some operations, or none; now and then wrongly."""
+    if rng.random() > (0.3 if limits is BYTES else 0.05):
+        return []
+    known = (0, 1, 2, 3) if rng.random() < 0.95 else (0, 4, 255)
+    reads = (Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY)
+    column = bytes(0 if op in reads and rng.random() < 0.98 else rng.choice(known) for op in ops)
+    fields = [field(10, column + bytes(rng.random() < 0.03), rng)]
+    if 3 in column or rng.random() < 0.2:
+        fields += [field(11, rng.randbytes(8 * len(ops)) + bytes(rng.random() < 0.03), rng)] * (rng.random() < 0.97)
     return fields
 
 
@@ -183,6 +205,9 @@ def well_formed(method: int, limits: Limits, rng: random.Random) -> bytes:
             fields += [field(15, rng.choice((0, 1)), rng)]
     else:
         fields += [field(2, rng.randbytes(rng.randint(limits.key_bytes_min, limits.key_bytes_max)), rng)]
+        if method != GET and rng.random() < (0.3 if limits is BYTES else 0.05):
+            condition, expected = (4, 5) if method == SET else (3, 4)
+            fields += [field(condition, rng.choice((0, 1, 2, 3, 3, 4)), rng), field(expected, rng.getrandbits(64), rng)]
         if method == SET:
             fields += [field(3, rng.randbytes(rng.randint(limits.value_bytes_min, limits.value_bytes_max)), rng)]
             if rng.random() < 0.3:

@@ -165,6 +165,7 @@ def looking_command(pick: random.Random) -> bytes:
                 [b"SETNX", key, text],
                 [b"GETSET", key, text],
                 [b"GETDEL", key],
+                [b"GETEX", key, b"ex", time_to_live],
                 [b"STRLEN", key],
                 [b"EXPIRE", key, time_to_live],
                 [b"PEXPIRE", key, time_to_live + b"000"],

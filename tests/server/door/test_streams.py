@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gpkvs.batch import Status
 from gpkvs.proto.v1 import kv_pb2
-from tests.server.wire import APPEND, DELETE, EXISTS, GET, SET, Operation, batch, values_of
+from tests.server.wire import APPEND, DELETE, EXISTS, GET, SET, TTL_MS_MAX, Operation, batch, u64, values_of
 from tests.serving import StartServer
 
 OK, NOT_FOUND = int(Status.OK), int(Status.NOT_FOUND)
@@ -31,7 +31,7 @@ class Model:
         for number in range(MESSAGES):
             if rng.random() < 0.02:
                 time.sleep(0.01)
-            kind = rng.choices(["plain", "zeros", "append", "wrong", "unknown"], [20, 3, 3, 1, 1])[0]
+            kind = rng.choices(["plain", "long", "append", "wrong", "unknown"], [20, 3, 3, 1, 1])[0]
             operations = self._operations(APPEND if kind == "append" else SET)
             if kind == "wrong":
                 self.expected.append((INVALID, b"", []))
@@ -41,9 +41,9 @@ class Model:
                 yield batch(operations, id=number, table="none")
             else:
                 self.expected.append((0, *self._run(operations)))
-                # Without meaning, but the door hands it to Python.
-                conditions = bytes(len(operations)) if kind == "zeros" else b""
-                yield batch(operations, id=number, conditions=conditions)
+                # For 30,000 years, and the door hands it to Python.
+                ttls = u64(*[TTL_MS_MAX + 1] * len(operations)) if kind == "long" else b""
+                yield batch(operations, id=number, ttls=ttls)
 
     def _operations(self, write: int) -> list[Operation]:
         rng, operations = self._rng, list[Operation]()

@@ -33,7 +33,7 @@ inline DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
     return config;
 }
 
-// A map, whose batches are durable a while after they were executed. One thread at a time runs them.
+// A map that looks at no condition and no time, whose batches are durable a while after they were executed. One thread at a time runs them.
 class ToyEngine {
   public:
     explicit ToyEngine(u64 flush_us) : flush_us_(flush_us) {}
@@ -60,7 +60,8 @@ class ToyEngine {
             key += *key_length;
             const auto found = values_.find(name);
             const bool is_there = found != values_.end();
-            status_.push_back(is_there || batch.ops[i] == op::SET ? status::OK : status::NOT_FOUND);
+            const bool is_made = batch.ops[i] == op::SET || batch.ops[i] == op::INCREMENT;
+            status_.push_back(is_there || is_made ? status::OK : status::NOT_FOUND);
             if (batch.ops[i] == op::SET) {
                 values_[name] = std::string(value, *value_length);
                 value += *value_length;
@@ -70,6 +71,11 @@ class ToyEngine {
                 if (is_there) found_ += found->second;
             } else if (batch.ops[i] == op::DELETE && is_there) {
                 values_.erase(found);
+            } else if (batch.ops[i] == op::INCREMENT) {  // of 0, and forgets the sum
+                lengths_.push_back(8);
+                found_.append(value, 8);
+                value += 8;
+                value_length += batch.value_length_step;
             }
         }
         EngineRoom out;
