@@ -161,18 +161,21 @@ class Engine:
         entered = self._backend.enter()
         try:
             if costs is None or table is None:
+                self._begin_batch()
                 return self._execute(batch)
             kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
-            self._path = costs.choose(kind, len(batch))
-            return self._execute_measured(batch, kind, self._path, costs)
+            return self._execute_measured(batch, kind, costs.choose(kind, len(batch)), costs)
         finally:
             self._path = None
             self._backend.leave(entered)
 
     def _execute_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
+        # What others leave to do would seem to be the time of this batch.
         if path is Path.GPU:
-            self._backend.catch_up()  # with what the host stored: it would seem to be the time of this batch
+            self._backend.catch_up()  # with what the host stored
+        self._begin_batch()
+        self._path = path
         begin = perf_counter()
         if path is Path.HOST and kind.is_on_gpu:
             result, gate = self._execute(_moved(batch, self._backend.download))
@@ -184,9 +187,11 @@ class Engine:
         costs.measured(kind, sum(len(part.batch) for part in result.parts), path, perf_counter() - begin)
         return result, gate
 
-    def _execute(self, batch: Batch) -> tuple[BatchResult, int]:
+    def _begin_batch(self) -> None:
         self.meter.begin()
         self._before_batch()
+
+    def _execute(self, batch: Batch) -> tuple[BatchResult, int]:
         if batch.expiries is not None:
             self.expiry.expect(batch)
         if len(batch) > self._log_entries_max and batch.has_writes:
@@ -316,9 +321,13 @@ class Engine:
         return self._plan_plain(batch, now)
 
     def _remove(self, deletes: Batch) -> None:
-        """Run a transaction of DELETEs, which the engine itself asks for."""
+        """Run a transaction of DELETEs, which the engine itself asks for; their size decides who plans them."""
         self.meter.begin_within()
-        planned = self._plan_plain(deletes)
+        path, self._path = self._path, None
+        try:
+            planned = self._plan_plain(deletes)
+        finally:
+            self._path = path
         for refusal in planned.result.rejected.values():
             raise refusal
         assert planned.result.requests == 1
