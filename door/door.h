@@ -83,7 +83,7 @@ typedef struct DoorMethodStats {
     DoorHistogram ns;
 } DoorMethodStats;
 typedef struct DoorRespStats {
-    uint64_t commands[30];  // that the door executes, in the order of its list (resp_command.cpp)
+    uint64_t commands[28];  // that the door executes, in the order of its list (resp_command.cpp)
     uint64_t errors[3];     // ERR, OOM, EXECABORT
     uint64_t opened, closed;  // connections
 } DoorRespStats;

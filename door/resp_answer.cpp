@@ -86,7 +86,8 @@ std::string time_line(u8 status, u64 expiry_ms, u64 since_ms, u64 unit_ms) {
     constexpr i64 NO_KEY = -2, NO_EXPIRY = -1;
     if (status != status::OK) return number_line(NO_KEY);
     if (!expiry_ms) return number_line(NO_EXPIRY);
-    return number_line((i64)((std::max(expiry_ms, since_ms) - since_ms + unit_ms / 2) / unit_ms));
+    const u64 ms = std::max(expiry_ms, since_ms) - since_ms;
+    return ":" + std::to_string(ms / unit_ms + (ms % unit_ms >= unit_ms / 2 + unit_ms % 2)) + "\r\n";
 }
 
 template <class To>

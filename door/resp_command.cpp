@@ -18,14 +18,14 @@ constexpr u8 MAY_BOTH = MAY_READ | MAY_WRITE;
 
 constexpr u64 SECOND_MS = 1000, MS = 1;
 
+// GETSET and GETDEL are Python's: of a damaged record nothing may be returned, and so nothing be written. Others look at the
+// record before they write.
 const RespCommand COMMANDS[] = {
     {"get", op::GET, Answer::VALUE, 2, 2, MAY_READ},
     {"set", op::SET, Answer::OK, 3, 6, MAY_WRITE},
     {"setex", op::SET, Answer::OK, 4, 4, MAY_WRITE, SECOND_MS},
     {"psetex", op::SET, Answer::OK, 4, 4, MAY_WRITE, MS},
     {"setnx", op::SET, Answer::COUNT, 3, 3, MAY_BOTH, 0, 0, condition::ABSENT},
-    {"getset", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::SET},
-    {"getdel", op::GET, Answer::VALUE, 2, 2, MAY_BOTH, 0, op::DELETE},
     {"getex", op::GET, Answer::VALUE, 4, 4, MAY_BOTH, 0, op::EXPIRE},
     {"strlen", op::GET, Answer::LENGTH, 2, 2, MAY_READ},
     {"mget", op::GET, Answer::VALUES, 2, NEVER, MAY_READ},

@@ -49,7 +49,8 @@ bool is_attack(const std::vector<Word>& words);
 // Null if Python executes what these words say.
 const RespCommand* command_of(const std::vector<Word>& words);
 
-// Whether Python executes what these words say, and the answer is short.
+// Whether the answer to what these words say is short. Such a command goes along with one before it that Python executes, also
+// if the door could execute it by itself: where both kinds alternate, each would wait for the other.
 bool is_answered_shortly(const std::vector<Word>& words);
 
 }  // namespace door

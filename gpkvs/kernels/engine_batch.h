@@ -27,7 +27,8 @@ typedef struct EngineBatch {
     uint64_t requests;
     const uint32_t* message_requests;  // requests of each message
     uint64_t messages;
-    uint64_t value_bytes_max;  // of the GETs; the first message may have more if it is one request
+    // Of the values that GETs return, and of those that are made of others; the first message may have more if it is one request.
+    uint64_t value_bytes_max;
     uint32_t table_id;
 } EngineBatch;
 

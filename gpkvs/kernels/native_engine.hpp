@@ -30,6 +30,8 @@ struct EngineTable {
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
     F(u64, value_bytes_max) F(u64, made_bytes_max) F(u64, keeps_segment)
 
+static const u64 NO_BOUND = ~0ull;
+
 struct NativeEngine {
     NATIVE_ENGINE_FIELDS(GPKVS_FIELD)
 };
@@ -89,6 +91,16 @@ static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
         first.n = end;
         first.requests += requests;
     }
+    return first;
+}
+
+// The first half of a batch's messages.
+static EngineBatch half_of(const EngineBatch& batch) {
+    EngineBatch first = batch;
+    first.messages = batch.messages / 2;
+    first.n = first.requests = 0;
+    for (u64 message = 0; message < first.messages; message++)
+        for (u64 left = batch.message_requests[message]; left; left--) first.n += batch.request_ops[first.requests++];
     return first;
 }
 
@@ -161,7 +173,8 @@ static void note_expiries(const Planner& a, const EngineTable& table) {
 static bool resolve_batch(NativeEngine& e, PlannerBytes& a, NativeResolver& resolver, const EngineBatch& batch) try {
     locate_run<PlannerBytes>(&a, 0, 1);
     if (a.planned[PLANNED_LEFT] || (a.now && meets_expired(a, a.planned[PLANNED_CHAINS]))) return false;
-    if (!resolver.resolve(a, batch, e.value_bytes_max, e.made_bytes_max)) return false;
+    const u64 together = batch.messages > 1 ? batch.value_bytes_max : NO_BOUND;
+    if (!resolver.resolve(a, batch, e.value_bytes_max, std::min(e.made_bytes_max, together))) return false;
     end_phase(e.meter, PHASE_RESOLVE);
     return true;
 } catch (const std::bad_alloc&) {
@@ -195,6 +208,11 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     if (resolver && !has_records<typename Planner::Slot>) return ENGINE_LEFT;
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
     bool fits = plan_given(e, a, table, batch, resolver);
+    // Others must not wait for what one makes of long values: they are read, checked and written anew.
+    while (resolver && batch.messages > 1 && resolver->made_bytes() > std::min<u64>(e.made_bytes_max, batch.value_bytes_max)) {
+        batch = half_of(batch);
+        fits = plan_given(e, a, table, batch, resolver);
+    }
     if (batch.requests > 1 && a.planned[PLANNED_RESULT_BYTES] > batch.value_bytes_max) {
         batch = cut_to_values(a, batch);
         if (!batch.messages) return ENGINE_LEFT;

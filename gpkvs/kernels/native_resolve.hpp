@@ -20,9 +20,11 @@ static bool looks_first(const EngineBatch& batch) {
 // What a batch that looks first becomes. The plain batch and its columns lie here.
 class NativeResolver {
   public:
-    // False: the batch is Python's. The planner has found its keys, and none of them looks expired. std::bad_alloc.
+    // False: the batch is Python's, or makes too much. The planner has found its keys, and none of them looks expired.
+    // std::bad_alloc.
     bool resolve(const PlannerBytes& a, const EngineBatch& batch, u64 value_bytes_max, u64 made_bytes_max) {
         asked_ = batch.ops;
+        made_bytes_ = 0;
         make_columns(a, batch);
         resolve_args r = args_of(a, batch);
         r.value_bytes_max = value_bytes_max;
@@ -31,7 +33,8 @@ class NativeResolver {
         Resolver<resolve_args>(r).run();
         for (const u32 failed : failed_check_)
             if (failed != NO_OP) return false;
-        if (resolved[RESOLVED_MADE_BYTES] > made_bytes_max) return false;
+        made_bytes_ = resolved[RESOLVED_MADE_BYTES];
+        if (made_bytes_ > made_bytes_max) return false;
         values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
         make_values(r);
         make_plain(batch);
@@ -39,6 +42,9 @@ class NativeResolver {
     }
 
     const EngineBatch& plain() const { return plain_; }
+
+    // Of values that are made of others, also where that was too much.
+    u64 made_bytes() const { return made_bytes_; }
 
     // Counts what the operations return, once the plain ones are planned, and has the values of the GETs stand among it.
     template <class Planner>
@@ -162,5 +168,5 @@ class NativeResolver {
     std::vector<u8> has_record_, conditions_, plain_ops_, is_seen_, status_, verdict_, values_;
     std::vector<u32> tables_, base_, lengths_, writer_, failed_check_, set_lengths_;
     std::vector<u64> expiries_, numbers_, plain_expiries_, versions_;
-    u64 returning_ = 0, value_bytes_ = 0;
+    u64 made_bytes_ = 0, returning_ = 0, value_bytes_ = 0;
 };

@@ -70,7 +70,7 @@ class BatchRunner:
 
 
 def _is_on_one_table(batch: Batch) -> bool:
-    """Whether a door forms such batches."""
+    """Whether a door may form such batches; of checks it forms none, but the native engine takes them."""
     tables = batch.request_tables
     return bool((tables == tables[0]).all())
 

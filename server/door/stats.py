@@ -18,7 +18,7 @@ _METHODS = {"Get": "unary", "Set": "unary", "Delete": "unary", "Batch": "unary",
 _REFUSALS = ("memory_full", "queue_full", "unsupported", "slow")
 _CONNECTION_REFUSALS = ("connections_full", "files_full", "memory_full", "http1", "tls", "plain", "handshake")
 _REDIS_COMMANDS = (
-    *("get", "set", "setex", "psetex", "setnx", "getset", "getdel", "getex", "strlen", "mget", "mset"),
+    *("get", "set", "setex", "psetex", "setnx", "getex", "strlen", "mget", "mset"),
     *("incr", "decr", "incrby", "decrby", "expire", "pexpire", "ttl", "pttl", "expiretime", "pexpiretime"),
     *("del", "unlink", "exists", "touch", "ping", "echo", "multi", "exec", "discard"),
 )

@@ -17,11 +17,11 @@ def test_redis_is_measured_beside_gpkvs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
     result = json.loads(kept.read_text())
     rows = {one["what"]: one for one in result["comparisons"]}
-    assert len(rows) == 6
+    assert len(rows) == 8
     assert all(one["ratio"] > 0 for one in rows.values())
     assert rows["SET -P 64, 4 connections"]["aim"] == 2.0
     assert rows["memory for 1,000 records, 16 B keys, 100 B values"]["is_met"] is False
     assert result["contenders"]["redis"]["settings"] == "appendonly yes, appendfsync no, save off"
     tasks = {(one["task"], one["contender"]) for one in result["measurements"]}
-    assert len(tasks) == 10
+    assert len(tasks) == 14
     assert all(one["latencies_ms"]["p50"] > 0 for one in result["measurements"])

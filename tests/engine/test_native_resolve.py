@@ -117,9 +117,12 @@ def test_what_a_batch_makes_has_a_limit(store_path: Path) -> None:
         driver = NativeDriver(store)
         driver.native.begin_turn()
         appends = [[plain(Op.APPEND, b"%d" % number, b"!")] for number in range(3)]
-        assert driver.run(batch_of(appends, 0)).ran is Ran.LEFT
-        assert driver.run(batch_of(appends[:2], 0)).ran is not Ran.LEFT
-        assert [len(store.get(b"%d" % number) or b"") for number in range(3)] == [40_001, 40_001, 40_000]
+        assert driver.run(batch_of([[one for [one] in appends]], 0)).ran is Ran.LEFT
+        assert driver.run(batch_of(appends, 0)).requests == 1
+        assert driver.run(batch_of(appends[:2], 0)).requests == 2
+        assert driver.run(batch_of(appends[:2], 0), 50_000).requests == 1
+        assert driver.run(batch_of(appends[:1], 0), 50_000).requests == 1
+        assert [len(store.get(b"%d" % number) or b"") for number in range(3)] == [40_004, 40_001, 40_000]
         assert driver.run(batch_of([[plain(Op.APPEND, b"2", bytes(20_000))]], 0)).status == [Status.OVERFLOW]
 
 

@@ -642,8 +642,8 @@ MUTANTS = (
     Mutant(
         "door-redis-counts-in-milliseconds",
         "door/resp_answer.cpp",
-        "(std::max(expiry_ms, since_ms) - since_ms + unit_ms / 2)",
-        "(std::max(expiry_ms, since_ms) - since_ms)",
+        "ms / unit_ms + (ms % unit_ms >= unit_ms / 2 + unit_ms % 2)",
+        "ms / unit_ms",
         "TTL tells a second less than is left",
         (f"{_RESP_TESTS}test_times_to_live_count_from_the_moment_of_their_batch", "server/redis/test_fuzz.py"),
     ),

@@ -106,4 +106,12 @@ MUTANTS = (
         "INCR counts on from what Redis takes for no number",
         (_NATIVE_DICTIONARY, *_DICTIONARY),
     ),
+    Mutant(
+        "native-batches-make-what-they-like",
+        "gpkvs/kernels/native_engine.hpp",
+        "        batch = half_of(batch);\n",
+        "        break;\n",
+        "one client's EXPIREs of long values have all others wait",
+        ("engine/test_native_resolve.py::test_what_a_batch_makes_has_a_limit",),
+    ),
 )

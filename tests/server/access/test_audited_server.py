@@ -147,7 +147,8 @@ def test_a_full_disk_stops_changes_of_tables_and_no_data(audited: Audited) -> No
         audited.free_disk()
     audited.wait_for(1, "lost")
     wait_until(lambda: server.metric("gpkvs_audit_log_good") == 1)
-    assert sum(line["count"] for line in audited.lines("lost")) == lost
+    assert sum(line["count"] for line in audited.lines("lost")) >= lost  # those of the last call come a moment later
+    assert sum(line["count"] for line in audited.lines("lost")) == server.metric("gpkvs_audit_lost_total")
     audited.drop("c")
     log = server.log.read_text()
     assert (log.count("cannot write the audit log"), log.count("audit log is written again")) == (1, 1)

@@ -73,8 +73,8 @@ def test_both_engines_leave_the_same_states() -> None:
         options = ExplorerOptions(models=(Model.KILL,), engine=engine)
         totals[engine] = Campaign(options, 1).explore([Workload.parse("bytes:NS"), Workload.parse("u64:J")], print)
         assert totals[engine].violations == []
-    # The batches of N and J; that of S looks first.
-    assert {engine: of_engine.natively for engine, of_engine in totals.items()} == {"native": 2, "python": 0}
+    # The batches of N, J, and S, which looks first.
+    assert {engine: of_engine.natively for engine, of_engine in totals.items()} == {"native": 3, "python": 0}
     assert totals["native"].distinct == totals["python"].distinct
 
 
