@@ -98,7 +98,7 @@ docs-all: install-test  ## the same on a fresh installation, with the slow block
 nightly: install-dev  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash consistency" SEED=...)
 	$(BIN)/python -m tests.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
 
-SECONDS ?= 30
+SECONDS ?= $(if $(CI),15,30)
 faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some, COMMIT=journal)
 	$(BIN)/python -m tests.faults $(if $(COMMIT),--commit $(COMMIT)) $(FAULTS)
 

@@ -109,21 +109,21 @@ def test_a_batch_is_cut_where_it_brings_too_many_values(store_path: Path) -> Non
 
 
 def test_what_a_batch_makes_has_a_limit(store_path: Path) -> None:
-    limits = Limits(value_bytes_max=50_000, result_bytes_max=100_000)
-    config = StoreConfig(backend="cpu", limits=limits, batch_result_bytes_max=100_000, **SMALL)
+    limits = Limits(value_bytes_max=500, result_bytes_max=1000)
+    config = StoreConfig(backend="cpu", limits=limits, batch_result_bytes_max=1000, **SMALL)
     with Store(store_path, config) as store:
         for number in range(3):
-            store.set(b"%d" % number, bytes(40_000))
+            store.set(b"%d" % number, bytes(400))
         driver = NativeDriver(store)
         driver.native.begin_turn()
         appends = [[plain(Op.APPEND, b"%d" % number, b"!")] for number in range(3)]
         assert driver.run(batch_of([[one for [one] in appends]], 0)).ran is Ran.LEFT
         assert driver.run(batch_of(appends, 0)).requests == 1
         assert driver.run(batch_of(appends[:2], 0)).requests == 2
-        assert driver.run(batch_of(appends[:2], 0), 50_000).requests == 1
-        assert driver.run(batch_of(appends[:1], 0), 50_000).requests == 1
-        assert [len(store.get(b"%d" % number) or b"") for number in range(3)] == [40_004, 40_001, 40_000]
-        assert driver.run(batch_of([[plain(Op.APPEND, b"2", bytes(20_000))]], 0)).status == [Status.OVERFLOW]
+        assert driver.run(batch_of(appends[:2], 0), 500).requests == 1
+        assert driver.run(batch_of(appends[:1], 0), 500).requests == 1
+        assert [len(store.get(b"%d" % number) or b"") for number in range(3)] == [404, 401, 400]
+        assert driver.run(batch_of([[plain(Op.APPEND, b"2", bytes(200))]], 0)).status == [Status.OVERFLOW]
 
 
 def test_a_damaged_record_is_not_incremented(store_path: Path) -> None:
