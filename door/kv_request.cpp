@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* DEFAULT_TABLE = "default";
 
-// Room for the columns of a response beside its values (server/codec.py).
-constexpr u64 RESPONSE_BYTES = 64, RESPONSE_BYTES_PER_OP = 16;
+// Room for a response beside what its operations take (server/codec.py).
+constexpr u64 RESPONSE_BYTES = 64;
 
 // Fewer bytes of values are copied.
 constexpr u64 IN_PLACE_BYTES_MIN = 4 << 10;

@@ -18,8 +18,8 @@ constexpr u64 TTL_MS_MAX = 1000000000000000;
 // What numbers have, as keys, as values, and as results.
 constexpr u64 NUMBER_BYTES = 8;
 
-// Of a response: its columns, and what messages have room for (server/codec.py).
-constexpr u64 COLUMN_BYTES_PER_OP = 13, RESPONSE_BYTES_PER_OP = 16;
+// The columns of a response: status, version and value length (server/codec.py).
+constexpr u64 COLUMN_BYTES_PER_OP = 13;
 
 // Whether all bytes that were read are those of an uncompressed message.
 bool is_sound(const MessageReader& reader, const u8* message, u64 size) {

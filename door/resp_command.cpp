@@ -146,8 +146,7 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
 }
 
 u8 RespCommand::rights_for(const std::vector<Word>& words) const {
-    const bool tells = op == op::SET && words_max != NEVER && words.size() > words_min && parse_options(words, words_min)->condition;
-    return tells ? MAY_BOTH : rights;
+    return op == op::SET && options(words)->condition ? MAY_BOTH : rights;
 }
 
 bool RespCommand::takes(const std::vector<Word>& words) const {

@@ -138,10 +138,8 @@ class NativeResolver {
         return r;
     }
 
-    void make_values(const resolve_args& r) {
-        const make_values_args taken = {r.n,     r.ops,      r.values, r.value_offsets, r.value_lengths, r.has_record,
-                                        r.chain, r.old_word, r.heap,   r.plain_ops,     r.is_seen,       r.base,
-                                        r.lengths, r.numbers, values_.data()};
+    void make_values(const resolve_args& a) {
+        const make_values_args taken = {RESOLVE_COMMON_ARGS(PLANNER_TAKE) values_.data()};
         gpkvs_kernel_make_values.run(&taken, 0, 1);
     }
 

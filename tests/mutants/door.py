@@ -634,7 +634,7 @@ MUTANTS = (
     Mutant(
         "door-redis-tells-those-who-may-not-read",
         "door/resp_command.cpp",
-        "    return tells ? MAY_BOTH : rights;",
+        "    return op == op::SET && options(words)->condition ? MAY_BOTH : rights;",
         "    return rights;",
         "SET NX tells a user who may only write whether a key is there",
         ("server/redis/test_redis_access.py",),

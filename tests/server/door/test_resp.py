@@ -127,6 +127,13 @@ def random_commands(pick: random.Random) -> list[bytes]:
     ]
 
 
+def assert_same_answers(commands: list[bytes], found: socket.socket, expected: socket.socket) -> None:
+    """Send commands together on both connections, and compare."""
+    for connection in (expected, found):
+        connection.sendall(b"".join(commands))
+    assert answers(found, len(commands)) == answers(expected, len(commands)), commands
+
+
 def test_random_commands_are_answered_as_by_redis(redis: int, door: int) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
@@ -134,9 +141,7 @@ def test_random_commands_are_answered_as_by_redis(redis: int, door: int) -> None
     with connect(redis) as expected, connect(door) as found:
         for _ in range(60):
             commands = random_commands(pick)
-            for connection in (expected, found):
-                connection.sendall(b"".join(commands))
-            assert answers(found, len(commands)) == answers(expected, len(commands)), commands
+            assert_same_answers(commands, found, expected)
 
 
 def looking_command(pick: random.Random) -> bytes:
@@ -185,9 +190,7 @@ def test_commands_that_look_first_are_answered_as_by_redis(redis: int, door: int
             commands = [looking_command(pick) for _ in range(pick.choice([1, 2, 30]))]
             if pick.random() < 0.3:
                 commands = [b"MULTI\r\n", *commands, b"EXEC\r\n"]
-            for connection in (expected, found):
-                connection.sendall(b"".join(commands))
-            assert answers(found, len(commands)) == answers(expected, len(commands)), commands
+            assert_same_answers(commands, found, expected)
 
 
 def test_times_to_live_count_from_the_moment_of_their_batch(door: int) -> None:
