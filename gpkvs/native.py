@@ -74,6 +74,20 @@ library.gpkvs_stage_max.argtypes = []
 library.gpkvs_stage_max.restype = ctypes.c_uint64
 library.gpkvs_sum.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
 library.gpkvs_sum.restype = ctypes.c_uint64
+library.gpkvs_host_launcher_new.argtypes = [ctypes.c_void_p]
+library.gpkvs_host_launcher_new.restype = ctypes.c_void_p
+library.gpkvs_gpu_launcher_new.argtypes = [ctypes.c_void_p] * 3
+library.gpkvs_gpu_launcher_new.restype = ctypes.c_void_p
+library.gpkvs_launcher_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_launcher_delete.restype = None
+library.gpkvs_launched.argtypes = []
+library.gpkvs_launched.restype = ctypes.c_char_p
+library.gpkvs_tiles.argtypes = [ctypes.c_uint64]
+library.gpkvs_tiles.restype = ctypes.c_uint64
+library.gpkvs_number_plan_fields.argtypes = []
+library.gpkvs_number_plan_fields.restype = ctypes.c_char_p
+library.gpkvs_number_plan_room.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+library.gpkvs_number_plan_room.restype = ctypes.c_uint64
 library.gpkvs_order.argtypes = [*[ctypes.c_void_p] * 4, ctypes.c_uint64, *[ctypes.c_void_p] * 4]
 library.gpkvs_order.restype = ctypes.c_uint64
 library.gpkvs_pm_store.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64]
@@ -160,6 +174,11 @@ frames_used_pages = _locked("gpkvs_frames_used_pages", returns=_WORD)
 frames_free = _locked("gpkvs_frames_free", _WORD)
 frames_grow = _locked("gpkvs_frames_grow", _WORD)
 frames_room_nanoseconds = _locked("gpkvs_frames_room_nanoseconds", returns=_WORD)
+# They only launch, which takes microseconds; what they return is an error of the driver, or 0.
+number_plan: Callable[[int, int], int] = _locked("gpkvs_number_plan", ctypes.c_uint32, returns=ctypes.c_int)
+launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
+    "gpkvs_launch_sum", *[_WORD] * 6, returns=ctypes.c_int
+)
 # Of a time that counts and one that a clock says, the later one; the first, at an address, becomes it.
 take_time: Callable[[int, int], int] = _locked("gpkvs_take_time", _WORD, returns=_WORD)
 waiting_add = _locked("gpkvs_waiting_add", _WORD, ctypes.c_void_p, _WORD, returns=_WORD)
@@ -183,6 +202,11 @@ def native_step(name: str, *, keeps_lock: bool) -> Callable[[int, int, int], Non
     signature = function_type(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
     step: Callable[[int, int, int], None] = signature(kernel_symbol(name).run)
     return step
+
+
+def launched_kernels() -> tuple[str, ...]:
+    """Return the names of the kernels that native code launches, in the order that a launcher has them."""
+    return tuple(library.gpkvs_launched().decode().split(";")[:-1])
 
 
 def audits() -> tuple[str, ...]:

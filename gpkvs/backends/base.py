@@ -34,9 +34,12 @@ class Processor(Protocol):
         The backend of the host's threads; on a CPU it is this one.
     host_threads
         The address of the native pool of the host's threads.
+    launcher
+        The address of what native plans launch their kernels with (``kernels/launcher.hpp``); 0: Python launches all.
     """
 
     host_threads: int
+    launcher: int
 
     @property
     def host(self) -> Backend: ...  # noqa: D102 - above
@@ -55,6 +58,9 @@ class Processor(Protocol):
 
     def deliver(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host that outlives the transaction; it is there after `delivered`."""
+
+    def start_delivery(self) -> None:
+        """Have the columns of `deliver` leave behind what was launched so far: the link carries what waits first."""
 
     def delivered(self) -> None:
         """Return when all columns of `deliver` are there."""
@@ -113,6 +119,25 @@ class Processor(Protocol):
             Waits until its stores to PM are complete, and returns the seconds that they took. They are complete, too,
             once an output is downloaded.
         """
+
+    def address(self, argument: NDArray[Any] | Index, /) -> int:
+        """Return where kernels find a column, or what they read of an index."""
+
+    @property
+    def queue(self) -> int:
+        """Where native code launches, as the driver knows it."""
+
+    def run_native(self, launch: Callable[[], int], /) -> None:
+        """Have native code launch kernels, after those launched before; it returns an error of the driver, or 0.
+
+        Raises
+        ------
+        BackendError
+            That says the error.
+        """
+
+    def settle(self) -> None:
+        """Return when all that was launched is done; calls for other processors go on meanwhile."""
 
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """Return whether the host's threads store a part of so many slots that were planned here."""

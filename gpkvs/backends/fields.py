@@ -44,7 +44,7 @@ class KernelFields:
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
         symbol = kernel_symbol(kernel)
-        self.fields = tuple(_field(text) for text in symbol.fields.decode().rstrip(";").split(";"))
+        self.fields = fields_of(symbol.fields)
         self.lanes: int = symbol.lanes
         self.stores_to_pm = bool(symbol.stores_to_pm)
         self.is_serial = bool(symbol.is_serial)
@@ -68,6 +68,11 @@ class KernelFields:
         """Return the fields; a missing or extra argument is our own bug."""
         assert arguments.keys() == self.names, f"{self.kernel} takes {sorted(self.names)}, got {sorted(arguments)}"
         return self.fields
+
+
+def fields_of(text: bytes) -> tuple[Field, ...]:
+    """Return the fields of a struct that the library describes."""
+    return tuple(_field(field) for field in text.decode().rstrip(";").split(";"))
 
 
 def _field(text: str) -> Field:

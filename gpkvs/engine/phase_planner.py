@@ -21,7 +21,7 @@ from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases import Phases
 from gpkvs.engine.phases_bytes import BytesPhases
-from gpkvs.engine.phases_u64 import U64Phases
+from gpkvs.engine.phases_launched import numbers_phases
 from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST, Plan
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.sharded_phases import NotTogetherError, ShardedPhases
@@ -170,7 +170,9 @@ class PhasePlanner:
         rest = self._files, table, self._result_bytes_max, self._meter
         if shares:
             return ShardedPhases(self._backend, *rest)
-        return (BytesPhases if table.index.has_records else U64Phases)(self._place, *rest)
+        if table.index.has_records:
+            return BytesPhases(self._place, *rest)
+        return numbers_phases(self._place)(self._place, *rest)
 
     def _plan_transaction(self, batch: Batch, plans: list[TablePlan]) -> WriteSet | None:
         """Run all phases; each plan gets its results, and what changes becomes a write set."""

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
-from gpkvs.backends.base import WHOLE, Argument, Column, Processor, Shard
+from gpkvs.backends.base import Argument, Column, Processor
 from gpkvs.batch import U8, U32, U64, Batch, RequestResult, Status, constant
 from gpkvs.engine.capacity import DoesNotFitError, result_bytes_by_request
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.plan import NOTHING_SEEN, Chains, Fingerprints, Folded, Plan, Seen, SlotChanges
+from gpkvs.engine.plan import NOTHING_SEEN, Chains, Fingerprints, Folded, PlacedChains, Plan, Seen, SlotChanges
 from gpkvs.engine.slot_placement import Placement
 from gpkvs.engine.table import Table
 from gpkvs.errors import InvalidArgumentError
@@ -44,26 +44,10 @@ class Phases(ABC):
         Values that one request may read.
     meter
         Told when a phase ends.
-    shard
-        Of whose keys the writes are planned; by default all.
     """
 
-    def __init__(
-        self,
-        place: Processor,
-        files: StoreFiles,
-        table: Table,
-        result_bytes_max: int,
-        meter: Meter,
-        shard: Shard = WHOLE,
-    ) -> None:
+    def __init__(self, place: Processor, files: StoreFiles, table: Table, result_bytes_max: int, meter: Meter) -> None:
         self._backend = place
-        self._shard: dict[str, int] = {
-            "shard": shard.number,
-            "shards": shard.count,
-            "stripe_blocks": shard.stripe_blocks,
-        }
-        self._is_whole = shard.count == 1
         self._files = files
         self._index = table.index
         self._hash_key0, self._hash_key1 = table.index.hash_keys
@@ -182,14 +166,11 @@ class Phases(ABC):
         if not batch.has_only_sets and plan.seen is NOTHING_SEEN:
             plan.seen = self.columns_of_seen(len(batch))
         if 2 * batch.gets >= len(batch):
-            self._look_up_own(plan, fingerprints)
+            self._look_up(plan.keys, fingerprints, plan.seen)
             numbers = self._to_order(plan, fingerprints)
-        elif self._is_whole:
-            return self._backend.order(word0, word1, plan.ops)
-        else:
-            numbers = self._own(fingerprints)
-        order, chain_of, start, last_write = self._backend.order(*self._take(plan, fingerprints, numbers))
-        return numbers[order], chain_of, start, last_write
+            order, chain_of, start, last_write = self._backend.order(*self._take(plan, fingerprints, numbers))
+            return numbers[order], chain_of, start, last_write
+        return self._backend.order(word0, word1, plan.ops)
 
     def _take(self, plan: Plan, fingerprints: Fingerprints, numbers: U32) -> tuple[U64, U64, U8]:
         """Return fingerprints and kinds of some operations."""
@@ -214,15 +195,6 @@ class Phases(ABC):
         status, versions = self._result_columns(count)
         return Seen(status, versions, *self._scratch(count, np.uint64, np.uint32))
 
-    def _own(self, fingerprints: Fingerprints) -> U32:
-        """Return the shard's operations, in arrival order."""
-        count = len(fingerprints.word0)
-        (own,) = self._scratch(count, np.uint8)
-        self._backend.launch(
-            "own_ops", count, fingerprint0=fingerprints.word0, **self._index.geometry, **self._shard, own=own
-        )
-        return self._backend.numbers_where(own)
-
     def _to_order(self, plan: Plan, fingerprints: Fingerprints) -> U32:
         """Return the operations that must be ordered, in arrival order; all others see what the table holds."""
         count = len(plan.batch)
@@ -235,8 +207,6 @@ class Phases(ABC):
             count,
             ops=plan.ops,
             fingerprint0=word0,
-            **self._index.geometry,
-            **self._shard,
             places=places,
             written=written,
             needs=needs,
@@ -261,16 +231,10 @@ class Phases(ABC):
         self._meter.lap("route")
         self._look_up(keys, fingerprints, seen)
 
-    def _look_up_own(self, plan: Plan, fingerprints: Fingerprints) -> None:
-        """Fill what the shard's operations see of the table."""
-        assert self._is_whole
-        self._look_up(plan.keys, fingerprints, plan.seen)
-
-    def _look_up(self, keys: U8, fingerprints: Fingerprints, seen: Seen, kernel: str = "look", **shard: int) -> None:
+    def _look_up(self, keys: U8, fingerprints: Fingerprints, seen: Seen) -> None:
         self._launch(
-            kernel,
+            "look",
             len(seen.status),
-            **shard,
             **self._key_arguments(keys),
             **({"versions": seen.versions} if self._has_versions else {}),
             fingerprint0=fingerprints.word0,
@@ -370,7 +334,8 @@ class Phases(ABC):
     def stage(self, plan: Plan) -> None:
         """Work out the new contents of every slot that changes."""
         placed = plan.placed
-        m = len(placed.chain)
+        assert isinstance(placed, PlacedChains)
+        m = placed.changes
         moved = placed.chain[:0] if placed.moved_to is None else self._backend.numbers_where(placed.moved_to != NO_SLOT)
         words = self._index.layout.slot_bytes // 8
         changed_slot = self._backend.scratch(m + len(moved), np.uint64)

@@ -7,7 +7,7 @@ import numpy as np
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64, Op, RequestResult, Status, constant
 from gpkvs.engine.phases import Phases
-from gpkvs.engine.plan import Delivered, Fingerprints, Found, Plan, Seen
+from gpkvs.engine.plan import Delivered, Found, FoundGets, Plan, Seen
 
 
 class U64Phases(Phases):
@@ -69,12 +69,6 @@ class U64Phases(Phases):
         missed = self._backend.total(plan.seen.status.view(np.bool_))
         return 8 * (len(plan.batch) - missed)
 
-    def _look_up_own(self, plan: Plan, fingerprints: Fingerprints) -> None:
-        if self._is_whole:
-            super()._look_up_own(plan, fingerprints)
-        else:
-            self._look_up(plan.keys, fingerprints, plan.seen, "look_own", **self._shard)
-
     def _see_own_writes(self, plan: Plan) -> None:
         seen, order = plan.seen, plan.chains.order
         self._backend.launch(
@@ -93,7 +87,7 @@ class U64Phases(Phases):
         (found,) = self._scratch(count, np.uint8)
         self._backend.launch("found_gets", count, ops=plan.ops, status=seen.status, found=found)
         ends: U32 = found.cumsum(dtype=np.uint32)
-        return Found(found, ends, int(self._backend.download(ends[-1:])[0]))
+        return FoundGets(int(self._backend.download(ends[-1:])[0]), found, ends)
 
     def _value_offsets(self, plan: Plan) -> U64:
         """Return where the value of each SET begins; what stands at other operations means nothing."""
@@ -117,6 +111,7 @@ class U64Phases(Phases):
         words = plan.seen.source_word
         if plan.batch.has_writes:
             found = plan.found
+            assert isinstance(found, FoundGets)
             values: U64 = self._xp.empty(found.count, np.uint64)
             self._backend.launch(
                 "pick_found", len(words), found=found.found, ends=found.ends, source_word=words, values=values

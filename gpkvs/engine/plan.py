@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, constant
+from gpkvs.engine.number_plan import NumberPlan
 
 FILLED_WORDS: Final = 4  # a segment, units, what they are charged, the end of the last record
 FIRST_REQUEST = constant(np.int64(0), 1)  # the number of a batch's only request
@@ -75,11 +76,17 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Found:
+    """How many GETs of a batch on a u64 table found a value."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class FoundGets(Found):
     """The GETs of a batch on a u64 table that found a value."""
 
     found: U8  # of each operation, whether it is one
     ends: U32  # how many there are up to each operation, this one included
-    count: int
 
 
 @dataclass(frozen=True)
@@ -92,11 +99,18 @@ class Folded:
 
 @dataclass(frozen=True)
 class Placed:
+    """How many chains change a slot, and how many of them are new keys."""
+
+    changes: int
+    new_keys: int
+
+
+@dataclass(frozen=True)
+class PlacedChains(Placed):
     """The chains that change a slot, and where."""
 
     chain: U32
     slot: U64  # of every chain
-    new_keys: int
     moved_to: U64 | None  # of each changing chain: where its slot's occupant goes, or NO_SLOT; None: none moves
 
 
@@ -153,6 +167,8 @@ class Plan:
     delivered: Delivered | None = None
     folded: Folded
     found: Found  # of a batch of GETs and writes, on a u64 table
+    launched: NumberPlan | None = None  # where native code launches the kernels,
+    found_values: U64  # and the values that GETs found, with room for all
     get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Phases.bounds`)
     get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Phases.lengths`)
     result_bytes: int  # of the values of all GETs
@@ -174,8 +190,9 @@ class Plan:
     def fetch(self) -> None:
         """Bring keys, then values where kernels run; values arrive while other things are done."""
         keys = self._backend.upload_later(self.batch.keys)
+        if not self.batch.has_only_sets:
+            self.ops  # noqa: B018 - while the keys are on their way
         self._fetched = self._backend.upload_later(self.batch.values)
-        self.ops  # noqa: B018 - a column of one number is made while the keys are on their way
         self.keys = keys()
 
     @cached_property
@@ -259,7 +276,7 @@ class Plan:
     @property
     def changed_chains(self) -> int:
         """How many chains change a slot."""
-        return sum(len(part.placed.chain) for part in self.parts)
+        return sum(part.placed.changes for part in self.parts)
 
     @property
     def new_keys(self) -> int:

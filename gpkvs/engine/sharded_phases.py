@@ -25,6 +25,7 @@ from gpkvs.backends.base import Backend, Processor, Shard
 from gpkvs.batch import U8, U32, Batch, Op, RequestResult, constant
 from gpkvs.engine.capacity import DoesNotFitError
 from gpkvs.engine.meter import Meter
+from gpkvs.engine.phases_launched import LaunchedPhases
 from gpkvs.engine.phases_u64 import U64Phases
 from gpkvs.engine.plan import FIRST_REQUEST, Delivered, Plan, Seen
 from gpkvs.engine.table import Table
@@ -87,7 +88,7 @@ class ShardedPhases(U64Phases):
         processors = self._processors = tuple(backend.processors)
         self._of_parts = [
             # Their laps would be between each other's.
-            U64Phases(
+            LaunchedPhases(
                 place, files, table, result_bytes_max, Meter(), Shard(number, len(processors), backend.stripe_blocks)
             )
             for number, place in enumerate(processors)

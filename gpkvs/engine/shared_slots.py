@@ -146,6 +146,7 @@ class SharedSlots:
         part = self._divide(writes, slots, logs=True)
         if part:
             part.slot_there()  # the stores of the log would hold it up: both go to the host
+            self._bring_contents(part, slots)
         middle = part.log_from if part else last
         logged = self._gpu.launch_unawaited(
             f"log_undo_{layout}",
@@ -157,6 +158,7 @@ class SharedSlots:
             log=address,
             digest=columns.digest[first:middle],
         )
+        self._gpu.start_delivery()
         if part is None:
             logged()
         else:
@@ -164,7 +166,6 @@ class SharedSlots:
             columns.digest[middle:last] = 0
             self._log_on_host(part, writes, slots, epoch, address)
             took = perf_counter() - begin
-            self._bring_contents(part, slots)
             self.balance.measured(f"log {layout}", (last - middle, took), (middle - first, logged()))
 
     def _log_on_host(self, part: _HostPart, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
@@ -198,6 +199,7 @@ class SharedSlots:
         part = self._divide(writes, slots, logs=False)
         if part:
             self._bring_contents(part, slots)
+        self._gpu.start_delivery()
         logged()
 
     def log_digest(self, slots: Range) -> int:

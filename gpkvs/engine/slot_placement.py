@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U32
 from gpkvs.engine.capacity import DoesNotFitError, IndexFullError, request_of_op, sets_of_chains
-from gpkvs.engine.plan import Chains, Placed, Plan
+from gpkvs.engine.plan import Chains, PlacedChains, Plan
 from gpkvs.engine.table import Table
 from gpkvs.media.layout import NO_OP, NO_SLOT
 
@@ -29,7 +29,7 @@ class Placement:
         self._table = table
         self._index = table.index
 
-    def place(self, plan: Plan, changed: U32) -> Placed:
+    def place(self, plan: Plan, changed: U32) -> PlacedChains:
         """Find a way for every new key among the chains that change.
 
         Raises
@@ -41,13 +41,13 @@ class Placement:
         is_new = (chains.slot if len(changed) == len(chains) else chains.slot[changed]) == NO_SLOT
         new_keys = self._backend.total(is_new)
         if not new_keys:
-            return Placed(changed, chains.slot, 0, None)
+            return PlacedChains(len(changed), 0, changed, chains.slot, None)
         placed = self._run_place(chains, changed, new_keys)
         if not self._backend.total(placed.slot[changed] == NO_SLOT):
             return placed
         return self._admit(plan, changed, is_new)
 
-    def _admit(self, plan: Plan, changed: U32, is_new: NDArray[np.bool_]) -> Placed:
+    def _admit(self, plan: Plan, changed: U32, is_new: NDArray[np.bool_]) -> PlacedChains:
         """Place in arrival order, where it is clear which requests are too much."""
         xp, batch, chains = self._backend.xp, plan.batch, plan.chains
         change_of_chain = xp.full(len(chains), NO_OP, np.uint32)
@@ -85,9 +85,9 @@ class Placement:
         if requests:
             reason = IndexFullError(self._table, self._backend.total(is_new))
             raise DoesNotFitError(dict.fromkeys(requests, reason))
-        return Placed(changed, slot, self._backend.total(is_new), moved_to)
+        return PlacedChains(len(changed), self._backend.total(is_new), changed, slot, moved_to)
 
-    def _run_place(self, chains: Chains, changed: U32, new_keys: int) -> Placed:
+    def _run_place(self, chains: Chains, changed: U32, new_keys: int) -> PlacedChains:
         xp = self._backend.xp
         slot, moved_to = chains.slot.copy(), self._backend.scratch(len(changed), np.uint64)
         block = chains.block[changed]
@@ -110,4 +110,5 @@ class Placement:
             slot=slot,
             moved_to=moved_to,
         )
-        return Placed(changed, slot, new_keys, moved_to if self._backend.total(moved_to != NO_SLOT) else None)
+        moves = self._backend.total(moved_to != NO_SLOT)
+        return PlacedChains(len(changed), new_keys, changed, slot, moved_to if moves else None)

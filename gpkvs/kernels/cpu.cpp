@@ -14,6 +14,7 @@
 #include "fold.cu"
 #include "grow.cu"
 #include "mark_empty.cu"
+#include "number_plan.cu"
 #include "order.cu"
 #include "place.cu"
 #include "read.cu"
@@ -33,6 +34,7 @@
 #include "journal.hpp"
 #include "native_engine.hpp"
 #include "native_planner.hpp"
+#include "number_plan.hpp"
 #include "pack.hpp"
 #include "resolve.hpp"
 #include "scan.hpp"
@@ -62,6 +64,52 @@ int gpkvs_stage(void* pool, void* pinned, const void* from, u64 bytes, u64 to, C
     });
 }
 u64 gpkvs_stage_max() { return PIECES_MAX * SENT_AT_ONCE; }
+
+// Whoever launches; nullptr where there is no memory for it.
+void* gpkvs_host_launcher_new(void* pool) { return new (std::nothrow) HostLauncher((Pool*)pool); }
+void* gpkvs_gpu_launcher_new(DriverLaunch* launch, DriverFill* fill, void* const* functions) {
+    try {
+        return new GpuLauncher(launch, fill, functions);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+void gpkvs_launcher_delete(void* launcher) { delete (Launcher*)launcher; }
+
+// The names of the kernels that it launches, each with a semicolon after it.
+const char* gpkvs_launched() { return LAUNCHED(LAUNCH_NAME) LAUNCHED_ON_GPU(LAUNCH_NAME); }
+
+// The sum of a column modulo 2^64, to where the host reads it once the queue has come so far; an error of the driver, or 0.
+// Of `bytes`, if they are given, which become the column.
+int gpkvs_launch_sum(void* launcher, void* queue, const u8* bytes, u64* column, u64 n, u64* tiles, u64* total) {
+    Launcher& of = *(Launcher*)launcher;
+    of.use(queue);
+    const widen_args widened = {bytes, column};
+    if (bytes) of.launch(LAUNCH_widen, &widened, n, nullptr);
+    of.scan({column, nullptr, tiles, total}, n, nullptr);
+    return of.error();
+}
+u64 gpkvs_tiles(u64 items) { return tiles_of(items); }
+
+// A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of the first two are in
+// `room`, which has as many bytes as they need.
+const char* gpkvs_number_plan_fields() { return NUMBER_PLAN_FIELDS(GPKVS_NAME); }
+u64 gpkvs_number_plan_room(NumberPlan* plan, u32 step) {
+    Room room = {(u64)plan->room};
+    if (step == STEP_BEGIN) take_columns_of_all(*plan, room);
+    else take_columns_of_ordered(*plan, room);
+    return room.at - (u64)plan->room;
+}
+int gpkvs_number_plan(NumberPlan* plan, u32 step) {
+    plan->launcher->use(plan->queue);
+    NumberPlanner planner = {*plan};
+    if (step == STEP_BEGIN) planner.begin();
+    else if (step == STEP_ORDER) planner.order();
+    else if (step == STEP_FINISH) planner.finish();
+    else if (step == STEP_VALUES) planner.values();
+    else planner.stage();
+    return plan->launcher->error();
+}
 
 u64 gpkvs_sum(void* pool, const u64* column, u64 n) { return ((Pool*)pool)->sum(column, n); }
 

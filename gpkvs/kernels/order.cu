@@ -1,14 +1,16 @@
 // order, on a GPU: around a sort of the operations by fingerprint, which is the backend's. (The CPU has its own; cpu.cpp.)
 //
 // `pack` puts as much of each fingerprint as leaves room for the operation's number before that number: one sort of single
-// words, stable by itself. `mark` then counts chains and writes at each position, a running sum over the marks numbers
-// them, `spread` puts every chain's start and every write's position at its number, `last_writes` looks them up.
+// words, stable by itself. Where what was packed is equal and the fingerprints are not, `tell_descents` and `sort_tied` put
+// right what the sort could not tell apart: of 2 M operations a quarter of a pair. `mark` then counts chains and writes at
+// each position, a running sum over the marks numbers them, `spread` puts every chain's start and every write's position
+// at its number, `last_writes` looks them up.
 #include "layout.cuh"
 #include "probe.cuh"
 
 // In a batch with many GETs most keys are not written, and a GET of such a key needs no order: `look` tells what it sees.
 // mark_written marks the keys that writes name, by some bits of their fingerprints: a place may stand for several keys, and
-// then a GET is ordered without need. needs_order tells which operations of a shard are to be ordered.
+// then a GET is ordered without need. needs_order tells which operations are to be ordered.
 #define MARK_WRITTEN_ARGS(F) F(const u8*, ops) F(const u64*, fingerprint0) F(u64, places) F(u8*, written)
 
 GPKVS_KERNEL(mark_written, MARK_WRITTEN_ARGS) {
@@ -16,13 +18,11 @@ GPKVS_KERNEL(mark_written, MARK_WRITTEN_ARGS) {
 }
 
 #define NEEDS_ORDER_ARGS(F)                                                                 \
-    F(const u8*, ops) F(const u64*, fingerprint0) GEOMETRY_ARGS(F) SHARD_ARGS(F) F(u64, places) F(const u8*, written) \
-    F(u8*, needs) F(u32*, source_op)
+    F(const u8*, ops) F(const u64*, fingerprint0) F(u64, places) F(const u8*, written) F(u8*, needs) F(u32*, source_op)
 
 GPKVS_KERNEL(needs_order, NEEDS_ORDER_ARGS) {
-    const bool own = is_own(a, {a.fingerprint0[i], 0});
-    a.needs[i] = own && (is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)]);
-    if (own) a.source_op[i] = NO_OP;
+    a.needs[i] = is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)];
+    a.source_op[i] = NO_OP;
 }
 
 // pick_numbers: the numbers of the items that are marked with 1; `ends` counts them up to each item.
@@ -44,45 +44,74 @@ GPKVS_KERNEL(take_ops, TAKE_OPS_ARGS) {
     a.taken_ops[i] = a.ops[op];
 }
 
-// own_ops: which operations are a shard's.
-#define OWN_OPS_ARGS(F) F(const u64*, fingerprint0) GEOMETRY_ARGS(F) SHARD_ARGS(F) F(u8*, own)
-
-GPKVS_KERNEL(own_ops, OWN_OPS_ARGS) { a.own[i] = is_own(a, {a.fingerprint0[i], 0}); }
-
 // pack: `numbers` has the low bits set that the number of an operation may take.
 #define PACK_ARGS(F) F(const u64*, fingerprint0) F(u64, numbers) F(u64*, packed)
 
 GPKVS_KERNEL(pack, PACK_ARGS) { a.packed[i] = (a.fingerprint0[i] & ~a.numbers) | i; }
 
-// mark: 1 << 32 where a chain starts, 1 where an operation writes. Where what was packed is equal, whole fingerprints
-// tell; if they do not ascend, another sort must come: `found[0]` counts that.
-#define MARK_ARGS(F)                                                                        \
-    F(const u64*, packed) F(u64, numbers) F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const u8*, ops) \
-    F(u32*, order) F(u64*, marks) F(u64*, found)
-
-GPKVS_KERNEL(mark, MARK_ARGS) {
-    const u64 packed = a.packed[i];
-    const u64 op = packed & a.numbers;
-    u64 mark = is_write(a.ops[op]);
-    if (i == 0) mark |= 1ull << 32;
-    else {
-        const u64 before = a.packed[i - 1];
-        if ((before ^ packed) & ~a.numbers) mark |= 1ull << 32;
-        else {
-            const u64 low = a.fingerprint0[op], low_before = a.fingerprint0[before & a.numbers];
-            const u64 high = a.fingerprint1[op], high_before = a.fingerprint1[before & a.numbers];
-            if (low != low_before || high != high_before) mark |= 1ull << 32;
-            if (low < low_before || (low == low_before && high < high_before)) atomic_add(a.found, 1);
-        }
-    }
-    a.order[i] = (u32)op;
-    a.marks[i] = mark;
+// Whether the sort could not tell this position and the one before it apart.
+template <class Args>
+GPKVS_DEVICE bool is_tied(const Args& a, u64 i) {
+    return i && !((a.packed[i - 1] ^ a.packed[i]) & ~a.numbers);
 }
 
-// spread: `sums` is the running sum of the marks, this position's included. The last position tells the number of chains.
+// Whether one packed operation belongs before another that it is tied with: by its fingerprint, then by its number.
+template <class Args>
+GPKVS_DEVICE bool belongs_before(const Args& a, u64 left, u64 right) {
+    const u64 op = left & a.numbers, other = right & a.numbers;
+    if (a.fingerprint0[op] != a.fingerprint0[other]) return a.fingerprint0[op] < a.fingerprint0[other];
+    if (a.fingerprint1[op] != a.fingerprint1[other]) return a.fingerprint1[op] < a.fingerprint1[other];
+    return op < other;
+}
+
+// tell_descents: where a position belongs before the one that it follows.
+#define TIED_ARGS(F) F(u64*, packed) F(u64, numbers) F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(u8*, descents)
+
+GPKVS_KERNEL(tell_descents, TIED_ARGS) {
+    a.descents[i] = is_tied(a, i) && belongs_before(a, a.packed[i], a.packed[i - 1]);
+}
+
+// sort_tied: the first descent among tied positions puts all of them in order. Ties stay what they are meanwhile. One thread
+// does it, so many positions are left as they are, and `left` counts that: a hot key that ties with another one.
+static const u64 TIED_MAX = 64;
+#define SORT_TIED_ARGS(F) TIED_ARGS(F) F(u64, count) F(u64*, left)
+
+GPKVS_KERNEL(sort_tied, SORT_TIED_ARGS) {
+    if (!a.descents[i]) return;
+    u64 first = i - 1, last = i + 1;
+    for (; is_tied(a, first) && last - first < TIED_MAX; first--)
+        if (a.descents[first]) return;
+    while (last < a.count && is_tied(a, last) && last - first < TIED_MAX) last++;
+    if (last - first == TIED_MAX) return atomic_add(a.left, 1);
+    for (u64 next = first + 1; next < last; next++) {
+        const u64 moving = a.packed[next];
+        u64 at = next;
+        for (; at > first && belongs_before(a, moving, a.packed[at - 1]); at--) a.packed[at] = a.packed[at - 1];
+        a.packed[at] = moving;
+    }
+}
+
+// mark: 1 << 32 where a chain starts, 1 where an operation writes. Without `ops` all do. With `op_numbers`, what was sorted
+// is a part of a batch's operations: their numbers in it.
+#define MARK_ARGS(F)                                                                        \
+    F(const u64*, packed) F(u64, numbers) F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const u8*, ops) \
+    F(const u32*, op_numbers) F(u32*, order) F(u64*, marks)
+
+GPKVS_KERNEL(mark, MARK_ARGS) {
+    const u64 op = a.packed[i] & a.numbers;
+    bool starts = !is_tied(a, i);
+    if (!starts) {
+        const u64 before = a.packed[i - 1] & a.numbers;
+        starts = a.fingerprint0[op] != a.fingerprint0[before] || a.fingerprint1[op] != a.fingerprint1[before];
+    }
+    a.order[i] = a.op_numbers ? a.op_numbers[op] : (u32)op;
+    a.marks[i] = (u64)starts << 32 | (!a.ops || is_write(a.ops[op]));
+}
+
+// spread: `sums` is the running sum of the marks, this position's included. `chains` may be missing (0).
 #define SPREAD_ARGS(F)                                                                      \
     F(const u64*, marks) F(const u64*, sums) F(u64, count) F(u32*, chain_of) F(u32*, chain_start) F(u32*, write_end) \
-    F(u64*, found)
+    F(u64*, chains)
 
 GPKVS_KERNEL(spread, SPREAD_ARGS) {
     const u32 chain = (u32)(a.sums[i] >> 32) - 1;
@@ -90,7 +119,7 @@ GPKVS_KERNEL(spread, SPREAD_ARGS) {
     if (a.marks[i] >> 32) a.chain_start[chain] = (u32)i;
     if (i + 1 == a.count) {
         a.chain_start[chain + 1] = (u32)a.count;
-        a.found[1] = chain + 1;
+        if (a.chains) *a.chains = chain + 1;
     }
     if ((u32)a.marks[i]) a.write_end[(u32)a.sums[i] - 1] = (u32)i + 1;
 }

@@ -5,7 +5,8 @@
 //     #define COPY_ARGS(F) F(const u64*, source) F(u64*, target)
 //     GPKVS_KERNEL(copy, COPY_ARGS) { a.target[i] = a.source[i]; }
 //
-// Every argument is 8 bytes, a pointer or a u64; the host fills them by name, so their order means nothing to it.
+// Every argument is 8 bytes, a pointer or a u64; the host fills them by name, so their order means nothing to it. On a GPU
+// there may be fewer items than n, if `limit` says so: the host need not know yet how many there are.
 //   GPKVS_KERNEL        one thread an item, volatile memory only
 //   GPKVS_PM_KERNEL     the same, and it stores to PM: every storing thread fences its own stores before it ends
 //   GPKVS_GROUP_KERNEL  eight lanes an item on a GPU: match8 and empty8 look at a whole bucket; leader() stores
@@ -27,7 +28,8 @@ typedef unsigned long long u64;
 #define GPKVS_DEFINE(name, LIST, LANES, AT_END)                                             \
     struct name##_args { LIST(GPKVS_FIELD) };                                               \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i);                             \
-    extern "C" __global__ void name(const name##_args a, u64 n) {                           \
+    extern "C" __global__ void name(const name##_args a, u64 n, const u32* limit) {         \
+        if (limit && *limit < n) n = *limit;                                                \
         const u64 stride = (u64)gridDim.x * blockDim.x / LANES;                             \
         for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / LANES; i < n; i += stride) \
             name##_lane(a, i);                                                              \

@@ -17,6 +17,7 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.cpu.shards import ShardsBackend
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Limits
+from gpkvs.engine.number_plan import NumberPlan
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from tests.numbers_model import NumbersModel, random_batch
 
@@ -69,9 +70,19 @@ def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monke
         processors = store._backend.processors
         assert isinstance(store._backend, ShardsBackend)
         store.set_many(keys, keys, table="t")
+        planned, order = [], NumberPlan.order
+
+        def noted(self: NumberPlan, operations: int) -> None:
+            planned.append(operations)
+            order(self, operations)
+
+        monkeypatch.setattr(NumberPlan, "order", noted)
         monkeypatch.setattr(CpuBackend, "launch", counted)
         store.set_many(keys, keys + np.uint64(2), table="t")
-        for kernel in ("find_u64", "log_undo_u64", "apply_u64"):
+        assert len(planned) == 3
+        assert sum(planned) == len(keys)
+        assert min(planned) > 0.25 * len(keys)
+        for kernel in ("log_undo_u64", "apply_u64"):
             shares = [items[id(processor), kernel] for processor in processors]
             assert sum(shares) == len(keys), kernel
             assert min(shares) > 0.25 * len(keys), (kernel, shares)

@@ -127,6 +127,8 @@ class CpuBackend:
     path_costs: PathCosts | None = None
     stripe_blocks = 1
     shared_ops_min = _ALL
+    queue = 0
+    launcher = 0  # kernels follow each other at once here; what stands for a GPU in tests has one
 
     def __init__(self, threads: int = 0, awake_ns: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
@@ -184,6 +186,9 @@ class CpuBackend:
     def deliver(self, column: Column, /) -> Column:
         """See `Processor.deliver`."""
         return column
+
+    def start_delivery(self) -> None:
+        """See `Processor.start_delivery`; they are there."""
 
     def delivered(self) -> None:
         """See `Processor.delivered`; all are."""
@@ -258,6 +263,23 @@ class CpuBackend:
         seconds = perf_counter() - begin
         return lambda: seconds
 
+    def address(self, argument: NDArray[Any] | Index, /) -> int:
+        """See `Processor.address`."""
+        return argument.image if isinstance(argument, Index) else address_of(argument)
+
+    def run_native(self, launch: Callable[[], int], /) -> None:
+        """See `Processor.run_native`; all is done when it returns."""
+        assert launch() == 0
+
+    def settle(self) -> None:
+        """See `Processor.settle`; all is done when it is launched."""
+
+    def launch_natively(self) -> None:
+        """Stand for a GPU, in tests: native plans launch their kernels here."""
+        self.launcher = library.gpkvs_host_launcher_new(self.host_threads) or 0
+        if not self.launcher:
+            raise NoMemoryError
+
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """See `Processor.shares_slots`; it is the host."""
         del region, count
@@ -298,6 +320,9 @@ class CpuBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
+        if self.launcher:
+            library.gpkvs_launcher_delete(self.launcher)
+            self.launcher = 0
         if self.host_threads:
             library.gpkvs_pool_delete(self.host_threads)
             self.host_threads = 0

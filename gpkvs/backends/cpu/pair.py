@@ -27,6 +27,7 @@ class PairBackend(CpuBackend):
 
     def __init__(self, threads: int = 0) -> None:
         super().__init__(threads)
+        self.launch_natively()
         self._host = CpuBackend(threads)
         self.host_ops_max = host_ops_asked() or 0
         self._launches = 0

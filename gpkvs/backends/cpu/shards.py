@@ -29,6 +29,8 @@ class ShardsBackend(PairBackend):
     def __init__(self, threads: int = 0) -> None:
         super().__init__(threads)
         self._others = [CpuBackend(threads) for _ in range(_SHARDS - 1)]
+        for other in self._others:
+            other.launch_natively()
         self._turn = 0
 
     @property

@@ -333,5 +333,5 @@ class CudaBackend(GpuProcessor):
             memory.close()
         self._attached.registered.clear()
         for processor in self.processors:
-            processor.close_transfers()
+            processor.close_processor()
         self.host.close()

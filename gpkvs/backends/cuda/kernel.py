@@ -11,6 +11,8 @@ import numpy as np
 from cupy_backends.cuda.api.driver import CUDADriverError
 
 from gpkvs.backends.fields import KernelFields
+from gpkvs.errors import NoMemoryError
+from gpkvs.native import launched_kernels, library
 
 _THREADS = 256  # of a thread block
 
@@ -31,7 +33,9 @@ class GpuKernel:
         self.words = np.empty(len(fields.fields), np.uint64)  # the arguments
         self._function = function
         self._items = ctypes.c_uint64()
-        self._parameters = (ctypes.c_void_p * 2)(self.words.ctypes.data, ctypes.addressof(self._items))
+        self._limit = ctypes.c_void_p()  # the host knows how many items there are
+        parameters = self.words.ctypes.data, ctypes.addressof(self._items), ctypes.addressof(self._limit)
+        self._parameters = (ctypes.c_void_p * 3)(*parameters)
 
     def launch(self, items: int) -> None:
         """Launch it over so many items, with `words` as they are now; the driver copies them.
@@ -45,6 +49,24 @@ class GpuKernel:
         status = _launch()(self._function, blocks, 1, 1, _THREADS, 1, 1, 0, stream, self._parameters, None)
         if status:
             raise CUDADriverError(status)
+
+
+def new_launcher(module: cupy.RawModule) -> int:
+    """Return what native plans launch kernels with (``kernels/launcher.hpp``), by its address.
+
+    Raises
+    ------
+    NoMemoryError
+        If the system gives none.
+    """
+    driver = ctypes.CDLL("libcuda.so.1")
+    names = launched_kernels()
+    functions = (ctypes.c_void_p * len(names))(*[module.get_function(name).kernel.ptr for name in names])
+    launch, fill = (ctypes.cast(call, ctypes.c_void_p) for call in (driver.cuLaunchKernel, driver.cuMemsetD8Async))
+    launcher: int | None = library.gpkvs_gpu_launcher_new(launch, fill, functions)
+    if not launcher:
+        raise NoMemoryError
+    return launcher
 
 
 @cache

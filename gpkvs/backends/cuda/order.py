@@ -20,9 +20,8 @@ def order_on_gpu(backend: Processor, fingerprint0: U64, fingerprint1: U64, ops: 
     order, chain_of, last_write, chain_start, write_end = (
         cupy.empty(count, np.uint32) for count in (n, n, n, n + 1, n)
     )
-    marks = cupy.empty(n, np.uint64)
-    for packed, numbers in _sorts(backend, fingerprint0, fingerprint1):
-        found = cupy.zeros(2, np.uint64)  # descents, chains
+    marks, told = cupy.empty(n, np.uint64), cupy.zeros(2, np.uint64)
+    for packed, numbers in _sorts(backend, fingerprint0, fingerprint1, told):
         backend.launch(
             "mark",
             n,
@@ -31,9 +30,9 @@ def order_on_gpu(backend: Processor, fingerprint0: U64, fingerprint1: U64, ops: 
             fingerprint0=fingerprint0,
             fingerprint1=fingerprint1,
             ops=ops,
+            op_numbers=0,
             order=order,
             marks=marks,
-            found=found,
         )
         sums = cupy.cumsum(marks)
         backend.launch(
@@ -45,25 +44,31 @@ def order_on_gpu(backend: Processor, fingerprint0: U64, fingerprint1: U64, ops: 
             chain_of=chain_of,
             chain_start=chain_start,
             write_end=write_end,
-            found=found,
+            chains=told[1:],
         )
         backend.launch("last_writes", n, sums=sums, write_end=write_end, last_write=last_write)
-        descents, chains = backend.download(found).tolist()
-        if not descents:
+        left, chains = backend.download(told).tolist()
+        if not left:
             break
     return order, chain_of, chain_start[: chains + 1], last_write
 
 
-def _sorts(backend: Processor, fingerprint0: U64, fingerprint1: U64) -> Iterator[tuple[Any, int]]:
-    """Yield the operations sorted, each time by more of their fingerprints, and the bits of theirs that are numbers.
-
-    Most batches need the first only: 43 bits of each of 2 M fingerprints tell all but a quarter of a pair apart.
-    """
+def _sorts(backend: Processor, fingerprint0: U64, fingerprint1: U64, left: U64) -> Iterator[tuple[Any, int]]:
+    """Yield the operations sorted, and the bits of theirs that are numbers; again while some were left as they are."""
     n = len(fingerprint0)
     numbers = (1 << (n - 1).bit_length()) - 1
-    packed = cupy.empty(n, np.uint64)
+    packed, descents = cupy.empty(n, np.uint64), cupy.empty(n, np.uint8)
     backend.launch("pack", n, fingerprint0=fingerprint0, numbers=numbers, packed=packed)
     packed.sort()
+    of_sorted = {
+        "packed": packed,
+        "numbers": numbers,
+        "fingerprint0": fingerprint0,
+        "fingerprint1": fingerprint1,
+        "descents": descents,
+    }
+    backend.launch("tell_descents", n, **of_sorted)
+    backend.launch("sort_tied", n, **of_sorted, count=n, left=left)
     yield packed, numbers
-    yield cupy.argsort(fingerprint0).view(np.uint64), _ALL
+    left[0] = 0
     yield cupy.lexsort(cupy.stack([fingerprint1, fingerprint0])).astype(np.uint64), _ALL

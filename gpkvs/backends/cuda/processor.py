@@ -12,6 +12,7 @@ caches that must be written back). docs/gpu.md has the figures.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import cupy
 import numpy as np
 from cupy.cuda import runtime
+from cupy_backends.cuda.api.driver import CUDADriverError
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column
@@ -26,7 +28,7 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.cuda.compiler import own_kernels
 from gpkvs.backends.cuda.errors import explained
 from gpkvs.backends.cuda.host_memory import GrowingHostMemory, HostMemory, pinned
-from gpkvs.backends.cuda.kernel import GpuKernel
+from gpkvs.backends.cuda.kernel import GpuKernel, new_launcher
 from gpkvs.backends.cuda.mirror import Mirror
 from gpkvs.backends.cuda.order import order_on_gpu
 from gpkvs.backends.cuda.sums import total_on_gpu
@@ -36,10 +38,12 @@ from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
+from gpkvs.native import launch_sum, library
 from gpkvs.pm.region import Region
 
 # Batches that only read cross the link in parts: it carries both directions at once. More parts gain nothing.
 _PARTS, _PART_OPS_MIN = 4, 1 << 17
+_SUMMED = (np.uint64, np.uint8, np.bool_)  # columns whose sums native code launches
 
 
 class Attached:
@@ -86,11 +90,15 @@ class GpuProcessor:
         self._module = own_kernels()
         self._kernels: dict[str, GpuKernel] = {}
         self._transfers = Transfers()
+        self.launcher = new_launcher(self._module)
         self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)  # ahead of the long queue of stores to PM
 
-    def close_transfers(self) -> None:
-        """End what brings columns over."""
+    def close_processor(self) -> None:
+        """End what brings columns over, and what launches."""
         self._transfers.close()
+        if self.launcher:
+            library.gpkvs_launcher_delete(self.launcher)
+            self.launcher = 0
 
     @explained
     def finish(self) -> None:
@@ -145,6 +153,11 @@ class GpuProcessor:
         return self._transfers.deliver(column)
 
     @explained
+    def start_delivery(self) -> None:
+        """See `Processor.start_delivery`."""
+        self._transfers.start_delivery()
+
+    @explained
     def delivered(self) -> None:
         """See `Processor.delivered`."""
         self._transfers.delivered()
@@ -173,7 +186,21 @@ class GpuProcessor:
         """See `Processor.total`."""
         if isinstance(column, np.ndarray):
             return self.host.total(column)
+        if len(column) and column.flags.c_contiguous and column.dtype in _SUMMED:
+            return self._sum(column)
         return int(self.download(total_on_gpu(column).reshape(1))[0])
+
+    def _sum(self, column: NDArray[Any]) -> int:
+        count, given, total = len(column), self.address(column), pinned(1, np.uint64)
+        tiles = cupy.empty(library.gpkvs_tiles(count), np.uint64)
+        bytes_given, words = 0, given
+        if column.itemsize == 1:
+            widened = cupy.empty(count, np.uint64)
+            bytes_given, words = given, self.address(widened)
+        of_column = bytes_given, words, count, self.address(tiles), total.ctypes.data
+        self.run_native(partial(launch_sum, self.launcher, self.queue, *of_column))
+        self.settle()
+        return int(total[0])
 
     @explained
     def numbers_where(self, mask: NDArray[Any], /) -> U32:
@@ -278,6 +305,31 @@ class GpuProcessor:
         """Wait for the second event; return how long after the first one it was."""
         after.synchronize()
         return float(cupy.cuda.get_elapsed_time(before, after)) / 1e3
+
+    def address(self, argument: NDArray[Any] | Index, /) -> int:
+        """See `Processor.address`."""
+        if isinstance(argument, np.ndarray):  # pinned: the GPU reaches it
+            return int(argument.ctypes.data)
+        address: int = (self.mirror(argument) if isinstance(argument, Index) else argument).data.ptr
+        return address
+
+    @property
+    def queue(self) -> int:
+        """See `Processor.queue`."""
+        stream: int = cupy.cuda.get_current_stream().ptr
+        return stream
+
+    @explained
+    def run_native(self, launch: Callable[[], int], /) -> None:
+        """See `Processor.run_native`."""
+        status = launch()
+        if status:
+            raise CUDADriverError(status)
+
+    @explained
+    def settle(self) -> None:
+        """See `Processor.settle`."""
+        self._wait_for(cupy.cuda.get_current_stream().record())
 
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """See `Processor.shares_slots`.

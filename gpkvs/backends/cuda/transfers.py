@@ -7,10 +7,14 @@ from concurrent.futures import Future
 from typing import Any
 
 import cupy
+import numpy as np
 
 from gpkvs.backends.base import Column
 from gpkvs.backends.cuda.host_memory import pinned
 from gpkvs.backends.cuda.staging import Staging, is_plain
+from gpkvs.config import MIB
+
+_COPIED_BYTES_MAX = 2 * MIB  # of a plain column that the calling thread copies to pinned memory itself
 
 
 class Transfers:
@@ -21,7 +25,9 @@ class Transfers:
         self._staging: Staging | None = None  # until a plain array comes
         self._staged: Future[Any] | None = None
         self._arrived: cupy.cuda.Event | None = None
+        self._copied: list[Any] = []  # pinned copies of short plain arrays, until they have arrived
         self._delivered: cupy.cuda.Event | None = None
+        self._to_leave: list[tuple[Any, Any]] = []  # columns, and where they go
         self._leaving: list[Any] = []  # columns whose memory may not be used again before they are delivered
 
     def finish(self) -> None:
@@ -31,12 +37,15 @@ class Transfers:
             if staged.exception() is None:  # else who waited for it was told
                 self._arrived = staged.result()
         if self._arrived is not None:
-            cupy.cuda.get_current_stream().wait_event(self._arrived)
+            self._arrived.synchronize()
             self._arrived = None
+        self._copied.clear()
+        self._to_leave.clear()
         self.delivered()
 
     def delivered(self) -> None:
         """See `Processor.delivered`."""
+        self.start_delivery()
         if self._delivered is not None:
             self._delivered.synchronize()
             self._delivered = None
@@ -49,7 +58,7 @@ class Transfers:
         if column.strides == (0,):  # one value, broadcast
             return cupy.full(column.shape, column[0], column.dtype) if len(column) else cupy.empty(0, column.dtype)
         if is_plain(column):
-            return self._stage(column)()
+            return self.upload_later(column)()
         device = cupy.empty(column.shape, column.dtype)
         if column.nbytes:
             device.data.copy_from_host_async(column.ctypes.data, column.nbytes)
@@ -60,7 +69,9 @@ class Transfers:
         if isinstance(column, cupy.ndarray) or column.strides == (0,):
             return lambda: self.upload(column)
         if is_plain(column):
-            return self._stage(column)
+            if column.nbytes > _COPIED_BYTES_MAX:
+                return self._stage(column)
+            column = self._pinned_copy(column)
         device = cupy.empty(column.shape, column.dtype)
         # Memory that was just given back may still be in use by the kernels launched before.
         self._uploads.wait_event(cupy.cuda.get_current_stream().record())
@@ -73,6 +84,13 @@ class Transfers:
             return device
 
         return wait
+
+    def _pinned_copy(self, column: Any) -> Any:
+        """Return a short column in pinned memory; to wake other threads for it takes as long as to copy it here."""
+        copy = pinned(column.size, column.dtype).reshape(column.shape)
+        np.copyto(copy, column)
+        self._copied.append(copy)
+        return copy
 
     def _stage(self, column: Any) -> Callable[[], Any]:
         """Begin to bring a plain array over."""
@@ -102,9 +120,15 @@ class Transfers:
             return column
         host: Column = pinned(column.size, column.dtype).reshape(column.shape)
         if column.nbytes:
+            self._to_leave.append((column, host))
+        return host
+
+    def start_delivery(self) -> None:
+        """See `Processor.start_delivery`."""
+        for column, host in self._to_leave:
             self.download_later(column, host)
             self._leaving.append(column)
-        return host
+        self._to_leave.clear()
 
     def download_later(self, column: Any, into: Any) -> Callable[[], None]:
         """See `Processor.download_later`."""

@@ -48,7 +48,7 @@ def same_mirror(store: gpkvs.Store, table: int) -> bool:
 
 
 @pytest.mark.parametrize("commit", ["undo", "journal"])
-def test_batches_are_answered_as_by_a_dictionary(store_path: Path, gpus: str, commit: Any) -> None:
+def test_batches_are_answered_as_by_a_dictionary(gpus: str, store_path: Path, commit: Any) -> None:
     seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
     pick, model = Random(seed), NumbersModel()
@@ -70,7 +70,7 @@ def test_batches_are_answered_as_by_a_dictionary(store_path: Path, gpus: str, co
             assert same_mirror(store, table.id)
 
 
-def test_arrays_on_a_gpu_stay_there(store_path: Path, gpus: str) -> None:
+def test_arrays_on_a_gpu_stay_there(gpus: str, store_path: Path) -> None:
     import cupy  # noqa: PLC0415
 
     keys = cupy.random.randint(0, 1 << 62, 3 * LARGE).astype(cupy.uint64)
@@ -89,7 +89,7 @@ def test_arrays_on_a_gpu_stay_there(store_path: Path, gpus: str) -> None:
         assert not bool(missing.any())
 
 
-def test_a_store_opens_with_any_gpus_or_none(store_path: Path, gpus: str) -> None:
+def test_a_store_opens_with_any_gpus_or_none(gpus: str, store_path: Path) -> None:
     keys = np.random.default_rng(5).integers(0, 1 << 63, 2 * LARGE, np.uint64)
     add = 0
     for number, options in enumerate(

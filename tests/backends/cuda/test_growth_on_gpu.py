@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gpkvs
+from gpkvs.backends.choose import GPUS_VARIABLE
 from gpkvs.batch import Op
 from gpkvs.errors import BackendError, NoSpaceError
 from gpkvs.media.layout import BLOCK_BYTES
@@ -101,6 +102,7 @@ def test_a_gpu_without_virtual_memory_copies_the_mirror(
     def refuse(room: int, *_: object) -> None:
         raise DriverRefusalError(f"no addresses for {room:,} bytes")
 
+    monkeypatch.setenv(GPUS_VARIABLE, "0")  # several need it
     monkeypatch.setattr("gpkvs.backends.cuda.device_memory._MAPPED_BYTES_MIN", 0)
     monkeypatch.setattr("gpkvs.backends.cuda.device_memory.VirtualMemory", refuse)
     closed(grow(path, layout, commit))

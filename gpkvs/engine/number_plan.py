@@ -1,0 +1,122 @@
+"""A plan for a table of numbers whose kernels native code launches: what Python gives it, and what it is told.
+
+``kernels/number_plan.hpp`` has the steps and the columns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.base import Processor
+from gpkvs.backends.fields import fields_of
+from gpkvs.batch import U64
+from gpkvs.native import library, number_plan
+
+_FIELDS: Final = tuple(field.name for field in fields_of(library.gpkvs_number_plan_fields()))
+_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
+_COUNTS = 8  # words that the kernels may tell
+
+
+class Step(IntEnum):
+    """The steps of a plan, in their order."""
+
+    BEGIN = 0
+    ORDER = 1
+    FINISH = 2
+    VALUES = 3
+    STAGE = 4
+
+
+class Counts(NamedTuple):
+    """What the kernels told of a plan.
+
+    Attributes
+    ----------
+    needed
+        Operations that are to be ordered; after `Step.BEGIN` of a plan that selects them.
+    unsorted
+        Where ties of fingerprints were left as they are: the plan is worth nothing. After `Step.FINISH`.
+    changes, removed_keys, new_keys, unplaced, moved
+        Chains that change a slot; those of them that remove a key, that bring a new one, for which there is no way, and
+        that displace an occupant. After `Step.FINISH`.
+    values
+        That GETs found; after `Step.VALUES`.
+    """
+
+    needed: int
+    unsorted: int
+    changes: int
+    removed_keys: int
+    new_keys: int
+    unplaced: int
+    moved: int
+    values: int
+
+
+class NumberPlan:
+    """The kernels of one plan.
+
+    Parameters
+    ----------
+    place
+        Where it runs; its `launcher` launches them.
+    **given
+        Fields of the struct: numbers and addresses.
+    """
+
+    def __init__(self, place: Processor, **given: int) -> None:
+        self._place = place
+        self._words = (ctypes.c_uint64 * len(_FIELDS))()
+        self._told: U64 = place.result_column(_COUNTS, np.uint64)
+        self._kept: list[NDArray[Any]] = []  # memory of columns
+        self.set(launcher=place.launcher, queue=place.queue, told=place.address(self._told), **given)
+
+    def set(self, **words: int) -> None:
+        """Set fields of the struct."""
+        for name, word in words.items():
+            self._words[_AT[name]] = word
+
+    def get(self, name: str) -> int:
+        """Return a field of the struct."""
+        return self._words[_AT[name]]
+
+    def run(self, step: Step) -> None:
+        """Launch the kernels of a step."""
+        self._place.run_native(partial(number_plan, ctypes.addressof(self._words), step))
+
+    def begin(self) -> None:
+        """Launch the first step, in memory of its own."""
+        self._make_room(Step.BEGIN)
+        self.run(Step.BEGIN)
+
+    def order(self, operations: int) -> None:
+        """Sort so many operations."""
+        self.set(ordered=operations)
+        room = self._make_room(Step.ORDER)
+        self.run(Step.ORDER)
+        packed = room[: 8 * operations].view(np.uint64)  # the first column
+        packed.sort()
+
+    def _make_room(self, step: Step) -> NDArray[np.uint8]:
+        address = ctypes.addressof(self._words)
+        self.set(room=0)
+        room: NDArray[np.uint8] = self._place.scratch(library.gpkvs_number_plan_room(address, step), np.uint8)
+        self._kept.append(room)
+        self.set(room=self._place.address(room))
+        library.gpkvs_number_plan_room(address, step)
+        return room
+
+    @property
+    def counts(self) -> Counts:
+        """What the kernels told, once they are done (`Processor.settle`)."""
+        halves = self._told.view(np.uint32).reshape(-1, 2).tolist()
+        (needed, _), (unsorted, _), _, (changes, removed_keys), (_, new_keys), _, (unplaced, moved), (values, _) = (
+            halves
+        )
+        return Counts(needed, unsorted, changes, removed_keys, new_keys, unplaced, moved, values)

@@ -1,0 +1,112 @@
+// What runs the kernels of a plan that native code makes: a GPU, through the functions of its driver, or the host's threads,
+// which stand for one in tests. Kernels run one after the other, in the order of their launches.
+#pragma once
+#include "pool.hpp"
+#include "tile.cuh"
+
+// Those that native plans launch.
+#define LAUNCHED(F)                                                                         \
+    F(route_u64) F(look_u64) F(look_own_u64) F(mark_written) F(mark_needed) F(pick_needed) F(pack) F(tell_descents) \
+    F(sort_tied) F(mark) F(spread) F(last_writes) F(find_u64) F(last_set) F(fold_u64) F(own_values) F(mark_changes) \
+    F(pick_changes) F(mark_blocks) F(pick_blocks) F(place_u64) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) \
+    F(pick_values) F(tell) F(widen)
+// Those that only a GPU has.
+#define LAUNCHED_ON_GPU(F) F(sum_tiles) F(scan_tiles) F(add_tiles)
+
+#define LAUNCH_NUMBER(name) LAUNCH_##name,
+#define LAUNCH_NAME(name) #name ";"
+#define LAUNCH_KERNEL(name) &gpkvs_kernel_##name,
+enum Launch : u32 { LAUNCHED(LAUNCH_NUMBER) LAUNCH_OF_ALL, LAUNCH_BEFORE_TILES = LAUNCH_OF_ALL - 1, LAUNCHED_ON_GPU(LAUNCH_NUMBER) };
+
+class Launcher {
+  public:
+    virtual ~Launcher() = default;
+
+    // Runs a kernel over so many items, or over fewer, if `limit` says so where the kernel runs.
+    virtual void launch(Launch kernel, const void* args, u64 items, const u32* limit) = 0;
+
+    // The running sums of a column, and in `total` the sum of all; `sums` may be null. `tiles` has room for `tiles_of(items)`.
+    virtual void scan(const TileArgs& args, u64 items, const u32* limit) = 0;
+
+    virtual void zero(void* at, u64 bytes) = 0;
+
+    // Says on which queue of a GPU all that follows is launched.
+    virtual void use(void* queue) = 0;
+
+    // The first error of the driver since the last call, or 0; nothing is launched after one.
+    virtual int error() = 0;
+};
+
+class HostLauncher final : public Launcher {
+  public:
+    explicit HostLauncher(Pool* pool) : pool_(pool) {}
+
+    void launch(Launch kernel, const void* args, u64 items, const u32* limit) override {
+        static const Kernel* const KERNELS[] = {LAUNCHED(LAUNCH_KERNEL)};
+        const u64 fewer = limited(items, limit);
+        if (fewer) pool_->run(KERNELS[kernel], args, fewer);
+    }
+    void scan(const TileArgs& a, u64 items, const u32* limit) override {
+        u64 sum = 0;
+        for (u64 i = 0; i < limited(items, limit); i++) {
+            sum += a.marks[i];
+            if (a.sums) a.sums[i] = sum;
+        }
+        *a.total = sum;
+    }
+    void zero(void* at, u64 bytes) override { memset(at, 0, bytes); }
+    void use(void*) override {}
+    int error() override { return 0; }
+
+  private:
+    static u64 limited(u64 items, const u32* limit) { return limit ? std::min<u64>(items, *limit) : items; }
+
+    Pool* const pool_;
+};
+
+// cuLaunchKernel and cuMemsetD8Async: the driver's, which this library is not linked with.
+typedef int DriverLaunch(void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32 shared_bytes, void* queue,
+                         void** parameters, void** extra);
+typedef int DriverFill(u64 at, u8 value, size_t bytes, void* queue);
+
+class GpuLauncher final : public Launcher {
+  public:
+    // `functions`: the driver's handles of all kernels, in the order of `gpkvs_launched`.
+    GpuLauncher(DriverLaunch* launch, DriverFill* fill, void* const* functions)
+        : launch_(launch), fill_(fill), functions_(functions, functions + LAUNCH_add_tiles + 1) {}
+
+    void launch(Launch kernel, const void* args, u64 items, const u32* limit) override {
+        static const Kernel* const KERNELS[] = {LAUNCHED(LAUNCH_KERNEL)};
+        run(kernel, (items * KERNELS[kernel]->lanes + THREADS - 1) / THREADS, args, items, limit);
+    }
+    void scan(const TileArgs& a, u64 items, const u32* limit) override {
+        run(LAUNCH_sum_tiles, tiles_of(items), &a, items, limit);
+        if (a.sums) run(LAUNCH_scan_tiles, tiles_of(items), &a, items, limit);
+        else run(LAUNCH_add_tiles, 1, &a, items, nullptr);
+    }
+    void zero(void* at, u64 bytes) override {
+        if (bytes && !error_) error_ = fill_((u64)at, 0, bytes, queue_);
+    }
+    void use(void* queue) override { queue_ = queue; }
+    int error() override {
+        const int error = error_;
+        error_ = 0;
+        return error;
+    }
+
+  private:
+    static const u32 THREADS = 256;  // of a block
+    static_assert(THREADS == TILE_THREADS, "tiles are launched as all other kernels are");
+
+    void run(Launch kernel, u64 blocks, const void* args, u64 items, const u32* limit) {
+        void* parameters[] = {(void*)args, &items, &limit};
+        if (items && !error_)
+            error_ = launch_(functions_[kernel], (u32)blocks, 1, 1, THREADS, 1, 1, 0, queue_, parameters, nullptr);
+    }
+
+    DriverLaunch* const launch_;
+    DriverFill* const fill_;
+    const std::vector<void*> functions_;
+    void* queue_ = nullptr;
+    int error_ = 0;
+};

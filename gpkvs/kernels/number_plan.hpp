@@ -1,0 +1,240 @@
+// A plan for a large batch on a table of numbers, on a GPU: native code launches all kernels of a phase at once.
+//
+// It does what `U64Phases` does (gpkvs/engine/phases_u64.py), for GPUs that keep it waiting: between two kernels, Python takes
+// longer than a kernel, and to ask a GPU how many items the next kernel has takes longer still. Here the kernels ask each
+// other (`limit`). The host is told at the end of a step, in `told`.
+//
+//     begin -> (the operations to order are counted) -> order -> the caller sorts `packed` -> finish -> values -> stage
+//
+// Where something does not fit, or is not sorted, the caller plans again by phases: a plan only reads PM.
+#pragma once
+#include "launcher.hpp"
+#include "probe.cuh"
+
+#define NUMBER_PLAN_GIVEN(F)                                                                \
+    F(Launcher*, launcher) F(void*, queue) F(u64*, told) F(u8*, room)                       \
+    F(u64, count) F(u64, ordered) F(u64, has_only_sets) F(u64, looks) F(u64, selects)       \
+    F(const u8*, keys) F(const u8*, ops) F(const u8*, values) F(const U64Bucket*, index)    \
+    GEOMETRY_ARGS(F) SHARD_ARGS(F) F(u64, hash_key0) F(u64, hash_key1)                      \
+    F(u8*, status) F(u64*, source_word) F(u32*, source_op) F(u64*, found_values)            \
+    F(u64, changes) F(u64, moved) F(u64*, changed_slot) F(U64Slot*, contents)
+
+#define NUMBER_PLAN_COLUMNS(F)                                                              \
+    F(u64*, counts) F(u64*, marks) F(u64*, sums) F(u64*, tiles) F(u64*, fingerprint0) F(u64*, fingerprint1) \
+    F(u64*, value_offsets) F(u64, places) F(u8*, written) F(u32*, op_numbers) F(u64*, taken0) F(u64*, taken1) \
+    F(u8*, taken_ops)                                                                       \
+    F(u64*, packed) F(u8*, descents) F(u32*, order) F(u32*, chain_of) F(u32*, chain_start) F(u32*, write_end) \
+    F(u32*, last_write) F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) \
+    F(u64*, old_word) F(u8*, change) F(u32*, final_op) F(u32*, changed_chain) F(u32*, block_first) F(u64*, moved_to)
+
+#define NUMBER_PLAN_FIELDS(F) NUMBER_PLAN_GIVEN(F) NUMBER_PLAN_COLUMNS(F)
+struct NumberPlan {
+    NUMBER_PLAN_FIELDS(GPKVS_FIELD)
+};
+
+// `told`, and `counts` where the kernels run. The first of each pair is the lower half of a word.
+enum NumberCount {
+    COUNT_NEEDED,  // operations to order, SETs
+    COUNT_UNSORTED,  // where ties were left as they are
+    COUNT_CHAINS,  // writes, chains
+    COUNT_CHANGES,  // changes, removed keys
+    COUNT_BLOCKS,  // of the changes, new keys
+    COUNT_PLACE_BLOCKS,
+    COUNT_PLACED,  // keys without a way, displaced occupants
+    COUNT_VALUES,
+    COUNTS
+};
+
+// A GET whose key has the place of another one's that is written is ordered without need: so few of them are.
+static const u32 PLACES_BITS = 2;  // of an operation, and one more
+
+// Memory for columns, one after the other; without memory, it counts how much they take.
+struct Room {
+    u64 at;
+
+    template <class T>
+    void take(T*& column, u64 count) {
+        column = (T*)at;
+        at += (count * sizeof(T) + 255) / 256 * 256;
+    }
+};
+
+static void take_columns_of_all(NumberPlan& p, Room& room) {
+    const u64 n = p.count;
+    room.take(p.counts, COUNTS);
+    room.take(p.marks, n);
+    room.take(p.sums, n);
+    room.take(p.tiles, tiles_of(n));
+    room.take(p.fingerprint0, n);
+    room.take(p.fingerprint1, n);
+    room.take(p.value_offsets, p.has_only_sets ? 0 : n);
+    u64 places = 1;
+    while (places <= n) places *= 2;
+    p.places = p.looks ? places << PLACES_BITS : 0;
+    room.take(p.written, p.places);
+    const u64 selected = p.selects ? n : 0;
+    room.take(p.op_numbers, selected);
+    room.take(p.taken0, selected);
+    room.take(p.taken1, selected);
+    room.take(p.taken_ops, p.has_only_sets ? 0 : selected);
+}
+
+static void take_columns_of_ordered(NumberPlan& p, Room& room) {
+    const u64 n = p.ordered;
+    room.take(p.packed, n);
+    room.take(p.descents, n);
+    room.take(p.order, n);
+    room.take(p.chain_of, n);
+    room.take(p.chain_start, n + 1);
+    room.take(p.write_end, n);
+    room.take(p.last_write, n);
+    room.take(p.chain_fingerprint0, n);
+    room.take(p.chain_fingerprint1, n);
+    room.take(p.block, n);
+    room.take(p.slot, n);
+    room.take(p.old_word, n);
+    room.take(p.change, n);
+    room.take(p.final_op, n);
+    room.take(p.changed_chain, n);
+    room.take(p.block_first, n + 1);
+    room.take(p.moved_to, n);
+}
+
+// Launches with the names of kernels and of their arguments.
+struct NumberPlanner {
+    NumberPlan& p;
+
+    template <class Args>
+    void launch(Launch kernel, const Args& args, u64 items, const u32* limit = nullptr) {
+        p.launcher->launch(kernel, &args, items, limit);
+    }
+    void scan(u64* sums, u64 items, const u32* limit, NumberCount total) {
+        p.launcher->scan({p.marks, sums, p.tiles, p.counts + total}, items, limit);
+    }
+    const u32* low(NumberCount count) const { return (const u32*)(p.counts + count); }
+    const u32* high(NumberCount count) const { return low(count) + 1; }
+    void tell() { launch(LAUNCH_tell, tell_args{p.counts, p.told}, COUNTS); }
+
+    void begin() {
+        p.launcher->zero(p.counts, COUNTS * sizeof(u64));
+        launch(LAUNCH_route_u64, route_u64_args{p.keys, p.hash_key0, p.hash_key1, p.fingerprint0, p.fingerprint1}, p.count);
+        if (p.has_only_sets && !p.selects) return;
+        if (p.looks) look();
+        u8* written = p.looks ? p.written : nullptr;
+        launch(LAUNCH_mark_needed,
+               mark_needed_args{p.ops, p.fingerprint0, p.blocks, p.unmoved, p.shard, p.shards, p.stripe_blocks, p.places,
+                                written, p.source_op, p.marks},
+               p.count);
+        scan(p.sums, p.count, nullptr, COUNT_NEEDED);
+        launch(LAUNCH_pick_needed,
+               pick_needed_args{p.marks, p.sums, p.ops, p.fingerprint0, p.fingerprint1, p.selects ? p.op_numbers : nullptr,
+                                p.taken0, p.taken1, p.has_only_sets ? nullptr : p.taken_ops,
+                                p.has_only_sets ? nullptr : p.value_offsets},
+               p.count);
+        if (p.selects) tell();
+    }
+
+    // What the table holds for each operation of the shard, and which keys are written.
+    void look() {
+        const look_u64_args all = {p.fingerprint0, p.fingerprint1, p.index, p.blocks, p.unmoved, p.status, p.source_word, p.keys};
+        if (p.shards == 1) launch(LAUNCH_look_u64, all, p.count);
+        else
+            launch(LAUNCH_look_own_u64,
+                   look_own_u64_args{all.fingerprint0, all.fingerprint1, all.index, all.blocks, all.unmoved, all.status,
+                                     all.source_word, all.keys, p.shard, p.shards, p.stripe_blocks},
+                   p.count);
+        p.launcher->zero(p.written, p.places);
+        launch(LAUNCH_mark_written, mark_written_args{p.ops, p.fingerprint0, p.places, p.written}, p.count);
+    }
+
+    const u64* ordered0() const { return p.selects ? p.taken0 : p.fingerprint0; }
+    const u64* ordered1() const { return p.selects ? p.taken1 : p.fingerprint1; }
+
+    // The bits that the number of an operation may take.
+    u64 numbers() const {
+        u64 numbers = 0;
+        while (numbers + 1 < p.ordered) numbers = 2 * numbers + 1;
+        return numbers;
+    }
+
+    void order() { launch(LAUNCH_pack, pack_args{ordered0(), numbers(), p.packed}, p.ordered); }
+
+    void finish() {
+        sort();
+        find();
+        change();
+        place();
+        tell();
+    }
+
+    void sort() {
+        const u64 n = p.ordered;
+        const u8* ops = p.has_only_sets ? nullptr : p.selects ? p.taken_ops : p.ops;
+        launch(LAUNCH_tell_descents, tell_descents_args{p.packed, numbers(), ordered0(), ordered1(), p.descents}, n);
+        launch(LAUNCH_sort_tied, sort_tied_args{p.packed, numbers(), ordered0(), ordered1(), p.descents, n, p.counts + COUNT_UNSORTED}, n);
+        launch(LAUNCH_mark,
+               mark_args{p.packed, numbers(), ordered0(), ordered1(), ops, p.selects ? p.op_numbers : nullptr, p.order, p.marks}, n);
+        scan(p.sums, n, nullptr, COUNT_CHAINS);
+        launch(LAUNCH_spread, spread_args{p.marks, p.sums, n, p.chain_of, p.chain_start, p.write_end, nullptr}, n);
+        if (!p.has_only_sets) launch(LAUNCH_last_writes, last_writes_args{p.sums, p.write_end, p.last_write}, n);
+    }
+
+    void find() {
+        launch(LAUNCH_find_u64,
+               find_u64_args{p.order, p.chain_start, p.fingerprint0, p.fingerprint1, p.index, p.blocks, p.unmoved,
+                             p.chain_fingerprint0, p.chain_fingerprint1, p.block, p.slot, p.old_word, p.keys},
+               p.ordered, high(COUNT_CHAINS));
+        if (p.has_only_sets)
+            return launch(LAUNCH_last_set, last_set_args{p.order, p.chain_start, p.change, p.final_op}, p.ordered,
+                          high(COUNT_CHAINS));
+        launch(LAUNCH_fold_u64,
+               fold_u64_args{p.order, p.chain_of, p.chain_start, p.last_write, p.ops, p.slot, p.old_word, p.status,
+                             p.source_word, p.source_op, p.change, p.final_op},
+               p.ordered);
+        launch(LAUNCH_own_values, own_values_args{p.order, p.source_op, p.values, p.value_offsets, p.source_word}, p.ordered);
+    }
+
+    void change() {
+        const u32* chains = high(COUNT_CHAINS);
+        launch(LAUNCH_mark_changes, mark_changes_args{p.change, p.marks}, p.ordered, chains);
+        scan(p.sums, p.ordered, chains, COUNT_CHANGES);
+        launch(LAUNCH_pick_changes, pick_changes_args{p.marks, p.sums, p.changed_chain}, p.ordered, chains);
+    }
+
+    void place() {
+        const u32* changes = low(COUNT_CHANGES);
+        launch(LAUNCH_mark_blocks, mark_blocks_args{p.changed_chain, p.block, p.slot, p.moved_to, p.marks}, p.ordered, changes);
+        scan(p.sums, p.ordered, changes, COUNT_BLOCKS);
+        launch(LAUNCH_pick_blocks,
+               pick_blocks_args{p.marks, p.sums, changes, p.block_first, p.counts + COUNT_PLACE_BLOCKS}, p.ordered, changes);
+        launch(LAUNCH_place_u64,
+               place_u64_args{p.block_first, p.changed_chain, p.chain_fingerprint0, p.chain_fingerprint1, p.index, p.blocks,
+                              p.unmoved, p.hash_key0, p.hash_key1, p.slot, p.moved_to},
+               p.ordered, low(COUNT_PLACE_BLOCKS));
+        launch(LAUNCH_mark_placed, mark_placed_args{p.changed_chain, p.slot, p.moved_to, p.marks}, p.ordered, changes);
+        scan(nullptr, p.ordered, changes, COUNT_PLACED);
+    }
+
+    // The values that GETs found, once all shards have seen theirs.
+    void values() {
+        launch(LAUNCH_mark_values, mark_values_args{p.ops, p.status, p.marks}, p.count);
+        scan(p.sums, p.count, nullptr, COUNT_VALUES);
+        launch(LAUNCH_pick_values, pick_values_args{p.marks, p.sums, p.source_word, p.found_values}, p.count);
+        tell();
+    }
+
+    void stage() {
+        launch(LAUNCH_stage_u64,
+               stage_u64_args{p.changed_chain, p.change, p.final_op, p.slot, p.keys, p.values,
+                              p.has_only_sets ? nullptr : p.value_offsets, p.hash_key0, p.hash_key1, p.changed_slot, p.contents},
+               p.changes);
+        if (!p.moved) return;
+        launch(LAUNCH_mark_placed, mark_placed_args{p.changed_chain, p.slot, p.moved_to, p.marks}, p.changes);
+        scan(p.sums, p.changes, nullptr, COUNT_PLACED);
+        launch(LAUNCH_pick_moved,
+               pick_moved_args{p.changed_chain, p.slot, p.moved_to, p.sums, p.index, p.changes, p.changed_slot, p.contents},
+               p.changes);
+    }
+};
+
+enum NumberStep { STEP_BEGIN, STEP_ORDER, STEP_FINISH, STEP_VALUES, STEP_STAGE };

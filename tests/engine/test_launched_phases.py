@@ -1,0 +1,170 @@
+"""Native code launches the kernels of a plan for a table of numbers: here on threads that stand for a GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpkvs
+from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.batch import Op
+from gpkvs.engine.number_plan import NumberPlan, Step
+from gpkvs.engine.phases_launched import LaunchedPhases
+from gpkvs.errors import NoSpaceError
+from tests.numbers_model import NumbersModel, random_batch
+
+SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 22}
+
+
+@pytest.fixture
+def pick() -> Random:
+    seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
+    print(f"GPKVS_SEED={seed}")
+    return Random(seed)
+
+
+@pytest.fixture(params=[PAIR, SHARDS])
+def _launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, request.param)
+
+
+@pytest.mark.usefixtures("_launches")
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_batches_are_answered_as_by_a_dictionary(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, pick: Random, commit: str
+) -> None:
+    steps: list[Step] = []
+    run = NumberPlan.run
+
+    def noted(self: NumberPlan, step: Step) -> None:
+        steps.append(step)
+        run(self, step)
+
+    monkeypatch.setattr(NumberPlan, "run", noted)
+    # One block to begin with: batches find no way until it has grown.
+    with gpkvs.open(store_path, **SIZES, commit=commit) as store:
+        store.create_table("t", layout="u64", index_bytes=1 << 16)
+        table_id = store.table("t").id
+        model = NumbersModel()
+        for _ in range(40):
+            batch = random_batch(pick, model, table_id, count=pick.randrange(2, 3000), gets=pick.choice([0, 0.3, 0.8]))
+            model.check(batch, store.execute_requests(batch).request(0))
+    for step in Step:
+        assert steps.count(step) > 3, step
+    with gpkvs.open(store_path) as store:
+        values, there = store.table("t").get_many(model.keys)
+        assert there.all()
+        assert values.tolist() == model.values.tolist()
+
+
+def test_a_table_fills_up_until_a_key_finds_no_way(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, pick: Random
+) -> None:
+    monkeypatch.setenv(VARIABLE, PAIR)
+    moved: list[int] = []
+    again: list[int] = []
+    run, plan_again = NumberPlan.run, LaunchedPhases._plan_again
+
+    def noted(self: NumberPlan, step: Step) -> None:
+        if step is Step.STAGE:
+            moved.append(self.get("moved"))
+        run(self, step)
+
+    def noted_again(self: LaunchedPhases, plan: Any) -> None:
+        again.append(len(plan.batch))
+        plan_again(self, plan)
+
+    monkeypatch.setattr(NumberPlan, "run", noted)
+    monkeypatch.setattr(LaunchedPhases, "_plan_again", noted_again)
+    keys = np.array(pick.sample(range(1 << 40), 5000), np.uint64)
+    with gpkvs.open(store_path, **SIZES, index_bytes_max=1 << 16) as store:
+        store.create_table("t", layout="u64", index_bytes=1 << 16)
+        stored = 0
+        while stored < len(keys):
+            part = keys[stored : stored + 100]
+            try:
+                store.set_many(part, part + np.uint64(1), table="t")
+            except NoSpaceError:
+                break
+            stored += 100
+        assert again
+        assert sum(moved) > 0
+        assert 3500 < stored < 4096  # ways
+        values, there = store.get_many(keys, table="t")
+        assert there.sum() == stored
+        assert (values[:stored] == keys[:stored] + np.uint64(1)).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 300, 5000])
+def test_what_a_sort_cannot_tell_apart_is_put_in_order(pick: Random, n: int) -> None:
+    # What is packed has the high bits of fingerprints only, in which many are alike.
+    tied = [pick.randrange(n) << 41 | pick.randrange(6) for _ in range(n)]
+    fingerprint0 = np.array([pick.choice(tied) for _ in range(n)], np.uint64)
+    fingerprint1 = np.array([pick.randrange(3) for _ in range(n)], np.uint64)
+    ops = np.array([pick.choice([Op.GET, Op.SET, Op.DELETE]) for _ in range(n)], np.uint8)
+    packed, marks = np.empty(n, np.uint64), np.empty(n, np.uint64)
+    descents, order, left = np.empty(n, np.uint8), np.empty(n, np.uint32), np.zeros(1, np.uint64)
+    numbers = (1 << (n - 1).bit_length()) - 1
+    backend = CpuBackend(1)
+    try:
+        backend.launch("pack", n, fingerprint0=fingerprint0, numbers=numbers, packed=packed)
+        packed.sort()
+        of_sorted: dict[str, Any] = {
+            "packed": packed,
+            "numbers": numbers,
+            "fingerprint0": fingerprint0,
+            "fingerprint1": fingerprint1,
+        }
+        backend.launch("tell_descents", n, **of_sorted, descents=descents)
+        backend.launch("sort_tied", n, **of_sorted, descents=descents, count=n, left=left)
+        backend.launch("mark", n, **of_sorted, ops=ops, op_numbers=0, order=order, marks=marks)
+    finally:
+        backend.close()
+    assert left[0] == 0
+    assert np.array_equal(order, np.lexsort((np.arange(n), fingerprint1, fingerprint0)))
+    starts = np.ones(n, bool)
+    starts[1:] = (np.diff(fingerprint0[order]) != 0) | (np.diff(fingerprint1[order]) != 0)
+    assert np.array_equal(marks >> np.uint64(32), starts)
+    assert np.array_equal(marks & np.uint64(1), ops[order] != Op.GET)
+
+
+def test_too_many_ties_are_left_and_told() -> None:
+    n = 1000
+    fingerprint0, fingerprint1 = np.zeros(n, np.uint64), np.arange(n, dtype=np.uint64)[::-1].copy()
+    packed, descents, left = np.empty(n, np.uint64), np.empty(n, np.uint8), np.zeros(1, np.uint64)
+    of_sorted: dict[str, Any] = {
+        "packed": packed,
+        "numbers": 1023,
+        "fingerprint0": fingerprint0,
+        "fingerprint1": fingerprint1,
+        "descents": descents,
+    }
+    backend = CpuBackend(1)
+    try:
+        backend.launch("pack", n, fingerprint0=fingerprint0, numbers=1023, packed=packed)
+        backend.launch("tell_descents", n, **of_sorted)
+        backend.launch("sort_tied", n, **of_sorted, count=n, left=left)
+    finally:
+        backend.close()
+    assert left[0] > 0
+    assert np.array_equal(packed, np.arange(n))
+
+
+def test_a_plan_that_is_not_sorted_is_made_by_phases(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, PAIR)
+    counts = NumberPlan.counts.fget
+    assert counts
+    monkeypatch.setattr(NumberPlan, "counts", property(lambda self: counts(self)._replace(unsorted=1)))
+    keys = np.arange(1000, dtype=np.uint64)
+    with gpkvs.open(store_path, **SIZES) as store:
+        store.create_table("t", layout="u64", index_bytes=1 << 20)
+        store.set_many(keys, keys + np.uint64(3), table="t")
+        values, there = store.get_many(keys, table="t")
+        assert there.all()
+        assert (values == keys + np.uint64(3)).all()
