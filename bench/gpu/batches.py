@@ -6,7 +6,7 @@ import numpy as np
 
 from gpkvs.batch import U64, Batch, Op
 
-_GETS = 0.95  # of a mixed batch; the others are SETs
+GETS_OF_MIXED = 0.95  # of all operations; the others are SETs
 
 
 def mixed_batch(table_id: int, keys: U64, values: U64, seed: int) -> Batch:
@@ -21,7 +21,7 @@ def mixed_batch(table_id: int, keys: U64, values: U64, seed: int) -> Batch:
     seed
         Of what each operation is.
     """
-    ops = np.where(np.random.default_rng(seed).random(len(keys)) < _GETS, np.uint8(Op.GET), np.uint8(Op.SET))
+    ops = np.where(np.random.default_rng(seed).random(len(keys)) < GETS_OF_MIXED, np.uint8(Op.GET), np.uint8(Op.SET))
     sets = ops == Op.SET.value
     return Batch(
         ops=ops,

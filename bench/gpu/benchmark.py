@@ -20,7 +20,7 @@ import numpy as np
 
 import gpkvs
 from gpkvs.batch import Batch
-from gpkvs.bench.gpu.batches import mixed_batch
+from gpkvs.bench.gpu.batches import GETS_OF_MIXED, mixed_batch
 from gpkvs.bench.gpu.growth import measure_all
 from gpkvs.bench.gpu.records import measure_records
 from gpkvs.bench.gpu.server import measure_server
@@ -88,6 +88,7 @@ def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "limits": bench.limits.as_dict(),
             "limit_log_and_slots_m_per_s": bench.limits.log_and_slots_m_per_s(U64_LAYOUT.entry_bytes),
             "limit_log_and_shared_slots_m_per_s": bench.limits.log_and_shared_slots_m_per_s(U64_LAYOUT.entry_bytes),
+            "limit_mixed_m_per_s": bench.limits.mixed_m_per_s(U64_LAYOUT.entry_bytes, 1 - GETS_OF_MIXED),
             "measurements": [measurement.as_json() for measurement in bench.measurements],
             "facts": bench.facts,
         }
@@ -180,6 +181,14 @@ class GpuBench:
         for keys, values in self._columns:
             self.store.set_many(keys, values, table=_TABLE)
         self._mixed_batches = [self._mixed(*pair, seed=seed) for seed, pair in enumerate(self._columns)]
+
+    def columns(self, number: int) -> tuple[Any, Any]:
+        """Return keys and values of a batch."""
+        return self._columns[number]
+
+    def set_columns(self, keys: Any, values: Any) -> None:
+        """Store numbers."""
+        self.store.set_many(keys, values, table=_TABLE)
 
     def set_again(self, number: int) -> None:
         """Store the keys of one batch with the values of another."""

@@ -51,6 +51,15 @@ class HardwareLimits:
         log_us = entry_bytes / (self.stream_stores_gb_per_s * 1e3)
         return 1 / (log_us + 1 / self.shared_slots_m_per_s)
 
+    def mixed_m_per_s(self, entry_bytes: int, sets: float) -> float:
+        """Return the rate of GETs and a part of SETs if nothing but the link and the slots took time.
+
+        Keys, kinds and values go up; then log and slots are stored; statuses and values go back.
+        """
+        up_us = (8 + 1 + 8 * sets) / (self.upload_gb_per_s * 1e3)
+        down_us = (1 + 8 * (1 - sets)) / (self.download_gb_per_s * 1e3)
+        return 1 / (up_us + down_us + sets / self.log_and_shared_slots_m_per_s(entry_bytes))
+
     def as_dict(self) -> dict[str, float]:
         """Return them by name."""
         return asdict(self)

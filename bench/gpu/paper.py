@@ -8,6 +8,10 @@ shadow   the host stores the log and the changed slots, as gpkvs does where a GP
 GPM-NDP  the GPU stores directly, and the host makes it durable: it stores the same again and writes the lines back
 GPM      the GPU stores directly, and its fence is enough, as in gpkvs. With PM emulated in DRAM, eADR is the same
 
+Two rows are of other papers. NearPM (EuroSys '23, section 8) has the memory log and store: here the host's threads do
+a part, in its partitioned order, which is real; they are no processors in the memory. AGPM (section V) chooses the way
+of a log's writes in a simulated GPU: here the engine chooses who plans a batch, another choice for the same reason.
+
 The machine has no PM: caches are written back, but to DRAM. Ratios say what the designs cost on this link.
 """
 
@@ -25,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from gpkvs.backends.path_costs import Path as BatchPath
+from gpkvs.backends.path_costs import PathCosts
 from gpkvs.bench.gpu.benchmark import GpuBench, GpuOptions
 from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
@@ -39,7 +45,18 @@ _STORES = ("log_undo_u64", "apply_u64")
 _CHUNK_BYTES = 64 << 20
 _PARTITIONS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 # Read off the paper's figures and tables; its platform: PCIe 3, Titan RTX, Optane.
-_PAPER = {"CAP-mm": 2.0, "GPM": 7.5, "log": 3.3, "write amplification": 39.38, "restoration": 0.1896}
+_PAPER = {
+    "CAP-mm": 2.0,
+    "GPM": 7.5,
+    "log": 3.3,
+    "write amplification": 39.38,
+    "restoration": 0.1896,
+    # Of logging: the offloaded operations, and whole applications (abstract and introduction).
+    "NearPM": (6.97, 1.35),
+    "AGPM": (0.2437, 0.6644),  # less time than the designs before, at least and at most (abstract)
+}
+_MIXED_SIZES = (64, 2048, 32_768, 262_144)  # and the largest
+_LEARNING_ROUNDS, _ROUNDS = 30, 10
 
 
 class _Modes:
@@ -159,6 +176,10 @@ def _compare(bench: GpuBench, options: GpuOptions, progress: Progress) -> dict[s
                 measurements.append(Measurement(task, mode, runs[1:]))
     rates = {(found.task, found.contender): found.rate for found in measurements}
     set_ms = options.batch / rates["100 % SET", "GPM"] * 1e3
+    progress("both processors (NearPM)")
+    near_pm = _near_pm(bench, options)
+    progress("batches of mixed sizes (AGPM)")
+    agpm = _agpm(bench, options)
     progress("logs")
     log = _logs(bench, options.batch)
     progress("undo")
@@ -178,8 +199,60 @@ def _compare(bench: GpuBench, options: GpuOptions, progress: Progress) -> dict[s
             "of the table over slots": bench.index.region.bytes / (options.batch * U64_LAYOUT.slot_bytes),
         },
         "restoration": {"undo_ms": undo_ms, "batch_ms": set_ms, "share": undo_ms / set_ms},
+        "near_pm": near_pm,
+        "agpm": agpm,
         "paper": _PAPER,
     }
+
+
+def _near_pm(bench: GpuBench, options: GpuOptions) -> dict[str, float]:
+    """Return how much faster SETs are whose log and slots two processors store: the stores alone, and all of it."""
+    backend, meter = bench.backend, bench.store._engine.meter
+    seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for number in range(2 * options.batches):
+        is_alone = number % 2 == 0
+        if is_alone:
+            backend.shared_slots_min = 1 << 62
+        before, begin = meter.phase_seconds, perf_counter()
+        bench.set_again(number // 2 % options.batches)
+        whole, after = perf_counter() - begin, meter.phase_seconds
+        if is_alone:
+            del backend.shared_slots_min
+        seconds[is_alone].append((sum(after[phase] - before[phase] for phase in ("log", "apply")), whole))
+    alone, both = (np.median(seconds[is_alone][2:], axis=0) for is_alone in (True, False))
+    stores, whole_batch = (alone / both).tolist()
+    return {"stores": stores, "batch": whole_batch}
+
+
+def _agpm(bench: GpuBench, options: GpuOptions) -> dict[str, float]:
+    """Run SETs of several sizes, by the host, by the GPU and as chosen; return how much less time the choice takes."""
+    backend = bench.backend
+    costs = import_module("gpkvs.backends.cuda.break_even").measure_costs(backend, backend.host)
+    backend.path_costs = path_costs = PathCosts(costs.gpu, costs.host)
+    keys, values = bench.columns(0)
+    sizes = [*(size for size in _MIXED_SIZES if size < options.batch), options.batch]
+    ways = {"host": BatchPath.HOST, "GPU": BatchPath.GPU, "chosen": None}
+
+    def run_all() -> None:
+        for size in sizes:  # about as many operations of each size, up to some batches
+            for number in range(min(64, options.batch // size)):
+                first = number * size
+                bench.set_columns(keys[first : first + size], values[first : first + size])
+
+    for _ in range(_LEARNING_ROUNDS):
+        for size in sizes[:-1]:
+            bench.set_columns(keys[:size], values[:size])
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    try:
+        for _ in range(_ROUNDS):
+            for way, path_costs.forced in ways.items():
+                begin = perf_counter()
+                run_all()
+                seconds[way].append(perf_counter() - begin)
+    finally:
+        backend.path_costs = None
+    host, gpu, chosen = (float(np.median(seconds[way])) for way in ways)
+    return {"over_host": 1 - chosen / host, "over_gpu": 1 - chosen / gpu}
 
 
 def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
@@ -229,6 +302,16 @@ def paper_tables(result: dict[str, Any]) -> list[Rows]:
             for name, value in result["write_amplification"].items()
         ),
         ("restoration, share of a batch's time", f"{result['restoration']['share']:.1%}", "19.0%"),
+        (
+            "NearPM: log and slots by two processors over the GPU alone, whole SET",
+            f"{result['near_pm']['stores']:.2f}, {result['near_pm']['batch']:.2f}",
+            "{:.2f}, {:.2f}".format(*paper["NearPM"]),
+        ),
+        (
+            "AGPM: less time by the chosen path than by the host alone, by the GPU alone",
+            f"{result['agpm']['over_host']:.0%}, {result['agpm']['over_gpu']:.0%}",
+            "{:.0%} to {:.0%}".format(*paper["AGPM"]),
+        ),
     ]
     return [
         Rows("Speed over CAP-fs", ("workload, mode", "here", "paper"), speedups),

@@ -30,7 +30,7 @@ class Step(IntEnum):
     ORDER = 1
     FINISH = 2
     VALUES = 3
-    STAGE = 4
+    STAGE_MOVED = 4
 
 
 class Counts(NamedTuple):

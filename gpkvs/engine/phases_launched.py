@@ -46,7 +46,7 @@ class LaunchedPhases(U64Phases):
         self._shard = {"shard": shard.number, "shards": shard.count, "stripe_blocks": shard.stripe_blocks}
 
     def read(self, plan: Plan) -> None:
-        """See `Phases.read`; it finds ways for new keys too."""
+        """See `Phases.read`; it finds ways for new keys too, and stages what changes."""
         if not plan.batch.has_writes:
             super().read(plan)
             return
@@ -68,8 +68,8 @@ class LaunchedPhases(U64Phases):
         launched.order(operations)
         self._meter.lap("order")
         failpoint.hit("before_find")
-        if not batch.has_only_sets:
-            launched.set(values=backend.address(plan.values))
+        launched.set(values=backend.address(plan.values))
+        plan.changes = self._columns_of_changes(launched, operations)
         failpoint.hit("before_fold")
         launched.run(Step.FINISH)
         if batch.has_reads and self._is_whole:
@@ -142,25 +142,27 @@ class LaunchedPhases(U64Phases):
         super().measure(plan)
         super().place(plan)
 
+    def _columns_of_changes(self, launched: NumberPlan, slots: int) -> SlotChanges:
+        """Have so many slots staged."""
+        backend, words = self._backend, self._index.layout.slot_bytes // 8
+        slot, digest = self._scratch(slots, np.uint64, np.uint64)
+        contents = backend.scratch(slots * words, np.uint64).reshape(-1, words)
+        launched.set(changed_slot=backend.address(slot), contents=backend.address(contents))
+        return SlotChanges(slot, contents, digest)
+
     def stage(self, plan: Plan) -> None:
         """See `Phases.stage`."""
-        launched, backend = plan.launched, self._backend
+        launched = plan.launched
         if launched is None:
             super().stage(plan)
             return
-        counts, words = launched.counts, self._index.layout.slot_bytes // 8
-        slots = counts.changes + counts.moved
-        slot, digest = self._scratch(slots, np.uint64, np.uint64)
-        contents = backend.scratch(slots * words, np.uint64).reshape(-1, words)
-        launched.set(
-            changes=counts.changes,
-            moved=counts.moved,
-            values=backend.address(plan.values),
-            changed_slot=backend.address(slot),
-            contents=backend.address(contents),
-        )
-        launched.run(Step.STAGE)
-        plan.changes = SlotChanges(slot, contents, digest)
+        changes, moved = launched.counts.changes, launched.counts.moved
+        if moved:
+            launched.set(changes=changes)
+            plan.changes = self._columns_of_changes(launched, changes + moved)
+            launched.run(Step.STAGE_MOVED)
+        else:
+            plan.changes = plan.changes.first(changes)
 
     def removed(self, plan: Plan) -> int:
         """See `Phases.removed`."""

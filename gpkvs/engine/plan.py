@@ -141,6 +141,10 @@ class SlotChanges:
     contents: U64  # (slots, words of a slot)
     digest: U64  # gets that of each slot's entry in the log
 
+    def first(self, slots: int) -> SlotChanges:
+        """Return the first of them."""
+        return SlotChanges(self.slot[:slots], self.contents[:slots], self.digest[:slots])
+
     def __len__(self) -> int:
         return len(self.slot)
 

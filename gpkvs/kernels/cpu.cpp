@@ -107,7 +107,7 @@ int gpkvs_number_plan(NumberPlan* plan, u32 step) {
     else if (step == STEP_ORDER) planner.order();
     else if (step == STEP_FINISH) planner.finish();
     else if (step == STEP_VALUES) planner.values();
-    else planner.stage();
+    else planner.stage_moved();
     return plan->launcher->error();
 }
 

@@ -4,7 +4,7 @@
 // longer than a kernel, and to ask a GPU how many items the next kernel has takes longer still. Here the kernels ask each
 // other (`limit`). The host is told at the end of a step, in `told`.
 //
-//     begin -> (the operations to order are counted) -> order -> the caller sorts `packed` -> finish -> values -> stage
+//     begin -> (the operations to order are counted) -> order -> the caller sorts `packed` -> finish -> values
 //
 // Where something does not fit, or is not sorted, the caller plans again by phases: a plan only reads PM.
 #pragma once
@@ -17,7 +17,7 @@
     F(const u8*, keys) F(const u8*, ops) F(const u8*, values) F(const U64Bucket*, index)    \
     GEOMETRY_ARGS(F) SHARD_ARGS(F) F(u64, hash_key0) F(u64, hash_key1)                      \
     F(u8*, status) F(u64*, source_word) F(u32*, source_op) F(u64*, found_values)            \
-    F(u64, changes) F(u64, moved) F(u64*, changed_slot) F(U64Slot*, contents)
+    F(u64, changes) F(u64*, changed_slot) F(U64Slot*, contents)
 
 #define NUMBER_PLAN_COLUMNS(F)                                                              \
     F(u64*, counts) F(u64*, marks) F(u64*, sums) F(u64*, tiles) F(u64*, fingerprint0) F(u64*, fingerprint1) \
@@ -164,6 +164,7 @@ struct NumberPlanner {
         find();
         change();
         place();
+        stage(p.ordered, low(COUNT_CHANGES));
         tell();
     }
 
@@ -223,12 +224,17 @@ struct NumberPlanner {
         tell();
     }
 
-    void stage() {
+    // The new contents of the slots that change.
+    void stage(u64 changes, const u32* limit) {
         launch(LAUNCH_stage_u64,
                stage_u64_args{p.changed_chain, p.change, p.final_op, p.slot, p.keys, p.values,
                               p.has_only_sets ? nullptr : p.value_offsets, p.hash_key0, p.hash_key1, p.changed_slot, p.contents},
-               p.changes);
-        if (!p.moved) return;
+               changes, limit);
+    }
+
+    // The same again, with what is displaced: nobody knew before that there must be more room.
+    void stage_moved() {
+        stage(p.changes, nullptr);
         launch(LAUNCH_mark_placed, mark_placed_args{p.changed_chain, p.slot, p.moved_to, p.marks}, p.changes);
         scan(p.sums, p.changes, nullptr, COUNT_PLACED);
         launch(LAUNCH_pick_moved,
@@ -237,4 +243,4 @@ struct NumberPlanner {
     }
 };
 
-enum NumberStep { STEP_BEGIN, STEP_ORDER, STEP_FINISH, STEP_VALUES, STEP_STAGE };
+enum NumberStep { STEP_BEGIN, STEP_ORDER, STEP_FINISH, STEP_VALUES, STEP_STAGE_MOVED };

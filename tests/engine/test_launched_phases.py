@@ -55,7 +55,7 @@ def test_batches_are_answered_as_by_a_dictionary(
         for _ in range(40):
             batch = random_batch(pick, model, table_id, count=pick.randrange(2, 3000), gets=pick.choice([0, 0.3, 0.8]))
             model.check(batch, store.execute_requests(batch).request(0))
-    for step in Step:
+    for step in set(Step) - {Step.STAGE_MOVED}:
         assert steps.count(step) > 3, step
     with gpkvs.open(store_path) as store:
         values, there = store.table("t").get_many(model.keys)
@@ -72,8 +72,8 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
     run, plan_again = NumberPlan.run, LaunchedPhases._plan_again
 
     def noted(self: NumberPlan, step: Step) -> None:
-        if step is Step.STAGE:
-            moved.append(self.get("moved"))
+        if step is Step.STAGE_MOVED:
+            moved.append(self.get("changes"))
         run(self, step)
 
     def noted_again(self: LaunchedPhases, plan: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
                 break
             stored += 100
         assert again
-        assert sum(moved) > 0
+        assert moved
         assert 3500 < stored < 4096  # ways
         values, there = store.get_many(keys, table="t")
         assert there.sum() == stored

@@ -41,7 +41,8 @@ from gpkvs.media.index import Index
 from gpkvs.native import launch_sum, library
 from gpkvs.pm.region import Region
 
-# Batches that only read cross the link in parts: it carries both directions at once. More parts gain nothing.
+# Batches that only read cross the link in parts: it carries both directions at once. More parts gain nothing. Several
+# GPUs have so many together, since one thread launches all.
 _PARTS, _PART_OPS_MIN = 4, 1 << 17
 _SUMMED = (np.uint64, np.uint8, np.bool_)  # columns whose sums native code launches
 
@@ -114,7 +115,14 @@ class GpuProcessor:
     @explained
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """See `Processor.upload_later`."""
-        return explained(self._transfers.upload_later(self._own(column)))
+        arrived = self._transfers.upload_later(self._own(column))
+
+        def wait() -> Column:
+            self._turns.next()  # while it is on its way
+            uploaded: Column = arrived()
+            return uploaded
+
+        return explained(wait)
 
     def _own(self, column: Column) -> Column:
         """Return a column of another GPU as one of this one's, which may not reach memory of its kind."""
@@ -175,10 +183,10 @@ class GpuProcessor:
 
     def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
         """See `Processor.parts`."""
-        count = len(batch)
-        if count < _PARTS * _PART_OPS_MIN or not isinstance(batch.keys, np.ndarray):
+        count, parts = len(batch), max(1, _PARTS // self._turns.calls)
+        if count < parts * _PART_OPS_MIN or not isinstance(batch.keys, np.ndarray):
             return [(0, count)]
-        bounds = [count * part // _PARTS for part in range(_PARTS + 1)]
+        bounds = [count * part // parts for part in range(parts + 1)]
         return list(pairwise(bounds))
 
     @explained
