@@ -122,11 +122,11 @@ class _Modes:
             parts = [(at, min(part, _CHUNK_BYTES - at)) for at in range(0, _CHUNK_BYTES, part)]
             list(self._pool.map(lambda p, s=staging, f=first: self._store(s, f, *p), parts))
         if self.mode == "CAP-fs":
-            os.fsync(region._file)
+            os.fsync(region.file)
 
     def _store(self, staging: Any, first: int, at: int, count: int) -> None:
         if self.mode == "CAP-fs":
-            os.pwrite(self._index.region._file, staging[at : at + count].data, first + at)
+            os.pwrite(self._index.region.file, staging[at : at + count].data, first + at)
         else:
             data = staging[at : at + count]
             library.gpkvs_pm_store(self._index.address + first + at, data.ctypes.data_as(_CHARS), count // 8)

@@ -27,10 +27,11 @@ class Step(IntEnum):
     """The steps of a plan, in their order."""
 
     BEGIN = 0
-    ORDER = 1
-    FINISH = 2
-    VALUES = 3
-    STAGE_MOVED = 4
+    SELECT = 1
+    ORDER = 2
+    FINISH = 3
+    VALUES = 4
+    STAGE_MOVED = 5
 
 
 class Counts(NamedTuple):
@@ -39,7 +40,7 @@ class Counts(NamedTuple):
     Attributes
     ----------
     needed
-        Operations that are to be ordered; after `Step.BEGIN` of a plan that selects them.
+        Operations that are to be ordered; after `Step.SELECT`.
     unsorted
         Where ties of fingerprints were left as they are: the plan is worth nothing. After `Step.FINISH`.
     changes, removed_keys, new_keys, unplaced, moved

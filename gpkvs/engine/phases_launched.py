@@ -50,41 +50,37 @@ class LaunchedPhases(U64Phases):
         if not plan.batch.has_writes:
             super().read(plan)
             return
-        batch, backend = plan.batch, self._backend
         failpoint.hit("before_route")
-        if plan.seen is NOTHING_SEEN and not batch.has_only_sets:
-            plan.seen = self.columns_of_seen(len(batch))
-        plan.fetch()
-        looks = 2 * batch.gets >= len(batch)
-        selects = looks or not self._is_whole
-        launched = plan.launched = self._begin(plan, looks=looks, selects=selects)
-        launched.begin()
+        launched = plan.launched = self._begin(plan)
         self._meter.lap("route")
         failpoint.hit("before_order")
-        operations = len(batch)
-        if selects:
-            backend.settle()
-            operations = launched.counts.needed
+        operations = self._select(plan, launched)
         launched.order(operations)
         self._meter.lap("order")
         failpoint.hit("before_find")
-        launched.set(values=backend.address(plan.values))
+        launched.set(values=self._backend.address(plan.values))
         plan.changes = self._columns_of_changes(launched, operations)
         failpoint.hit("before_fold")
         launched.run(Step.FINISH)
-        if batch.has_reads and self._is_whole:
+        if plan.batch.has_reads and self._is_whole:
             self._launch_values(plan, launched)
-        backend.settle()
+        self._backend.settle()
         self._meter.lap("find")
 
-    def _begin(self, plan: Plan, *, looks: bool, selects: bool) -> NumberPlan:
-        backend, batch, seen = self._backend, plan.batch, plan.seen
+    def _begin(self, plan: Plan) -> NumberPlan:
+        """Hash the keys, and look them up where most operations are GETs."""
+        backend, batch = self._backend, plan.batch
+        keys = backend.upload_later(batch.keys)
+        if batch.has_only_sets:
+            plan.fetch_values()
+        plan.keys = keys()
+        looks = 2 * batch.gets >= len(batch)
         launched = NumberPlan(
             backend,
             count=len(batch),
             has_only_sets=batch.has_only_sets,
             looks=looks,
-            selects=selects,
+            selects=looks or not self._is_whole,
             keys=backend.address(plan.keys),
             index=backend.address(self._index),
             hash_key0=self._hash_key0,
@@ -93,13 +89,30 @@ class LaunchedPhases(U64Phases):
             **self._shard,
         )
         if not batch.has_only_sets:
+            if plan.seen is NOTHING_SEEN:
+                plan.seen = self.columns_of_seen(len(batch))
             launched.set(
-                ops=backend.address(plan.ops),
-                status=backend.address(seen.status),
-                source_word=backend.address(seen.source_word),
-                source_op=backend.address(seen.source_op),
+                status=backend.address(plan.seen.status),
+                source_word=backend.address(plan.seen.source_word),
+                source_op=backend.address(plan.seen.source_op),
             )
+        launched.begin()
         return launched
+
+    def _select(self, plan: Plan, launched: NumberPlan) -> int:
+        """Select the operations that are to be ordered; return how many they are."""
+        count = len(plan.batch)
+        if not plan.batch.has_only_sets:
+            launched.set(ops=self._backend.address(plan.ops))  # a GPU looks up keys while they come
+        elif self._is_whole:
+            return count
+        launched.run(Step.SELECT)
+        if not plan.batch.has_only_sets:
+            plan.fetch_values()
+        if not launched.get("selects"):
+            return count
+        self._backend.settle()
+        return launched.counts.needed
 
     def _launch_values(self, plan: Plan, launched: NumberPlan) -> None:
         values: U64 = self._xp.empty(len(plan.batch), np.uint64)

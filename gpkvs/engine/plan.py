@@ -196,8 +196,12 @@ class Plan:
         keys = self._backend.upload_later(self.batch.keys)
         if not self.batch.has_only_sets:
             self.ops  # noqa: B018 - while the keys are on their way
-        self._fetched = self._backend.upload_later(self.batch.values)
+        self.fetch_values()
         self.keys = keys()
+
+    def fetch_values(self) -> None:
+        """Begin to bring values where kernels run."""
+        self._fetched = self._backend.upload_later(self.batch.values)
 
     @cached_property
     def ops(self) -> U8:
@@ -211,7 +215,7 @@ class Plan:
 
     @cached_property
     def values(self) -> U8:
-        """The values of the SETs, one after the other; after `fetch`."""
+        """The values of the SETs, one after the other; after `fetch` or `fetch_values`."""
         return self._fetched()
 
     @property

@@ -91,8 +91,8 @@ int gpkvs_launch_sum(void* launcher, void* queue, const u8* bytes, u64* column, 
 }
 u64 gpkvs_tiles(u64 items) { return tiles_of(items); }
 
-// A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of the first two are in
-// `room`, which has as many bytes as they need.
+// A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of STEP_BEGIN and STEP_ORDER
+// are in `room`, which has as many bytes as they need.
 const char* gpkvs_number_plan_fields() { return NUMBER_PLAN_FIELDS(GPKVS_NAME); }
 u64 gpkvs_number_plan_room(NumberPlan* plan, u32 step) {
     Room room = {(u64)plan->room};
@@ -104,6 +104,7 @@ int gpkvs_number_plan(NumberPlan* plan, u32 step) {
     plan->launcher->use(plan->queue);
     NumberPlanner planner = {*plan};
     if (step == STEP_BEGIN) planner.begin();
+    else if (step == STEP_SELECT) planner.select();
     else if (step == STEP_ORDER) planner.order();
     else if (step == STEP_FINISH) planner.finish();
     else if (step == STEP_VALUES) planner.values();

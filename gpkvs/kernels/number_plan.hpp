@@ -4,7 +4,9 @@
 // longer than a kernel, and to ask a GPU how many items the next kernel has takes longer still. Here the kernels ask each
 // other (`limit`). The host is told at the end of a step, in `told`.
 //
-//     begin -> (the operations to order are counted) -> order -> the caller sorts `packed` -> finish -> values
+//     begin -> select -> (the operations to order are counted) -> order -> the caller sorts `packed` -> finish -> values
+//
+// Of SETs on one GPU nothing is selected.
 //
 // Where something does not fit, or is not sorted, the caller plans again by phases: a plan only reads PM.
 #pragma once
@@ -115,27 +117,11 @@ struct NumberPlanner {
     const u32* high(NumberCount count) const { return low(count) + 1; }
     void tell() { launch(LAUNCH_tell, tell_args{p.counts, p.told}, COUNTS); }
 
+    // Hashes the keys; and what the table holds for each operation of the shard.
     void begin() {
         p.launcher->zero(p.counts, COUNTS * sizeof(u64));
         launch(LAUNCH_route_u64, route_u64_args{p.keys, p.hash_key0, p.hash_key1, p.fingerprint0, p.fingerprint1}, p.count);
-        if (p.has_only_sets && !p.selects) return;
-        if (p.looks) look();
-        u8* written = p.looks ? p.written : nullptr;
-        launch(LAUNCH_mark_needed,
-               mark_needed_args{p.ops, p.fingerprint0, p.blocks, p.unmoved, p.shard, p.shards, p.stripe_blocks, p.places,
-                                written, p.source_op, p.marks},
-               p.count);
-        scan(p.sums, p.count, nullptr, COUNT_NEEDED);
-        launch(LAUNCH_pick_needed,
-               pick_needed_args{p.marks, p.sums, p.ops, p.fingerprint0, p.fingerprint1, p.selects ? p.op_numbers : nullptr,
-                                p.taken0, p.taken1, p.has_only_sets ? nullptr : p.taken_ops,
-                                p.has_only_sets ? nullptr : p.value_offsets},
-               p.count);
-        if (p.selects) tell();
-    }
-
-    // What the table holds for each operation of the shard, and which keys are written.
-    void look() {
+        if (!p.looks) return;
         const look_u64_args all = {p.fingerprint0, p.fingerprint1, p.index, p.blocks, p.unmoved, p.status, p.source_word, p.keys};
         if (p.shards == 1) launch(LAUNCH_look_u64, all, p.count);
         else
@@ -143,8 +129,25 @@ struct NumberPlanner {
                    look_own_u64_args{all.fingerprint0, all.fingerprint1, all.index, all.blocks, all.unmoved, all.status,
                                      all.source_word, all.keys, p.shard, p.shards, p.stripe_blocks},
                    p.count);
-        p.launcher->zero(p.written, p.places);
-        launch(LAUNCH_mark_written, mark_written_args{p.ops, p.fingerprint0, p.places, p.written}, p.count);
+    }
+
+    // Selects the operations to order, and tells where values begin.
+    void select() {
+        if (p.looks) {
+            p.launcher->zero(p.written, p.places);
+            launch(LAUNCH_mark_written, mark_written_args{p.ops, p.fingerprint0, p.places, p.written}, p.count);
+        }
+        launch(LAUNCH_mark_needed,
+               mark_needed_args{p.ops, p.fingerprint0, p.blocks, p.unmoved, p.shard, p.shards, p.stripe_blocks, p.places,
+                                p.looks ? p.written : nullptr, p.source_op, p.marks},
+               p.count);
+        scan(p.sums, p.count, nullptr, COUNT_NEEDED);
+        launch(LAUNCH_pick_needed,
+               pick_needed_args{p.marks, p.sums, p.ops, p.fingerprint0, p.fingerprint1, p.selects ? p.op_numbers : nullptr,
+                                p.taken0, p.taken1, p.has_only_sets ? nullptr : p.taken_ops,
+                                p.has_only_sets ? nullptr : p.value_offsets},
+               p.count);
+        tell();
     }
 
     const u64* ordered0() const { return p.selects ? p.taken0 : p.fingerprint0; }
@@ -243,4 +246,4 @@ struct NumberPlanner {
     }
 };
 
-enum NumberStep { STEP_BEGIN, STEP_ORDER, STEP_FINISH, STEP_VALUES, STEP_STAGE_MOVED };
+enum NumberStep { STEP_BEGIN, STEP_SELECT, STEP_ORDER, STEP_FINISH, STEP_VALUES, STEP_STAGE_MOVED };

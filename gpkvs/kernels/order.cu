@@ -71,22 +71,27 @@ GPKVS_KERNEL(tell_descents, TIED_ARGS) {
     a.descents[i] = is_tied(a, i) && belongs_before(a, a.packed[i], a.packed[i - 1]);
 }
 
-// sort_tied: the first descent among tied positions puts all of them in order. Ties stay what they are meanwhile. One thread
-// does it, so many positions are left as they are, and `left` counts that: a hot key that ties with another one.
+// sort_tied: the first of tied positions puts all of them in order, if they have a descent. Ties stay what they are meanwhile,
+// so no thread needs what another one stores. One thread does it, so longer ties are left as they are, and `left` counts that:
+// a hot key that ties with another one.
 static const u64 TIED_MAX = 64;
 #define SORT_TIED_ARGS(F) TIED_ARGS(F) F(u64, count) F(u64*, left)
 
 GPKVS_KERNEL(sort_tied, SORT_TIED_ARGS) {
-    if (!a.descents[i]) return;
-    u64 first = i - 1, last = i + 1;
-    for (; is_tied(a, first) && last - first < TIED_MAX; first--)
-        if (a.descents[first]) return;
-    while (last < a.count && is_tied(a, last) && last - first < TIED_MAX) last++;
-    if (last - first == TIED_MAX) return atomic_add(a.left, 1);
-    for (u64 next = first + 1; next < last; next++) {
+    if (a.descents[i]) {  // ascending as they are, positions so far apart are alike if all between them are
+        if (i >= TIED_MAX && !((a.packed[i - TIED_MAX] ^ a.packed[i]) & ~a.numbers)) atomic_add(a.left, 1);
+        return;
+    }
+    if (is_tied(a, i)) return;
+    u64 last = i + 1;
+    bool descends = false;
+    for (; last < a.count && last - i < TIED_MAX && is_tied(a, last); last++) descends |= a.descents[last] != 0;
+    if (!descends) return;
+    if (last < a.count && is_tied(a, last)) return atomic_add(a.left, 1);
+    for (u64 next = i + 1; next < last; next++) {
         const u64 moving = a.packed[next];
         u64 at = next;
-        for (; at > first && belongs_before(a, moving, a.packed[at - 1]); at--) a.packed[at] = a.packed[at - 1];
+        for (; at > i && belongs_before(a, moving, a.packed[at - 1]); at--) a.packed[at] = a.packed[at - 1];
         a.packed[at] = moving;
     }
 }

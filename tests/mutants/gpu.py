@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _SHARED = "gpkvs/engine/shared_slots.py"
 _PARTS = "engine/test_shared_slots.py::test_each_processor_logs_and_stores_a_part"
+_LAUNCHED = "engine/test_launched_phases.py"
 _SHARDS = "engine/test_sharded_phases.py"
 _KILLS = "recovery/proof/powerfail/test_explorer.py::test_a_pair_of_processors_has_no_violation"
 
@@ -85,5 +86,53 @@ MUTANTS = (
         "for bounds in pairwise([0, *ends])][::-1]",
         "parts of a result are in the wrong order",
         (_SHARDS,),
+    ),
+    Mutant(
+        "ties-of-a-sort-stay",
+        "gpkvs/kernels/order.cu",
+        "    if (!descends) return;",
+        "    return;",
+        "operations of one key are not side by side, and become two keys",
+        (f"{_LAUNCHED}::test_what_a_sort_cannot_tell_apart_is_put_in_order",),
+    ),
+    Mutant(
+        "long-ties-are-not-told",
+        "gpkvs/kernels/order.cu",
+        "if (last < a.count && is_tied(a, last)) return atomic_add(a.left, 1);",
+        "if (last < a.count && is_tied(a, last)) return;",
+        "what was left unsorted is taken for sorted",
+        (f"{_LAUNCHED}::test_too_many_ties_are_left_and_told",),
+    ),
+    Mutant(
+        "unsorted-plan-is-kept",
+        "gpkvs/engine/phases_launched.py",
+        "if not (counts.unplaced or counts.unsorted):",
+        "if not counts.unplaced:",
+        "what was left unsorted is stored",
+        (f"{_LAUNCHED}::test_a_plan_that_is_not_sorted_is_made_by_phases",),
+    ),
+    Mutant(
+        "written-key-is-not-selected",
+        "gpkvs/kernels/number_plan.cu",
+        " || is_write(kind) || a.written[fingerprint0 & (a.places - 1)])",
+        " || is_write(kind))",
+        "a GET does not see the SET before it in its batch",
+        (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
+    ),
+    Mutant(
+        "displaced-occupant-goes-to-the-slot-of-the-new-key",
+        "gpkvs/kernels/number_plan.cu",
+        "    a.changed_slot[at] = a.moved_to[i];",
+        "    a.changed_slot[at] = slot;",
+        "a displaced key is lost",
+        (f"{_LAUNCHED}::test_a_table_fills_up_until_a_key_finds_no_way",),
+    ),
+    Mutant(
+        "values-begin-one-later",
+        "gpkvs/kernels/number_plan.cu",
+        "8 * (a.sums[i] >> 32) - 8;",
+        "8 * (a.sums[i] >> 32);",
+        "a SET stores the value of the next one",
+        (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
     ),
 )

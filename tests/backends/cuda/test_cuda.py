@@ -105,6 +105,17 @@ def test_order_is_that_of_the_cpu(distinct: int, n: int) -> None:
     cpu.close()
 
 
+@pytest.mark.parametrize("n", [1, 2047, 2048, 2049, 3_000_000])
+def test_sums_are_those_of_the_host(n: int) -> None:
+    rng = np.random.default_rng(n)
+    numbers, marks = rng.integers(0, 1 << 64, n, np.uint64), rng.integers(0, 2, n).astype(np.uint8)
+    gpu = choose_backend("cuda", 2, "0")
+    assert gpu.total(gpu.upload(numbers)) == int(numbers.sum(dtype=np.uint64))
+    assert gpu.total(gpu.upload(marks)) == int(marks.sum())
+    assert gpu.total(gpu.upload(marks.view(np.bool_))) == int(marks.sum())
+    gpu.close()
+
+
 def test_arrays_of_the_gpu_go_in_and_come_out(store_path: Path) -> None:
     with open_numbers(store_path) as store:
         xp: Any = store._backend.xp

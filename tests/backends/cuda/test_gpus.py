@@ -17,7 +17,7 @@ from tests.numbers_model import NumbersModel, random_batch
 pytestmark = pytest.mark.gpu
 
 LARGE = 150_000  # operations: several GPUs plan such a batch
-SIZES: dict[str, Any] = {"log_bytes": 64 << 20, "heap_bytes": 16 << 20, "journal_bytes": 128 << 20}
+SIZES: dict[str, Any] = {"log_bytes": 64 << 20, "heap_bytes": 16 << 20, "journal_bytes": 256 << 20}
 
 
 def gpu_count() -> int:
