@@ -134,9 +134,11 @@ def test_what_a_sort_cannot_tell_apart_is_put_in_order(pick: Random, n: int) -> 
     assert np.array_equal(marks & np.uint64(1), ops[order] != Op.GET)
 
 
-def test_too_many_ties_are_left_and_told() -> None:
+@pytest.mark.parametrize("descent", [1, 63, 64, 500])  # seen by the first position, or by its own
+def test_too_many_ties_are_left_and_told(descent: int) -> None:
     n = 1000
-    fingerprint0, fingerprint1 = np.zeros(n, np.uint64), np.arange(n, dtype=np.uint64)[::-1].copy()
+    fingerprint0, fingerprint1 = np.zeros(n, np.uint64), np.arange(n, dtype=np.uint64) + np.uint64(1)
+    fingerprint1[descent] = 0
     packed, descents, left = np.empty(n, np.uint64), np.empty(n, np.uint8), np.zeros(1, np.uint64)
     of_sorted: dict[str, Any] = {
         "packed": packed,

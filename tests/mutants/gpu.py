@@ -104,6 +104,14 @@ MUTANTS = (
         (f"{_LAUNCHED}::test_too_many_ties_are_left_and_told",),
     ),
     Mutant(
+        "late-descents-of-long-ties-are-not-told",
+        "gpkvs/kernels/order.cu",
+        "~a.numbers)) atomic_add(a.left, 1);\n        return;",
+        "~a.numbers)) return;\n        return;",
+        "what was left unsorted is taken for sorted",
+        (f"{_LAUNCHED}::test_too_many_ties_are_left_and_told",),
+    ),
+    Mutant(
         "unsorted-plan-is-kept",
         "gpkvs/engine/phases_launched.py",
         "if not (counts.unplaced or counts.unsorted):",
