@@ -79,7 +79,7 @@ class GpuProcessor:
     """
 
     xp: ModuleType = cupy
-    shared_slots_min = 1 << 16  # fewer take the GPU less time than it takes to divide them
+    shared_slots_min = 1 << 14  # fewer take the GPU less time than it takes to divide them
 
     def __init__(self, number: int, name: str, host: CpuBackend, attached: Attached, turns: Turns) -> None:
         self.number = number
