@@ -209,12 +209,13 @@ def _near_pm(bench: GpuBench, options: GpuOptions) -> dict[str, float]:
     """Return how much faster SETs are whose log and slots two processors store: the stores alone, and all of it."""
     backend, meter = bench.backend, bench.store._engine.meter
     seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    for number in range(2 * options.batches):
+    batches = options.batches | 1  # odd: each batch runs both ways, and what ran before it is not its other way
+    for number in range(2 * batches):
         is_alone = number % 2 == 0
         if is_alone:
             backend.shared_slots_min = 1 << 62
         before, begin = meter.phase_seconds, perf_counter()
-        bench.set_again(number // 2 % options.batches)
+        bench.set_again(number % batches % options.batches)
         whole, after = perf_counter() - begin, meter.phase_seconds
         if is_alone:
             del backend.shared_slots_min

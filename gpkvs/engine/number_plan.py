@@ -20,7 +20,9 @@ from gpkvs.native import library, number_plan
 
 _FIELDS: Final = tuple(field.name for field in fields_of(library.gpkvs_number_plan_fields()))
 _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
-_COUNTS = 8  # words that the kernels may tell
+# What the kernels tell, a word each (`NumberCount` in kernels/number_plan.hpp).
+_TOLD: Final = ("NEEDED", "UNSORTED", "CHAINS", "CHANGES", "BLOCKS", "PLACE_BLOCKS", "PLACED", "VALUES")
+assert library.gpkvs_number_counts().decode().split(";") == [*_TOLD, ""]
 
 
 class Step(IntEnum):
@@ -32,6 +34,9 @@ class Step(IntEnum):
     FINISH = 3
     VALUES = 4
     STAGE_MOVED = 5
+
+
+assert library.gpkvs_number_steps().decode().split(";") == [*Step.__members__, ""]
 
 
 class Counts(NamedTuple):
@@ -74,7 +79,7 @@ class NumberPlan:
     def __init__(self, place: Processor, **given: int) -> None:
         self._place = place
         self._words = (ctypes.c_uint64 * len(_FIELDS))()
-        self._told: U64 = place.result_column(_COUNTS, np.uint64)
+        self._told: U64 = place.result_column(len(_TOLD), np.uint64)
         self._kept: list[NDArray[Any]] = []  # memory of columns
         self.set(launcher=place.launcher, queue=place.queue, told=place.address(self._told), **given)
 

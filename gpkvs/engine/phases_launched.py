@@ -132,7 +132,10 @@ class LaunchedPhases(U64Phases):
     def _values(self, plan: Plan) -> U8:
         if plan.launched is None or not plan.batch.has_writes:
             return super()._values(plan)
-        return plan.found_values[: plan.found.count].view(np.uint8)
+        values = plan.found_values[: plan.found.count]
+        if len(values) < len(plan.batch) and not isinstance(plan.batch.keys, np.ndarray):
+            values = values.copy()  # they are the result, and would keep a column as long as the batch
+        return values.view(np.uint8)
 
     def place(self, plan: Plan) -> None:
         """See `Phases.place`; a shard that finds no way for a key only says that something does not fit."""

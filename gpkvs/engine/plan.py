@@ -192,7 +192,9 @@ class Plan:
         self.now = now
 
     def fetch(self) -> None:
-        """Bring keys, then values where kernels run; values arrive while other things are done."""
+        """Bring keys, then values where kernels run, once; values arrive while other things are done."""
+        if "keys" in self.__dict__:
+            return
         keys = self._backend.upload_later(self.batch.keys)
         if not self.batch.has_only_sets:
             self.ops  # noqa: B018 - while the keys are on their way

@@ -94,6 +94,8 @@ u64 gpkvs_tiles(u64 items) { return tiles_of(items); }
 // A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of STEP_BEGIN and STEP_ORDER
 // are in `room`, which has as many bytes as they need.
 const char* gpkvs_number_plan_fields() { return NUMBER_PLAN_FIELDS(GPKVS_NAME); }
+const char* gpkvs_number_counts() { return NUMBER_COUNTS(NUMBER_NAME); }
+const char* gpkvs_number_steps() { return NUMBER_STEPS(NUMBER_NAME); }
 u64 gpkvs_number_plan_room(NumberPlan* plan, u32 step) {
     Room room = {(u64)plan->room};
     if (step == STEP_BEGIN) take_columns_of_all(*plan, room);

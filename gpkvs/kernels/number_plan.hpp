@@ -35,17 +35,17 @@ struct NumberPlan {
 };
 
 // `told`, and `counts` where the kernels run. The first of each pair is the lower half of a word.
-enum NumberCount {
-    COUNT_NEEDED,  // operations to order, SETs
-    COUNT_UNSORTED,  // where ties were left as they are
-    COUNT_CHAINS,  // writes, chains
-    COUNT_CHANGES,  // changes, removed keys
-    COUNT_BLOCKS,  // of the changes, new keys
-    COUNT_PLACE_BLOCKS,
-    COUNT_PLACED,  // keys without a way, displaced occupants
-    COUNT_VALUES,
-    COUNTS
-};
+#define NUMBER_COUNTS(F)                                                                    \
+    F(NEEDED)       /* operations to order, SETs */                                         \
+    F(UNSORTED)     /* where ties were left as they are */                                  \
+    F(CHAINS)       /* writes, chains */                                                    \
+    F(CHANGES)      /* changes, removed keys */                                             \
+    F(BLOCKS)       /* of the changes, new keys */                                          \
+    F(PLACE_BLOCKS) /* that `place` looks at */                                             \
+    F(PLACED)       /* keys without a way, displaced occupants */                           \
+    F(VALUES)       /* that GETs found */
+#define NUMBER_COUNT(name) COUNT_##name,
+enum NumberCount { NUMBER_COUNTS(NUMBER_COUNT) COUNTS };
 
 // A GET whose key has the place of another one's that is written is ordered without need: so few of them are.
 static const u32 PLACES_BITS = 2;  // of an operation, and one more
@@ -246,4 +246,7 @@ struct NumberPlanner {
     }
 };
 
-enum NumberStep { STEP_BEGIN, STEP_SELECT, STEP_ORDER, STEP_FINISH, STEP_VALUES, STEP_STAGE_MOVED };
+#define NUMBER_STEPS(F) F(BEGIN) F(SELECT) F(ORDER) F(FINISH) F(VALUES) F(STAGE_MOVED)
+#define NUMBER_STEP(name) STEP_##name,
+#define NUMBER_NAME(name) #name ";"
+enum NumberStep { NUMBER_STEPS(NUMBER_STEP) };

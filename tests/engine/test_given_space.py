@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,15 +37,22 @@ SEGMENT_BYTES = 64 * KIB
 _TMPFS = 0x01021994  # statfs(2)
 
 
-# On a tmpfs, space that was reserved looks like a hole.
-pytestmark = pytest.mark.machine
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _on_a_disk(tmp_path: Path) -> None:
+    # On a tmpfs, space that was reserved looks like a hole.
     with (tmp_path / "probe").open("wb") as file:
         if library.gpkvs_filesystem(file.fileno()) == _TMPFS:
             pytest.skip("the directory of temporary files (TMPDIR) is a tmpfs")
+
+
+ON_A_DISK = [pytest.mark.usefixtures("_on_a_disk"), pytest.mark.machine]
+
+
+def on_a_disk(test: Callable[..., None]) -> Callable[..., None]:
+    """Skip a test of holes where temporary files are in memory."""
+    for mark in ON_A_DISK:
+        test = mark(test)
+    return test
 
 
 class Clock:
@@ -146,6 +153,7 @@ def require_no_use_of_holes(store: gpkvs.Store) -> None:
             assert int((reference_offset(used) + reference_length(used)).max()) * UNIT_BYTES <= heap.bytes
 
 
+@on_a_disk
 def test_what_is_deleted_goes_back_and_comes_again(
     store_path: Path, commit: CommitName, host_ops_max: int, clock: Clock
 ) -> None:
@@ -188,6 +196,7 @@ def test_what_is_deleted_goes_back_and_comes_again(
         assert all(store.get(b"%d" % number) == value_of(number) for number in range(count))
 
 
+@on_a_disk
 def test_any_batches_while_space_comes_and_goes(
     store_path: Path, commit: CommitName, host_ops_max: int, clock: Clock
 ) -> None:
@@ -257,6 +266,7 @@ with gpkvs.open(sys.argv[1], durability="process", heap_bytes_max=64 << 20) as s
 """
 
 
+@on_a_disk
 def test_killed_again_and_again_while_space_comes_and_goes(tmp_path: Path, commit: CommitName) -> None:
     path = tmp_path / "store"
     create(path, commit)
@@ -321,6 +331,7 @@ def test_no_byte_is_written_where_nearly_all_is_live(store_path: Path, commit: C
         assert spare <= root.heap_bytes - 1.4 * store.info().heap_live_bytes
 
 
+@on_a_disk
 def test_a_size_that_is_asked_for_stays(store_path: Path, clock: Clock, commit: CommitName) -> None:
     with gpkvs.open(
         store_path, index_bytes=512 * KIB, heap_bytes=1 * MIB, journal_bytes=2 * MIB, commit=commit
@@ -359,6 +370,7 @@ def test_a_file_system_that_cannot(
         fill(store, 1500)
 
 
+@on_a_disk
 def test_a_batch_takes_space_back_that_the_thread_has_not(
     store_path: Path, commit: CommitName, host_ops_max: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

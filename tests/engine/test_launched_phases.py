@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from random import Random
@@ -12,11 +13,12 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
-from gpkvs.backends.cpu.backend import CpuBackend
-from gpkvs.batch import Op
+from gpkvs.backends.cpu.backend import HOST_OPS_MAX, CpuBackend
+from gpkvs.batch import Batch, Op
 from gpkvs.engine.number_plan import NumberPlan, Step
 from gpkvs.engine.phases_launched import LaunchedPhases
 from gpkvs.errors import NoSpaceError
+from gpkvs.native import launch_sum, launched_kernels, library
 from tests.numbers_model import NumbersModel, random_batch
 
 SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 22}
@@ -101,6 +103,69 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
         assert (values[:stored] == keys[:stored] + np.uint64(1)).all()
 
 
+def test_the_bytes_are_those_of_the_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pick: Random) -> None:
+    # Two stores that hash keys alike.
+    monkeypatch.setattr("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(count)))
+    monkeypatch.setattr("gpkvs.media.directory.time.time_ns", lambda: 0)
+    monkeypatch.setenv(HOST_OPS_MAX, "0")
+    stores = []
+    for name in (PAIR, "cpu"):
+        monkeypatch.setenv(VARIABLE, name)
+        store = gpkvs.open(tmp_path / name, **SIZES, index_bytes_max=1 << 16, commit="undo")
+        store.create_table("t", layout="u64", index_bytes=1 << 16)
+        stores.append(store)
+    launched, phases = stores
+    assert launched._backend.launcher
+    assert not phases._backend.launcher
+    model, table_id = NumbersModel(), launched.table("t").id
+
+    def run(batch: Batch) -> bool:
+        one, other = (store.execute_requests(batch) for store in stores)
+        assert [str(why) for why in one.rejected.values()] == [str(why) for why in other.rejected.values()]
+        if not one.rejected:
+            model.check(batch, one.request(0))
+            assert other.request(0).status.tolist() == one.request(0).status.tolist()
+            assert other.request(0).values.tolist() == one.request(0).values.tolist()
+        for left, right in zip(launched._files.regions, phases._files.regions, strict=True):
+            words = left.bytes // 8
+            assert np.array_equal(left.words(0, words), right.words(0, words)), left.path
+        return not one.rejected
+
+    for _ in range(30):
+        gets = pick.choice([0, 0.3, 0.8])
+        run(random_batch(pick, model, table_id, count=pick.randrange(2, 400), gets=gets))
+    while True:  # until the table is full: keys are displaced, and the last one finds no way
+        keys = np.array(pick.sample(range(1 << 40), 60), np.uint64)
+        if not run(Batch.of_numbers(Op.SET, keys.view(np.uint8), keys.view(np.uint8), table_id)):
+            break
+    assert len(model.held) > 3400  # of 4,096 ways
+    for store in stores:
+        store.close()
+
+
+def test_an_error_of_the_driver_is_returned_once() -> None:
+    calls: list[int] = []
+
+    def launch(*_: object) -> int:
+        calls.append(1)
+        return 700 if len(calls) == 2 else 0
+
+    driver = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 11)(launch)
+    functions = (ctypes.c_void_p * len(launched_kernels()))()
+    launcher = library.gpkvs_gpu_launcher_new(ctypes.cast(driver, ctypes.c_void_p), None, functions)
+    column, tiles = np.zeros(5000, np.uint64), np.zeros(3, np.uint64)
+    of_column = 0, column.ctypes.data, len(column), tiles.ctypes.data, tiles.ctypes.data
+    try:
+        assert launch_sum(launcher, 0, *of_column) == 700
+        assert len(calls) == 2  # sums of tiles, then the sum of these
+        assert launch_sum(launcher, 0, *of_column) == 0
+        widened = column.ctypes.data, *of_column[1:]
+        assert launch_sum(launcher, 0, *widened) == 0
+        assert len(calls) == 2 + 2 + 3
+    finally:
+        library.gpkvs_launcher_delete(launcher)
+
+
 @pytest.mark.parametrize("n", [1, 2, 300, 5000])
 def test_what_a_sort_cannot_tell_apart_is_put_in_order(pick: Random, n: int) -> None:
     # What is packed has the high bits of fingerprints only, in which many are alike.
@@ -158,8 +223,8 @@ def test_too_many_ties_are_left_and_told(descent: int) -> None:
     assert np.array_equal(packed, np.arange(n))
 
 
+@pytest.mark.usefixtures("_launches")
 def test_a_plan_that_is_not_sorted_is_made_by_phases(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, PAIR)
     counts = NumberPlan.counts.fget
     assert counts
     # As if ties were left: then nothing that was told is worth anything.

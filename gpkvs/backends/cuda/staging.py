@@ -16,7 +16,6 @@ import numpy as np
 from cupy.cuda import runtime
 
 from gpkvs.backends.cuda.host_memory import pinned
-from gpkvs.config import MIB
 from gpkvs.errors import BackendError, NoMemoryError
 from gpkvs.native import library
 
@@ -24,7 +23,7 @@ _HALVES = 2  # of the pinned memory: one is filled while the other one is read
 _HALF_BYTES = library.gpkvs_stage_max()
 _THREADS_MAX = 16
 _AWAKE_NS = 200_000  # a column comes in parts, and the next column soon after
-_BYTES_MIN = MIB // 2  # of a column: less is there as soon by CUDA's own way
+_BYTES_MIN = 64 << 10  # of a column: CUDA itself takes less at once; for more it waits for all kernels before
 _NOT_REGISTERED = 0  # cudaMemoryTypeUnregistered
 
 

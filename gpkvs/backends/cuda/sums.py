@@ -2,7 +2,7 @@
 
 CuPy's fast sums (CUB) take two to four seconds to compile when first used, and small columns need many of them, by
 size. In the middle of serving each would be a halt. So fast sums serve large columns only, where one serves all sizes.
-They are compiled at the start; CuPy keeps them on disk.
+It is compiled at the start; CuPy keeps it on disk. Sums of bytes and of words are native (``kernels/tiles.cu``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ _LARGE = 1 << 16  # elements
 
 
 def warm_up() -> None:
-    """Turn fast sums off, but for `total_on_gpu`, and have CuPy compile those that it uses."""
+    """Turn fast sums off, but for `total_on_gpu`, and have CuPy compile the one that it uses: of lengths."""
     _accelerate([])
-    for dtype in (np.uint64, np.uint32, np.bool_):
-        total_on_gpu(cupy.zeros(_LARGE, dtype))
+    total_on_gpu(cupy.zeros(_LARGE, np.uint32))
 
 
 def total_on_gpu(column: NDArray[Any]) -> Any:

@@ -25,7 +25,7 @@ class Transfers:
         self._staging: Staging | None = None  # until a plain array comes
         self._staged: Future[Any] | None = None
         self._arrived: cupy.cuda.Event | None = None
-        self._copied: list[Any] = []  # pinned copies of short plain arrays, until they have arrived
+        self._copied: list[tuple[Any, Any]] = []  # pinned copies of short plain arrays, and what says that they arrived
         self._delivered: cupy.cuda.Event | None = None
         self._to_leave: list[tuple[Any, Any]] = []  # columns, and where they go
         self._leaving: list[Any] = []  # columns whose memory may not be used again before they are delivered
@@ -35,11 +35,10 @@ class Transfers:
         if self._staged is not None:
             staged, self._staged = self._staged, None
             if staged.exception() is None:  # else who waited for it was told
-                self._arrived = staged.result()
+                cupy.cuda.get_current_stream().wait_event(staged.result())
         if self._arrived is not None:
-            self._arrived.synchronize()
+            cupy.cuda.get_current_stream().wait_event(self._arrived)
             self._arrived = None
-        self._copied.clear()
         self._to_leave.clear()
         self.delivered()
 
@@ -68,16 +67,19 @@ class Transfers:
         """See `Processor.upload_later`."""
         if isinstance(column, cupy.ndarray) or column.strides == (0,):
             return lambda: self.upload(column)
+        copy = None
         if is_plain(column):
             if column.nbytes > _COPIED_BYTES_MAX:
                 return self._stage(column)
-            column = self._pinned_copy(column)
+            column = copy = self._pinned_copy(column)
         device = cupy.empty(column.shape, column.dtype)
         # Memory that was just given back may still be in use by the kernels launched before.
         self._uploads.wait_event(cupy.cuda.get_current_stream().record())
         if column.nbytes:
             device.data.copy_from_host_async(column.ctypes.data, column.nbytes, self._uploads)
         arrived = self._arrived = self._uploads.record()
+        if copy is not None:
+            self._copied.append((copy, arrived))
 
         def wait() -> Any:
             cupy.cuda.get_current_stream().wait_event(arrived)
@@ -87,9 +89,9 @@ class Transfers:
 
     def _pinned_copy(self, column: Any) -> Any:
         """Return a short column in pinned memory; to wake other threads for it takes as long as to copy it here."""
+        self._copied = [(copy, arrived) for copy, arrived in self._copied if not arrived.done]
         copy = pinned(column.size, column.dtype).reshape(column.shape)
         np.copyto(copy, column)
-        self._copied.append(copy)
         return copy
 
     def _stage(self, column: Any) -> Callable[[], Any]:
