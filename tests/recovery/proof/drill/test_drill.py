@@ -22,7 +22,7 @@ from gpkvs.recovery.proof.servers.ycsb_process import YcsbProcess
 from tests.conftest import assert_clean
 
 ALL_KILLS = "GPKVS_ALL_KILLS"  # in the environment: visit each failpoint; `make nightly` does
-ROUNDS = 6  # else
+ROUNDS = 4  # else
 
 
 def run_drill(*arguments: str) -> subprocess.CompletedProcess[str]:
