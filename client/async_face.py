@@ -17,7 +17,6 @@ from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.face import OWN_TIMEOUT, Numbers, Timeout
 from gpkvs.numbers import (
-    check_as_many,
     check_values,
     column_of,
     deletes_of,
@@ -419,7 +418,7 @@ class AsyncKeyValues(ABC):
             As for `set`.
         """
         keys, values = column_of("keys", keys), column_of("values", values)
-        check_as_many(keys, values)  # also where they are cut
+        sets_of(keys, values)  # they must be as many, also where they are cut
         for part in self._parts(keys, atomic=atomic):
             await self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
 

@@ -17,7 +17,6 @@ from gpkvs.batch import U64, Batch, RequestResult
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.numbers import (
-    check_as_many,
     check_values,
     column_of,
     deletes_of,
@@ -530,7 +529,7 @@ class KeyValues(ABC):
             If they do not fit; none was stored.
         """
         keys, values = self._column("keys", keys), self._column("values", values)
-        check_as_many(keys, values)  # also where they are cut
+        sets_of(keys, values)  # they must be as many, also where they are cut
         for part in self._parts(keys, table, timeout, atomic=atomic):
             self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
 

@@ -36,14 +36,10 @@ def sets_of(keys: U64, values: U64, table: int = 0) -> Batch:
     InvalidArgumentError
         If they are not contiguous arrays of uint64 of one length.
     """
-    check_as_many(keys, values)
-    return Batch.of_numbers(Op.SET, _bytes_of("keys", keys), _bytes_of("values", values), table)
-
-
-def check_as_many(keys: U64, values: U64) -> None:
-    """Raise `InvalidArgumentError` unless there are as many values as keys."""
+    key_bytes, value_bytes = _bytes_of("keys", keys), _bytes_of("values", values)
     if len(keys) != len(values):
         raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
+    return Batch.of_numbers(Op.SET, key_bytes, value_bytes, table)
 
 
 def gets_of(keys: U64, table: int = 0) -> Batch:

@@ -16,7 +16,8 @@
 #define LAUNCH_NUMBER(name) LAUNCH_##name,
 #define LAUNCH_NAME(name) #name ";"
 #define LAUNCH_KERNEL(name) &gpkvs_kernel_##name,
-enum Launch : u32 { LAUNCHED(LAUNCH_NUMBER) LAUNCH_OF_ALL, LAUNCH_BEFORE_TILES = LAUNCH_OF_ALL - 1, LAUNCHED_ON_GPU(LAUNCH_NUMBER) };
+enum Launch : u32 { LAUNCHED(LAUNCH_NUMBER) LAUNCHED_ON_GPU(LAUNCH_NUMBER) LAUNCHES };
+static const Kernel* const LAUNCHED_KERNELS[] = {LAUNCHED(LAUNCH_KERNEL)};
 
 class Launcher {
   public:
@@ -42,9 +43,8 @@ class HostLauncher final : public Launcher {
     explicit HostLauncher(Pool* pool) : pool_(pool) {}
 
     void launch(Launch kernel, const void* args, u64 items, const u32* limit) override {
-        static const Kernel* const KERNELS[] = {LAUNCHED(LAUNCH_KERNEL)};
         const u64 fewer = limited(items, limit);
-        if (fewer) pool_->run(KERNELS[kernel], args, fewer);
+        if (fewer) pool_->run(LAUNCHED_KERNELS[kernel], args, fewer);
     }
     void scan(const TileArgs& a, u64 items, const u32* limit) override {
         u64 sum = 0;
@@ -73,11 +73,10 @@ class GpuLauncher final : public Launcher {
   public:
     // `functions`: the driver's handles of all kernels, in the order of `gpkvs_launched`.
     GpuLauncher(DriverLaunch* launch, DriverFill* fill, void* const* functions)
-        : launch_(launch), fill_(fill), functions_(functions, functions + LAUNCH_add_tiles + 1) {}
+        : launch_(launch), fill_(fill), functions_(functions, functions + LAUNCHES) {}
 
     void launch(Launch kernel, const void* args, u64 items, const u32* limit) override {
-        static const Kernel* const KERNELS[] = {LAUNCHED(LAUNCH_KERNEL)};
-        run(kernel, (items * KERNELS[kernel]->lanes + THREADS - 1) / THREADS, args, items, limit);
+        run(kernel, (items * LAUNCHED_KERNELS[kernel]->lanes + THREADS - 1) / THREADS, args, items, limit);
     }
     void scan(const TileArgs& a, u64 items, const u32* limit) override {
         run(LAUNCH_sum_tiles, tiles_of(items), &a, items, limit);

@@ -45,14 +45,9 @@ def _on_a_disk(tmp_path: Path) -> None:
             pytest.skip("the directory of temporary files (TMPDIR) is a tmpfs")
 
 
-ON_A_DISK = [pytest.mark.usefixtures("_on_a_disk"), pytest.mark.machine]
-
-
 def on_a_disk(test: Callable[..., None]) -> Callable[..., None]:
     """Skip a test of holes where temporary files are in memory."""
-    for mark in ON_A_DISK:
-        test = mark(test)
-    return test
+    return pytest.mark.machine(pytest.mark.usefixtures("_on_a_disk")(test))
 
 
 class Clock:
