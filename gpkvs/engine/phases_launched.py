@@ -172,13 +172,13 @@ class LaunchedPhases(U64Phases):
         if launched is None:
             super().stage(plan)
             return
-        changes, moved = launched.counts.changes, launched.counts.moved
-        if moved:
-            launched.set(changes=changes)
-            plan.changes = self._columns_of_changes(launched, changes + moved)
+        counts = launched.counts
+        if counts.moved:
+            launched.set(changes=counts.changes)
+            plan.changes = self._columns_of_changes(launched, counts.changes + counts.moved)
             launched.run(Step.STAGE_MOVED)
         else:
-            plan.changes = plan.changes.first(changes)
+            plan.changes = plan.changes.first(counts.changes)
 
     def removed(self, plan: Plan) -> int:
         """See `Phases.removed`."""

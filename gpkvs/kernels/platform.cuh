@@ -25,13 +25,14 @@ typedef unsigned long long u64;
 
 #define GPKVS_DEVICE static __device__ __forceinline__
 
+GPKVS_DEVICE u64 items_of(u64 n, const u32* limit) { return limit && *limit < n ? *limit : n; }
+
 #define GPKVS_DEFINE(name, LIST, LANES, AT_END)                                             \
     struct name##_args { LIST(GPKVS_FIELD) };                                               \
     GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i);                             \
     extern "C" __global__ void name(const name##_args a, u64 n, const u32* limit) {         \
-        if (limit && *limit < n) n = *limit;                                                \
-        const u64 stride = (u64)gridDim.x * blockDim.x / LANES;                             \
-        for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / LANES; i < n; i += stride) \
+        const u64 items = items_of(n, limit), stride = (u64)gridDim.x * blockDim.x / LANES; \
+        for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / LANES; i < items; i += stride) \
             name##_lane(a, i);                                                              \
         AT_END;                                                                             \
     }                                                                                       \

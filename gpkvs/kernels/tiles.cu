@@ -23,8 +23,6 @@ GPKVS_DEVICE u64 scan_block(u64 value, u64* all) {
     return value;
 }
 
-GPKVS_DEVICE u64 items_of(u64 n, const u32* limit) { return limit && *limit < n ? *limit : n; }
-
 extern "C" __global__ void sum_tiles(const TileArgs a, u64 n, const u32* limit) {
     const u64 items = items_of(n, limit), first = (u64)blockIdx.x * TILE;
     u64 sum = 0, all;
