@@ -151,6 +151,28 @@ u32 gpkvs_write_back_best() {
 // From now on, whatever a kernel or the host stores to PM is written back before the fence that follows.
 void gpkvs_write_back_on(u32 how) { pm_write_back = how; }
 
+// How, as `enum WriteBack` has it.
+u32 gpkvs_write_back() { return pm_write_back; }
+
+// Makes durable what this process stored to memory at an address, by whatever instructions, where the domain asks for it.
+void gpkvs_persist_range(u64 address, u64 bytes) {
+#if defined(GPKVS_TRACE)
+    for (u64 word = address / 8; word < (address + bytes + 7) / 8; word++) trace_add(TRACE_STORE, word * 8, *(u64*)(word * 8));
+#endif
+    if (pm_write_back != WRITE_BACK_NONE)
+        for (u64 line = address / 64; line < (address + bytes + 63) / 64; line++) write_back_line(line);
+    pm_persist();
+}
+
+// The trace, for kernels of another library; nullptr in a build that records none.
+void* gpkvs_trace_state() {
+#if defined(GPKVS_TRACE)
+    return trace;
+#else
+    return nullptr;
+#endif
+}
+
 // How many cache lines were written back since the process began.
 u64 gpkvs_lines_written_back() { return __atomic_load_n(&pm_lines_written_back, __ATOMIC_RELAXED); }
 

@@ -19,14 +19,22 @@ def translation_unit() -> str:
     return "".join(_file(path.name, seen) for path in sorted(_FOLDER.glob("*.cu")))
 
 
+def with_headers(source: str, name: str) -> str:
+    """Return the source of a user's kernels with the headers of this folder in place; messages call it by a name."""
+    return _placed(source, name, set())
+
+
 def _file(name: str, seen: set[str]) -> str:
     seen.add(name)
-    text = (_FOLDER / name).read_text()
+    return _placed((_FOLDER / name).read_text(), name, seen)
+
+
+def _placed(text: str, name: str, seen: set[str]) -> str:
     parts = [f'#line 1 "{name}"\n']
     at = 0
     for include in _INCLUDE.finditer(text):
         parts.append(text[at : include.start()])
-        if include[1] not in seen:
+        if include[1] not in seen and (_FOLDER / include[1]).exists():
             parts.append(_file(include[1], seen))
         at = include.end()
         parts.append(f'#line {text.count(chr(10), 0, at) + 1} "{name}"\n')

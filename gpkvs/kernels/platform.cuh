@@ -137,16 +137,18 @@ GPKVS_DEVICE void prefetch(const void* at) { __builtin_prefetch(at); }
 #define GPKVS_TRACED_SYNC(site, file)
 #endif
 
-#define GPKVS_DEFINE(name, LIST, soon, AT_END, LANES, STORES_TO_PM, IS_SERIAL)               \
+// `item` is what the body calls the number of its item.
+#define GPKVS_DEFINE_OF(item, name, LIST, soon, AT_END, LANES, STORES_TO_PM, IS_SERIAL)      \
     struct name##_args { LIST(GPKVS_FIELD) };                                               \
-    GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i);                             \
+    GPKVS_DEVICE void name##_lane(const name##_args& a, u64 item);                          \
     GPKVS_CLONES static void name##_run(const void* args, u64 first, u64 last) {            \
         const name##_args a = *(const name##_args*)args;                                    \
         GPKVS_ITEMS(name, soon, AT_END)                                                     \
     }                                                                                       \
     extern "C" const Kernel gpkvs_kernel_##name = {sizeof(name##_args), LIST(GPKVS_NAME), name##_run, LANES, \
                                                    STORES_TO_PM, IS_SERIAL};                \
-    GPKVS_DEVICE void name##_lane(const name##_args& a, u64 i)
+    GPKVS_DEVICE void name##_lane(const name##_args& a, u64 item)
+#define GPKVS_DEFINE(...) GPKVS_DEFINE_OF(i, __VA_ARGS__)
 
 #define GPKVS_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, , 1, 0, 0)
 #define GPKVS_PM_KERNEL_SOON(name, LIST, soon) GPKVS_DEFINE(name, LIST, soon, pm_persist(), 1, 1, 0)

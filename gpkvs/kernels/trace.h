@@ -14,12 +14,17 @@ struct TraceEvent {
                        // a note: its number; a sync of a mapped file: where in the source, and the file's inode
 };
 
-static std::vector<TraceEvent> trace_events;
-static bool trace_on = false;
-static u64 trace_seed = 0, trace_thread_items = 1, trace_thread = 0, trace_threads = 0;
+struct TraceState {
+    std::vector<TraceEvent> events;
+    bool on = false;
+    u64 seed = 0, thread_items = 1, thread = 0, threads = 0;
+};
+static TraceState trace_own;
+// Kernels of a user (gpm.cuh) are another library: they add to the trace of this one.
+static TraceState* trace = &trace_own;
 
 static inline void trace_add(u64 kind, u64 at, u64 word) {
-    if (trace_on) trace_events.push_back({kind, trace_thread, at, word});
+    if (trace->on) trace->events.push_back({kind, trace->thread, at, word});
 }
 #define GPKVS_TRACED(kind, at, word) trace_add(kind, at, word)
 
@@ -30,7 +35,7 @@ static inline void trace_sync(const char* site, u64 file) {
 #define GPKVS_TRACED_SYNC(site, file) trace_sync(site, file)
 
 static inline u64 trace_random() {  // SplitMix64
-    u64 z = trace_seed += 0x9E3779B97F4A7C15ull;
+    u64 z = trace->seed += 0x9E3779B97F4A7C15ull;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ z >> 27) * 0x94D049BB133111EBull;
     return z ^ z >> 31;
@@ -46,35 +51,35 @@ static inline std::vector<u64> trace_order(u64 threads) {
 
 // How many threads share a kernel's items.
 static inline u64 trace_threads_for(u64 items) {
-    return trace_on ? (items + trace_thread_items - 1) / trace_thread_items : 1;
+    return trace->on ? (items + trace->thread_items - 1) / trace->thread_items : 1;
 }
 
 #define GPKVS_ITEMS(name, soon, AT_END)                                                       \
     const u64 threads = trace_threads_for(last - first);                                \
     trace_add(TRACE_LAUNCH, (u64)#name, 0);                                             \
     for (u64 t : trace_order(threads)) {                                                \
-        trace_thread = ++trace_threads;                                                 \
+        trace->thread = ++trace->threads;                                                 \
         for (u64 i = first + t; i < last; i += threads) name##_lane(a, i);              \
         AT_END;                                                                         \
     }                                                                                   \
-    trace_thread = 0;
+    trace->thread = 0;
 
 extern "C" {
 
 // Starts a new trace; every logical thread of a kernel takes `thread_items` items.
 inline __attribute__((used)) void gpkvs_trace_begin(u64 seed, u64 thread_items) {
-    trace_events.clear();
-    trace_seed = seed;
-    trace_thread_items = thread_items;
-    trace_threads = 0;
-    trace_on = true;
+    trace->events.clear();
+    trace->seed = seed;
+    trace->thread_items = thread_items;
+    trace->threads = 0;
+    trace->on = true;
 }
 
 // Ends it and returns the events, which stay until the next one begins.
 inline __attribute__((used)) const TraceEvent* gpkvs_trace_end(u64* count) {
-    trace_on = false;
-    *count = trace_events.size();
-    return trace_events.data();
+    trace->on = false;
+    *count = trace->events.size();
+    return trace->events.data();
 }
 
 // What the host did itself, in the same sequence.

@@ -119,7 +119,7 @@ def find_domain(directory: Path, wanted: DurabilityName) -> Domain:
     Parameters
     ----------
     directory
-        An existing directory, with its lock.
+        An existing directory.
     wanted
         ``auto`` takes what is found; another name forces it.
 
@@ -144,9 +144,12 @@ def can_write_back() -> bool:
 
 
 def _found(directory: Path) -> DomainName:
-    with (directory / "LOCK").open("rb") as file:
-        if library.gpkvs_filesystem(file.fileno()) in _MEMORY_FILESYSTEMS:
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if library.gpkvs_filesystem(file) in _MEMORY_FILESYSTEMS:
             return DomainName.PROCESS
+    finally:
+        os.close(file)
     if not maps_synchronously(directory):
         return DomainName.MSYNC
     found = platform_domain(_REGIONS.glob("region*"))

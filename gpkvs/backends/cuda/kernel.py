@@ -46,7 +46,7 @@ class GpuKernel:
         blocks = -(-items * self.fields.lanes // _THREADS)
         self._items.value = items
         stream = cupy.cuda.get_current_stream().ptr
-        status = _launch()(self._function, blocks, 1, 1, _THREADS, 1, 1, 0, stream, self._parameters, None)
+        status = driver_launch()(self._function, blocks, 1, 1, _THREADS, 1, 1, 0, stream, self._parameters, None)
         if status:
             raise CUDADriverError(status)
 
@@ -70,8 +70,8 @@ def new_launcher(module: cupy.RawModule) -> int:
 
 
 @cache
-def _launch() -> Any:
-    """Return the driver's function; it keeps Python's lock, since it takes microseconds."""
+def driver_launch() -> Any:
+    """Return the driver's function that launches a kernel; it keeps Python's lock, since it takes microseconds."""
     launch = ctypes.PyDLL("libcuda.so.1").cuLaunchKernel
     size, handle = ctypes.c_uint, ctypes.c_void_p
     launch.argtypes = (handle, *[size] * 7, handle, handle, handle)

@@ -1,0 +1,139 @@
+"""A GPU as a place for kernels of a user (`gpkvs.gpm`)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+from cupy_backends.cuda.api.driver import CUDADriverError
+
+from gpkvs.backends.cuda.compiler import compile_kernels
+from gpkvs.backends.cuda.errors import explained
+from gpkvs.backends.cuda.gpus import Gpus
+from gpkvs.backends.cuda.host_memory import HostMemory
+from gpkvs.backends.cuda.kernel import driver_launch
+from gpkvs.backends.fields import fields_of
+from gpkvs.backends.user_kernel import UserKernel
+from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.kernels.gpu_source import with_headers
+from gpkvs.pm.region import Region
+
+_THREADS = 256  # of a block, where the kernel does not say it
+_FIELDS_BYTES = 1024  # GPM_DESCRIBED in kernels/gpm.cuh
+
+
+class GpuPlace:
+    """One GPU.
+
+    Parameters
+    ----------
+    number
+        As CUDA counts it.
+
+    Raises
+    ------
+    BackendError
+        If there is no such GPU.
+    """
+
+    is_gpu = True
+    xp: ModuleType = cupy
+
+    def __init__(self, number: int) -> None:
+        gpus = Gpus(str(number))
+        self.number = number
+        self.gpu_name = gpus.name(number)
+        self.name = f"cuda:{number}"
+        self._registered: dict[int, HostMemory] = {}
+
+    @explained
+    def reach(self, region: Region, /) -> None:
+        """See `Place.reach`."""
+        if region.is_paged:
+            raise BackendError(
+                f"{region.path} is on an ordinary disk, which a GPU does not reach: use a file on persistent memory or "
+                "tmpfs, or a checkpoint, which goes to disks, too"
+            )
+        self._registered[region.address] = HostMemory(region.address, region.bytes)
+
+    @explained
+    def leave(self, region: Region, /) -> None:
+        """See `Place.leave`."""
+        self._registered.pop(region.address).close()
+
+    def require_stores(self, region: Region, /) -> None:
+        """See `Place.require_stores`."""
+        if not region.takes_gpu_stores:
+            raise BackendError(
+                f"{region.path}: what a GPU stores there is not durable when its fence returns (docs/persistence.md): "
+                "use place='cpu', or a checkpoint"
+            )
+
+    def view(self, address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object, /) -> Any:
+        """See `Place.view`."""
+        count = int(np.prod(shape, dtype=np.int64))
+        memory = cupy.cuda.UnownedMemory(address, max(1, count * dtype.itemsize), owner, self.number)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+    @explained
+    def compile(self, source: str, name: str, /) -> Callable[[str], UserKernel]:
+        """See `Place.compile`."""
+        module = compile_kernels(with_headers(source, name))
+
+        def find(kernel: str) -> UserKernel:
+            try:
+                function = module.get_function(kernel).kernel.ptr
+                text = _global(module, f"gpm_fields_{kernel}", _FIELDS_BYTES)
+            except CUDADriverError as error:
+                raise KeyError(kernel) from error
+            threads = int.from_bytes(_global(module, f"gpm_threads_{kernel}", 4), "little")
+            return UserKernel(fields_of(text.rstrip(b"\0")), threads, (module, function))
+
+        return explained(find)
+
+    @explained
+    def launch(self, kernel: UserKernel, items: int, words: Sequence[int], /) -> None:
+        """See `Place.launch`."""
+        arguments = np.array(words, np.uint64)
+        count, limit = ctypes.c_uint64(items), ctypes.c_void_p()
+        threads = kernel.block_threads or _THREADS
+        blocks = items if kernel.block_threads else -(-items // threads)
+        addresses = arguments.ctypes.data, ctypes.addressof(count), ctypes.addressof(limit)
+        parameters = (ctypes.c_void_p * 3)(*addresses)
+        stream = cupy.cuda.get_current_stream().ptr
+        blocks = min(blocks, (1 << 31) - 1)  # threads go on from there by the grid's stride
+        status = driver_launch()(kernel.handle[1], blocks, 1, 1, threads, 1, 1, 0, stream, parameters, None)
+        if status:
+            raise CUDADriverError(status)
+
+    @explained
+    def settle(self) -> None:
+        """See `Place.settle`."""
+        cupy.cuda.get_current_stream().synchronize()
+
+    def address(self, array: Any, /) -> int:
+        """See `Place.address`."""
+        if not isinstance(array, cupy.ndarray):
+            raise InvalidArgumentError(f"a {type(array).__name__}: kernels of a GPU take arrays of CuPy (cupy.asarray)")
+        if not array.flags.c_contiguous:
+            raise InvalidArgumentError("an array that is not contiguous: use cupy.ascontiguousarray")
+        return int(array.data.ptr)
+
+    @explained
+    def words(self, values: Sequence[int], /) -> Any:
+        """See `Place.words`."""
+        return cupy.asarray(np.array(values, np.uint64))
+
+
+def _global(module: cupy.RawModule, name: str, count: int) -> bytes:
+    """Return bytes of a variable of a module."""
+    found = bytearray(count)
+    pointer = module.get_global(name)
+    host = (ctypes.c_uint8 * count).from_buffer(found)
+    runtime.memcpy(ctypes.addressof(host), pointer.ptr, count, runtime.memcpyDeviceToHost)
+    return bytes(found)

@@ -1,0 +1,10 @@
+"""Persistent memory for your own GPU code: arrays that persist, and kernels that store to them.
+
+The library beneath the database, after libGPM (GPM, ASPLOS '22, section 5). docs/gpm.md is the tutorial.
+"""
+
+from gpkvs.gpm.array import PersistentArray
+from gpkvs.gpm.kernels import Kernels
+from gpkvs.gpm.place import Place, find_place
+
+__all__ = ["Kernels", "PersistentArray", "Place", "find_place"]

@@ -1,0 +1,253 @@
+"""An array that persists: NumPy's on the host, CuPy's on a GPU, over one mapping of a file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpkvs.config import DurabilityName
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError
+from gpkvs.gpm.file import GpmFile, create, open_file
+from gpkvs.gpm.place import Place, find_place, host_view
+from gpkvs.native import library
+from gpkvs.pm.domain import Domain
+
+
+class PersistentArray:
+    """An array in a file; `create` makes it, `open` opens it.
+
+    `host` and `device` are views of the same bytes. A store is durable after `persist`, or after the fence of the
+    kernel that stored it. GPM has this as `gpm_map` and `gpm_persist` (ASPLOS '22, section 5.1 and table 2).
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    shape : tuple of int
+    dtype : numpy.dtype
+    place : Place
+        Where kernels that use it run.
+    domain : Domain
+        What "durable" means for the file (docs/persistence.md).
+
+    Examples
+    --------
+    >>> with PersistentArray.create("grid.gpm", (1024, 1024), "f4") as grid:
+    ...     grid.host[0, :] = 1.0
+    ...     grid.persist(0, 1)
+    """
+
+    def __init__(self, file: GpmFile, place: Place) -> None:
+        self._file = file
+        self.path = file.path
+        self.place = place
+        self.shape, self.dtype = _form(file)
+        self._host: NDArray[Any] | None = host_view(file.address, self.dtype, self.shape, file.region)
+        if not file.writable:
+            self._host.flags.writeable = False
+        self._is_reached = False
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike = np.float32,
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        replace: bool = False,
+    ) -> Self:
+        """Make an array of zeros.
+
+        Parameters
+        ----------
+        path
+            The file; its directory is there.
+        shape, dtype
+            As NumPy has them. Elements are numbers, truth values, or structures of them.
+        place
+            Where kernels run: "cpu", "cuda", "cuda:1".
+        durability
+            As `gpkvs.open` has it; by default what the file's directory gives.
+        replace
+            Whether a file that is there is replaced.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the file is there, or the elements are objects.
+        NoSpaceError
+            If the file system has not the space; nothing is left behind.
+        StoreMissingError, StoreAccessError, StoreLockedError
+            As `gpkvs.open` raises them.
+        """
+        dtype = np.dtype(dtype)
+        shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        if dtype.hasobject or not dtype.itemsize:
+            raise InvalidArgumentError(f"dtype={dtype}: only elements of a fixed size persist, no objects")
+        if any(n < 0 for n in shape):
+            raise InvalidArgumentError(f"shape={shape}: a side is negative")
+        found = find_place(place)
+        about = {"shape": shape, "dtype": np.lib.format.dtype_to_descr(dtype)}
+        data_bytes = max(1, math.prod(shape) * dtype.itemsize)
+        return cls(create(path, "array", about, data_bytes, durability, replace=replace), found)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        readonly: bool = False,
+    ) -> Self:
+        """Open an array.
+
+        Parameters
+        ----------
+        path, place, durability
+            As `create` has them.
+        readonly
+            Whether it is only read, on the host; then others may have it open, too.
+
+        Raises
+        ------
+        StoreMissingError, StoreLockedError, StoreAccessError
+            If there is no such file, it is open elsewhere, or the operating system refuses.
+        FormatError, CorruptStoreError
+            If it is no array of this format, or is damaged.
+        """
+        found = find_place(place)
+        return cls(open_file(path, "array", durability, readonly=readonly), found)
+
+    @property
+    def domain(self) -> Domain:
+        """What "durable" means for the file."""
+        return self._file.domain
+
+    @property
+    def host(self) -> NDArray[Any]:
+        """The array as one of NumPy, on the host."""
+        self._file.require_open()
+        assert self._host is not None
+        return self._host
+
+    @property
+    def device(self) -> Any:
+        """The array as one of its place's module; on the CPU that is `host`.
+
+        Raises
+        ------
+        BackendError
+            If the place does not reach the file.
+        """
+        self._file.require_writable()
+        self._reach()
+        return self.place.view(self._file.address, self.dtype, self.shape, self._file.region)
+
+    def kernel_address(self, place: Place, /) -> int:
+        """See `Handed.kernel_address`."""
+        self._file.require_writable()
+        if place is not self.place:
+            raise InvalidArgumentError(
+                f"{self.path} was opened for {self.place.name}, and the kernel is {place.name}'s"
+            )
+        self.place.require_stores(self._file.region)
+        self._reach()
+        return self._file.address
+
+    def _reach(self) -> None:
+        if not self._is_reached:
+            self.place.reach(self._file.region)
+            self._is_reached = True
+
+    def persist(self, first: int = 0, last: int | None = None) -> None:
+        """Make durable what the host stored to rows `first` to `last - 1`; by default to all.
+
+        Rows are along the first axis; of an array of one axis, they are its elements.
+
+        Raises
+        ------
+        OSError
+            If the operating system could not write. Do not go on: what was stored may be lost.
+        """
+        self._file.require_writable()
+        rows = self.shape[0] if self.shape else 1
+        first, last, _ = slice(first, last).indices(rows)
+        row_bytes = self.host.nbytes // rows if rows else 0
+        if last > first:
+            library.gpkvs_persist_range(self._file.address + first * row_bytes, (last - first) * row_bytes)
+            self._file.region.persist()
+
+    def verify(self) -> None:
+        """Raise unless the file's header and size are right; what the array holds is the user's.
+
+        Raises
+        ------
+        FormatError, CorruptStoreError
+            If they are not.
+        """
+        self._file.verify()
+
+    def close(self) -> None:
+        """Let go of the file; views of the array must not be used any more."""
+        if self._file.is_closed:
+            return
+        if self._is_reached:
+            self.place.settle()
+            self.place.leave(self._file.region)
+            self._is_reached = False
+        self._host = None
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False and dtype not in (None, self.dtype):
+            raise ValueError(f"{self.dtype} as {dtype} needs a copy")
+        return np.array(self.host, dtype) if copy else np.asarray(self.host, dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.device.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.device.__dlpack_device__()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._file.is_closed else self._file.domain.name
+        return f"<PersistentArray {self.path}, {self.shape} of {self.dtype}, {self.place.name}, {state}>"
+
+
+def _form(file: GpmFile) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    shape = tuple(file.about["shape"])
+    dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(_tuples(file.about["dtype"]))
+    if math.prod(shape) * dtype.itemsize > file.data_bytes:
+        raise CorruptStoreError(
+            "gpm-header", f"{shape} of {dtype} does not fit {file.data_bytes} bytes", path=file.path
+        )
+    return shape, dtype
+
+
+def _tuples(descr: Any) -> Any:
+    """Return what NumPy says of a dtype with its tuples, which JSON has as lists."""
+    if isinstance(descr, str):
+        return descr
+    return [
+        tuple(
+            _tuples(part) if isinstance(part, list) and n == 1 else tuple(part) if n == 2 else part
+            for n, part in enumerate(field)
+        )
+        for field in descr
+    ]

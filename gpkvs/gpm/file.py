@@ -1,0 +1,307 @@
+"""A file of persistent memory: its header, its state page, its data, mapped.
+
+    header       whole pages; never changes. One structure of 64 bytes, then what the file is, as JSON, then zeros
+    state page   one page: the few words that say what of the data counts (flags, epochs, which copy)
+    data         from a whole page on
+
+A file gets its name only when its header and its zeros are durable, so a file that can be opened is whole. Everything
+is little-endian; docs/format.md has the fields.
+
+Invariants (`verify`)
+---------------------
+gpm-header   magic, format version, byte order, and a CRC32C over the header, all right
+gpm-size     the file has the bytes that the header says
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gpkvs.config import DurabilityName
+from gpkvs.errors import (
+    CorruptStoreError,
+    FormatError,
+    InvalidArgumentError,
+    NoSpaceError,
+    StoreAccessError,
+    StoreClosedError,
+    StoreLockedError,
+    StoreMissingError,
+)
+from gpkvs.native import crc32c
+from gpkvs.pm.domain import Domain, find_domain
+from gpkvs.pm.region import Region
+
+PAGE_BYTES: Final = 4096
+STATE_BYTES: Final = PAGE_BYTES
+FORMAT_VERSION: Final = 1
+_MAGIC: Final = b"GPKVSGPM"
+_BYTE_ORDER: Final = 0x01020304
+_FIELDS: Final = struct.Struct("<8sIIQQQQ")  # magic, version, byte order, header and data bytes, bytes of JSON, CRC
+_FIXED_BYTES: Final = 64
+
+
+class GpmFile:
+    """A file of persistent memory that is open; `create` and `open_file` return one.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    kind
+        What it is: "array", "log", "checkpoint" or "versions".
+    about
+        What else its header says.
+    domain
+        What "durable" means for it (docs/persistence.md).
+    region
+        The file, mapped whole.
+    data_at
+        Where its data begin, in bytes.
+    data_bytes
+        How many there are.
+    """
+
+    def __init__(self, path: Path, file: int, domain: Domain, *, writable: bool) -> None:
+        self.path = path
+        self.domain = domain
+        self.writable = writable
+        self._lock = file
+        self.kind, self.about, self.data_at, self.data_bytes = _read_header(path, file)
+        self.region = Region(path, domain if writable else None)
+
+    @property
+    def state_at(self) -> int:
+        """Where the state page begins, in bytes."""
+        return self.data_at - STATE_BYTES
+
+    @property
+    def address(self) -> int:
+        """Where the data begin in memory."""
+        return self.region.address + self.data_at
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._lock < 0
+
+    def require_open(self) -> None:
+        """Raise `StoreClosedError` if it was closed."""
+        if self.is_closed:
+            raise StoreClosedError(f"{self.path} is closed: open it again")
+
+    def require_writable(self) -> None:
+        """Raise if it was closed, or opened to be read only."""
+        self.require_open()
+        if not self.writable:
+            raise InvalidArgumentError(f"{self.path} was opened to be read only: open it without readonly=True")
+
+    def state(self, word: int) -> int:
+        """Return a word of the state page."""
+        self.require_open()
+        return int(self.region.words(self.state_at + 8 * word, 1)[0])
+
+    def set_state(self, word: int, value: int) -> None:
+        """Store a word of the state page, and make it and all earlier stores of the host to the file durable.
+
+        Eight aligned bytes are never torn.
+        """
+        self.require_writable()
+        self.region.store(self.state_at + 8 * word, value.to_bytes(8, "little"))
+        self.region.persist()
+
+    def verify(self) -> None:
+        """Raise `CorruptStoreError` or `FormatError` unless header and size are right."""
+        self.require_open()
+        _read_header(self.path, self._lock)
+
+    def close(self) -> None:
+        """Let go of it. Nothing is lost: what was persisted is durable already."""
+        if self.is_closed:
+            return
+        self.region.close()
+        os.close(self._lock)
+        self._lock = -1
+
+
+def create(
+    path: Path | str,
+    kind: str,
+    about: Mapping[str, Any],
+    data_bytes: int,
+    durability: DurabilityName,
+    *,
+    replace: bool = False,
+) -> GpmFile:
+    """Make a file of zeros and open it.
+
+    Parameters
+    ----------
+    path
+        Where; the directory is there.
+    kind, about
+        What its header says; `about` can be written as JSON.
+    data_bytes
+        How much data it has.
+    durability
+        As `gpkvs.open` has it.
+    replace
+        Whether a file that is there is replaced, at once; otherwise that is an error.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a file is there.
+    NoSpaceError
+        If the space is not there; nothing is left behind.
+    StoreMissingError
+        If the directory is not there.
+    StoreAccessError
+        If the operating system refuses.
+    StoreLockedError
+        If a process has the file that is replaced.
+    """
+    path = Path(path)
+    header = _pack_header(kind, about, data_bytes)
+    if replace:
+        _require_unlocked(path)
+    elif path.exists():
+        raise InvalidArgumentError(f"{path} is there already: open it, or give replace=True")
+    begun = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        file = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError as error:
+        raise StoreMissingError(f"there is no directory {path.parent}: make it first") from error
+    except OSError as error:
+        raise StoreAccessError(f"{path}: {error.strerror}") from error
+    try:
+        os.posix_fallocate(file, 0, len(header) + STATE_BYTES + data_bytes)
+        os.write(file, header)
+        os.fsync(file)
+        begun.rename(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        begun.unlink(missing_ok=True)
+        needed = len(header) + STATE_BYTES + data_bytes
+        raise NoSpaceError("disk", f"{path} needs {needed:,} bytes: {error.strerror}") from error
+    finally:
+        os.close(file)
+    return open_file(path, kind, durability)
+
+
+def open_file(path: Path | str, kind: str, durability: DurabilityName, *, readonly: bool = False) -> GpmFile:
+    """Open a file.
+
+    Parameters
+    ----------
+    path
+        Where it is.
+    kind
+        What it has to be.
+    durability
+        As `gpkvs.open` has it.
+    readonly
+        Whether it is only read; then others may have it open, too.
+
+    Raises
+    ------
+    StoreMissingError
+        If there is none.
+    StoreLockedError
+        If another process, or another part of this one, has it open.
+    FormatError
+        If it is no file of gpkvs.gpm, of another format, or of another kind.
+    CorruptStoreError
+        If its header or its size is wrong.
+    StoreAccessError
+        If the operating system refuses.
+    """
+    path = Path(path)
+    try:
+        file = os.open(path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise StoreMissingError(f"there is no file {path}: create it first") from error
+    except OSError as error:
+        raise StoreAccessError(f"{path}: {error.strerror}") from error
+    try:
+        _lock(path, file, shared=readonly)
+        found = GpmFile(path, file, find_domain(path.parent, durability), writable=not readonly)
+    except OSError as error:
+        os.close(file)
+        raise StoreAccessError(f"{path}: {error.strerror}") from error
+    except BaseException:
+        os.close(file)
+        raise
+    if found.kind != kind:
+        found.close()
+        raise FormatError(f"{path} holds {_a(found.kind)}, and {_a(kind)} is asked for")
+    return found
+
+
+def _a(kind: str) -> str:
+    return "versions" if kind == "versions" else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _lock(path: Path, file: int, *, shared: bool) -> None:
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreLockedError(path, None) from error
+
+
+def _require_unlocked(path: Path) -> None:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _lock(path, file, shared=False)
+    finally:
+        os.close(file)
+
+
+def _sync_directory(directory: Path) -> None:
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _pack_header(kind: str, about: Mapping[str, Any], data_bytes: int) -> bytes:
+    text = json.dumps({"kind": kind, **about}, separators=(",", ":")).encode()
+    header_bytes = -(-(_FIXED_BYTES + len(text)) // PAGE_BYTES) * PAGE_BYTES
+    body = text.ljust(header_bytes - _FIXED_BYTES, b"\0")
+    fields = _MAGIC, FORMAT_VERSION, _BYTE_ORDER, header_bytes, data_bytes, len(text)
+    unsigned = _FIELDS.pack(*fields, 0).ljust(_FIXED_BYTES, b"\0") + body
+    return _FIELDS.pack(*fields, crc32c(unsigned)).ljust(_FIXED_BYTES, b"\0") + body
+
+
+def _read_header(path: Path, file: int) -> tuple[str, dict[str, Any], int, int]:
+    """Return kind and description, where the data begin, and how many bytes they are."""
+    fixed = os.pread(file, _FIXED_BYTES, 0)
+    if len(fixed) < _FIXED_BYTES or fixed[:8] != _MAGIC:
+        raise FormatError(f"{path} is no file of gpkvs.gpm; it was not touched")
+    _, version, order, header_bytes, data_bytes, text_bytes, checksum = _FIELDS.unpack_from(fixed)
+    if version != FORMAT_VERSION or order != _BYTE_ORDER:
+        raise FormatError(f"{path} has format {version}, and this gpkvs reads {FORMAT_VERSION}; it was not touched")
+    size = os.fstat(file).st_size
+    if header_bytes % PAGE_BYTES or not PAGE_BYTES <= header_bytes <= size:
+        raise CorruptStoreError("gpm-header", f"it says {header_bytes} bytes of header", path=path)
+    body = os.pread(file, header_bytes - _FIXED_BYTES, _FIXED_BYTES)
+    unsigned = fixed[: _FIELDS.size - 8] + bytes(8) + fixed[_FIELDS.size :] + body
+    if crc32c(unsigned) != checksum or text_bytes > len(body):
+        raise CorruptStoreError("gpm-header", "its checksum is wrong: restore the file from a backup", path=path)
+    data_at = header_bytes + STATE_BYTES
+    if size < data_at + data_bytes:
+        raise CorruptStoreError(
+            "gpm-size", f"it has {size:,} bytes and needs {data_at + data_bytes:,}: restore it", path=path
+        )
+    about = json.loads(body[:text_bytes])
+    return about.pop("kind"), about, data_at, data_bytes

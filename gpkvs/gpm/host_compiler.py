@@ -1,0 +1,91 @@
+"""Kernels of a user, compiled for the CPU when they are first needed, and kept for the next process."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from gpkvs.errors import BackendError
+from gpkvs.kernels.gpu_source import with_headers
+from gpkvs.native import IS_TRACED
+
+CACHE_VARIABLE = "GPKVS_CACHE_DIR"
+_HEADERS = Path(with_headers.__code__.co_filename).parent
+_FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fno-strict-aliasing")
+_MACHINE_FLAGS = {"x86_64": ("-march=x86-64-v2",), "aarch64": ("-march=armv8-a+crc",)}
+
+
+def compile_for_host(source: str, name: str) -> ctypes.CDLL:
+    """Compile kernels, unless that was done before, and load them.
+
+    Parameters
+    ----------
+    source
+        C++ that includes ``gpm.cuh``.
+    name
+        What the compiler's messages call it.
+
+    Raises
+    ------
+    BackendError
+        If there is no compiler, or with what it says.
+    """
+    command = [*_compiler(), *_FLAGS, *_MACHINE_FLAGS.get(platform.machine(), ())]
+    if IS_TRACED:
+        command.append("-DGPKVS_TRACE")
+    text = with_headers(source, name)
+    digest = hashlib.sha256("\0".join([text, _version(command[0]), *command]).encode()).hexdigest()
+    built = _cache_directory() / f"{digest[:32]}.so"
+    if not built.exists():
+        _build(text, command, built)
+    return ctypes.CDLL(str(built))
+
+
+def _compiler() -> list[str]:
+    return shlex.split(os.environ.get("CXX") or "c++")
+
+
+@cache
+def _version(compiler: str) -> str:
+    try:
+        return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BackendError(
+            f"kernels for the CPU need a C++ compiler, and {compiler} does not run ({error}): install one "
+            "(apt-get install g++), or name it in CXX"
+        ) from error
+
+
+def _cache_directory() -> Path:
+    asked = os.environ.get(CACHE_VARIABLE)
+    base = Path(asked) if asked else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpkvs"
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BackendError(
+            f"{base}: {error.strerror}; name a directory for compiled kernels in {CACHE_VARIABLE}"
+        ) from error
+    return base
+
+
+def _build(text: str, command: list[str], built: Path) -> None:
+    """Compile to a name of its own, then rename: another process may build the same."""
+    with tempfile.TemporaryDirectory(dir=built.parent) as folder:
+        output = Path(folder) / built.name
+        done = subprocess.run(
+            [*command, "-I", str(_HEADERS), "-x", "c++", "-", "-o", str(output)],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise BackendError(f"the kernels do not compile for the CPU:\n{done.stderr}")
+        output.rename(built)

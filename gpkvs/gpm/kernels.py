@@ -1,0 +1,106 @@
+"""Kernels of a user, for the CPU and for GPUs from one source."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from gpkvs.backends.fields import Field
+from gpkvs.backends.user_kernel import UserKernel
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.gpm.place import Place, double_word, find_place
+
+
+@runtime_checkable
+class Handed(Protocol):
+    """What can be handed to a kernel: an array or a log in persistent memory."""
+
+    def kernel_address(self, place: Place, /) -> int:
+        """Return the pointer that kernels of a place get.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it was opened for another place.
+        """
+
+
+class Kernels:
+    """Kernels compiled for a place.
+
+    Parameters
+    ----------
+    source
+        C++ that includes ``gpm.cuh`` and defines kernels with ``GPM_KERNEL`` and ``GPM_BLOCK_KERNEL``; the header says
+        how. The same source runs on the CPU and on GPUs.
+    place
+        "cpu", "cuda", "cuda:1", or what `find_place` returned.
+    name
+        What the compiler's messages call it.
+
+    Raises
+    ------
+    BackendError
+        If the place cannot run here, or with the compiler's messages.
+    """
+
+    def __init__(self, source: str, place: Place | str = "cpu", *, name: str = "kernels") -> None:
+        self.place = find_place(place)
+        self._find = self.place.compile(source, name)
+        self._found: dict[str, UserKernel] = {}
+
+    def launch(self, kernel: str, items: int, /, *, wait: bool = True, **arguments: Any) -> None:
+        """Run a kernel, after those launched before.
+
+        Parameters
+        ----------
+        kernel
+            Its name.
+        items
+            How many threads it has; of a block kernel, how many blocks.
+        wait
+            Whether to return only when it is done: what it stored to persistent memory is durable then. Without,
+            `settle` waits.
+        **arguments
+            Every argument by its name: an array of the place, a `PersistentArray`, a log, or a number.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such kernel, or an argument is missing, too many, or of a wrong kind.
+        """
+        code = self._found.get(kernel) or self._look_up(kernel)
+        names = [field.name for field in code.fields]
+        if sorted(names) != sorted(arguments):
+            raise InvalidArgumentError(f"the kernel {kernel} takes {', '.join(names)}; got {', '.join(arguments)}")
+        words = [self._word(kernel, field, arguments[field.name]) for field in code.fields]
+        if items > 0:
+            self.place.launch(code, items, words)
+        if wait:
+            self.place.settle()
+
+    def settle(self) -> None:
+        """Return when all kernels that were launched are done."""
+        self.place.settle()
+
+    def _look_up(self, kernel: str) -> UserKernel:
+        try:
+            return self._found.setdefault(kernel, self._find(kernel))
+        except KeyError:
+            raise InvalidArgumentError(f"there is no kernel {kernel} in this source") from None
+
+    def _word(self, kernel: str, field: Field, argument: Any) -> int:
+        if isinstance(argument, Handed):
+            return argument.kernel_address(self.place)
+        if isinstance(argument, (int, np.integer)):
+            return int(argument) % (1 << 64)
+        if isinstance(argument, (float, np.floating)):
+            if field.is_pointer:
+                raise InvalidArgumentError(f"{kernel}: {field.name} is a pointer, and got a number")
+            return double_word(float(argument))
+        if not field.is_pointer:
+            raise InvalidArgumentError(f"{kernel}: {field.name} is a number, and got a {type(argument).__name__}")
+        if field.dtype is not None and argument.dtype != field.dtype:
+            raise InvalidArgumentError(f"{kernel}: {field.name} is of {field.dtype}, and got {argument.dtype}")
+        return self.place.address(argument)

@@ -1,0 +1,207 @@
+"""Where kernels run: the host's threads over NumPy's arrays, or a GPU over CuPy's."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.cpu.backend import CpuBackend, address_of
+from gpkvs.backends.fields import fields_of
+from gpkvs.backends.user_kernel import UserKernel
+from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.gpm.host_compiler import compile_for_host
+from gpkvs.native import KernelSymbol, library
+from gpkvs.pm.region import Region
+
+
+class Place(Protocol):
+    """Where kernels run.
+
+    Attributes
+    ----------
+    name
+        "cpu", or "cuda:0".
+    xp
+        The module of its arrays: NumPy or CuPy.
+    is_gpu
+        Whether it is a GPU.
+    """
+
+    name: str
+    is_gpu: bool
+
+    @property
+    def xp(self) -> ModuleType: ...  # noqa: D102 - above
+
+    def reach(self, region: Region, /) -> None:
+        """Have kernels reach a file's region, until `leave`.
+
+        Raises
+        ------
+        BackendError
+            If they cannot: a GPU does not reach the files of an ordinary disk.
+        """
+
+    def leave(self, region: Region, /) -> None:
+        """Let go of a region, before it is closed."""
+
+    def require_stores(self, region: Region, /) -> None:
+        """Raise `BackendError` unless what a kernel stores to a file is durable when the kernel's fence returns."""
+
+    def view(self, address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object, /) -> Any:
+        """Return memory of a region that it reaches as an array of `xp`; nothing is copied."""
+
+    def compile(self, source: str, name: str, /) -> Callable[[str], UserKernel]:
+        """Compile kernels; what is returned finds one by its name, and raises `KeyError`."""
+
+    def launch(self, kernel: UserKernel, items: int, words: Sequence[int], /) -> None:
+        """Launch a kernel after those before it."""
+
+    def settle(self) -> None:
+        """Return when all that was launched is done: what it stored is durable then."""
+
+    def address(self, array: Any, /) -> int:
+        """Return where an array of `xp` begins.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is not one that kernels reach, or is not contiguous.
+        """
+
+    def words(self, values: Sequence[int], /) -> Any:
+        """Return a column of u64 that kernels read fast."""
+
+
+def host_view(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object) -> NDArray[Any]:
+    """Return memory of the host as an array; its owner lives as long as a view of it."""
+    memory: Any = (ctypes.c_uint8 * max(1, math.prod(shape) * dtype.itemsize)).from_address(address)
+    memory._owner = owner
+    return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
+
+
+class HostPlace:
+    """The host's threads.
+
+    Parameters
+    ----------
+    threads
+        How many share a kernel; 0: one for each processor this process may use.
+    """
+
+    name = "cpu"
+    is_gpu = False
+    xp: ModuleType = np
+
+    def __init__(self, threads: int = 0) -> None:
+        self._backend = CpuBackend(threads)
+
+    @property
+    def pool(self) -> int:
+        """The address of the native pool of threads."""
+        return self._backend.host_threads
+
+    def reach(self, region: Region, /) -> None:
+        """See `Place.reach`: what is mapped is in reach."""
+
+    def leave(self, region: Region, /) -> None:
+        """See `Place.leave`."""
+
+    def require_stores(self, region: Region, /) -> None:
+        """See `Place.require_stores`."""
+        if region.syncs:
+            raise BackendError(
+                f"{region.path} is on an ordinary disk, where no fence of a kernel makes a store durable: use a file "
+                "on persistent memory or tmpfs, a checkpoint, or durability='process' (a crash of the process only)"
+            )
+
+    def view(self, address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object, /) -> Any:
+        """See `Place.view`."""
+        return host_view(address, dtype, shape, owner)
+
+    def compile(self, source: str, name: str, /) -> Callable[[str], UserKernel]:
+        """See `Place.compile`."""
+        compiled = compile_for_host(source, name)
+        compiled.gpm_attach.argtypes = [ctypes.c_uint32, ctypes.c_void_p]
+
+        def find(kernel: str) -> UserKernel:
+            try:
+                symbol = KernelSymbol.in_dll(compiled, f"gpkvs_kernel_{kernel}")
+            except ValueError as error:
+                raise KeyError(kernel) from error
+            fields = fields_of(symbol.fields)
+            if symbol.args_bytes != 8 * len(fields):
+                raise InvalidArgumentError(f"{kernel}: an argument has not 8 bytes; use pointers, u64, i64 and double")
+            threads = symbol.lanes if symbol.lanes > 1 else 0
+            return UserKernel(fields, threads, (compiled, symbol))
+
+        return find
+
+    def launch(self, kernel: UserKernel, items: int, words: Sequence[int], /) -> None:
+        """See `Place.launch`."""
+        compiled, symbol = kernel.handle
+        compiled.gpm_attach(library.gpkvs_write_back(), library.gpkvs_trace_state())
+        arguments = (ctypes.c_uint64 * len(words))(*words)
+        keys_per_item = max(1, kernel.block_threads)
+        library.gpkvs_run(self.pool, ctypes.byref(symbol), arguments, items, keys_per_item)
+
+    def settle(self) -> None:
+        """See `Place.settle`: a launch returns when it is done."""
+
+    def address(self, array: Any, /) -> int:
+        """See `Place.address`."""
+        if not isinstance(array, np.ndarray):
+            raise InvalidArgumentError(f"a {type(array).__name__}: kernels of the CPU take arrays of NumPy")
+        if not array.flags.c_contiguous:
+            raise InvalidArgumentError("an array that is not contiguous: use numpy.ascontiguousarray")
+        return address_of(array)
+
+    def words(self, values: Sequence[int], /) -> Any:
+        """See `Place.words`."""
+        return np.array(values, np.uint64)
+
+
+@cache
+def _named(name: str) -> Place:
+    kind, _, number = name.partition(":")
+    if name == "cpu":
+        return HostPlace()
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise InvalidArgumentError(f"place={name!r}: there are 'cpu', 'cuda' and 'cuda:1' (the second GPU)")
+    try:
+        place: Place = import_module("gpkvs.backends.cuda.gpm_place").GpuPlace(int(number or 0))
+    except ModuleNotFoundError as error:
+        raise BackendError(
+            f"place={name!r} needs CuPy ({error}): pip install 'gpkvs[cuda13]' (or gpkvs[cuda12], by the driver), or "
+            "use place='cpu'"
+        ) from error
+    return place
+
+
+def find_place(place: Place | str) -> Place:
+    """Return a place by its name: "cpu", "cuda" or "cuda:1".
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there is no such name.
+    BackendError
+        If it cannot run here.
+    """
+    if not isinstance(place, str):
+        return place
+    return _named("cuda:0" if place == "cuda" else place)
+
+
+def double_word(value: float) -> int:
+    """Return the bits of a double."""
+    return int.from_bytes(struct.pack("<d", value), "little")
