@@ -15,6 +15,9 @@ _DTYPES: dict[str, np.dtype[np.generic]] = {
     "u8": np.dtype(np.uint8),
     "u32": np.dtype(np.uint32),
     "u64": np.dtype(np.uint64),
+    "i64": np.dtype(np.int64),
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
 }
 
 
@@ -23,6 +26,7 @@ class Field:
     """One argument: a number, or a pointer."""
 
     name: str
+    kind: str  # its type in C++
     is_pointer: bool
     is_stored_to: bool
     dtype: np.dtype[np.generic] | None  # of what it points to; None for structures
@@ -79,4 +83,4 @@ def _field(text: str) -> Field:
     kind, _, name = text.rpartition(" ")
     is_pointer = kind.endswith("*")
     dtype = _DTYPES.get(kind.removeprefix("const ").removesuffix("*")) if is_pointer else None
-    return Field(name, is_pointer, is_pointer and not kind.startswith("const "), dtype)
+    return Field(name, kind, is_pointer, is_pointer and not kind.startswith("const "), dtype)

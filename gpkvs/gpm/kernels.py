@@ -93,14 +93,24 @@ class Kernels:
     def _word(self, kernel: str, field: Field, argument: Any) -> int:
         if isinstance(argument, Handed):
             return argument.kernel_address(self.place)
-        if isinstance(argument, (int, np.integer)):
-            return int(argument) % (1 << 64)
-        if isinstance(argument, (float, np.floating)):
-            if field.is_pointer:
-                raise InvalidArgumentError(f"{kernel}: {field.name} is a pointer, and got a number")
-            return double_word(float(argument))
+        if isinstance(argument, (int, np.integer, float, np.floating)):
+            return _number_word(kernel, field, argument)
         if not field.is_pointer:
             raise InvalidArgumentError(f"{kernel}: {field.name} is a number, and got a {type(argument).__name__}")
+        address = self.place.address(argument)
         if field.dtype is not None and argument.dtype != field.dtype:
             raise InvalidArgumentError(f"{kernel}: {field.name} is of {field.dtype}, and got {argument.dtype}")
-        return self.place.address(argument)
+        return address
+
+
+def _number_word(kernel: str, field: Field, number: Any) -> int:
+    if field.is_pointer:
+        raise InvalidArgumentError(f"{kernel}: {field.name} is a pointer, and got a number")
+    if field.kind == "double":
+        return double_word(float(number))
+    if isinstance(number, (float, np.floating)):
+        raise InvalidArgumentError(f"{kernel}: {field.name} is a {field.kind}, and got {number}")
+    low, high = (-(1 << 63), 1 << 63) if field.kind == "i64" else (0, 1 << 64)
+    if not low <= number < high:
+        raise InvalidArgumentError(f"{kernel}: {field.name} is a {field.kind}, which {number} does not fit")
+    return int(number) % (1 << 64)

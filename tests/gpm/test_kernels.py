@@ -1,0 +1,94 @@
+"""Kernels of a user: one source for every place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.gpm import Kernels, PersistentArray, Place
+
+SOURCE = """
+#include "gpm.cuh"
+
+#define SCALE_ARGS(F) F(const float*, in) F(float*, out) F(double, by) F(i64, plus)
+GPM_KERNEL(scale, SCALE_ARGS) { gpm_store(&a.out[i], (float)(a.in[i] * a.by + a.plus)); }
+
+#define SUMS_ARGS(F) F(const u32*, in) F(u64*, out)
+GPM_BLOCK_KERNEL(sums, SUMS_ARGS, 64) {
+    GPM_SHARED(u32, part, 64);
+    GPM_THREADS(t, 64) { part[t] = a.in[b * 64 + t]; }
+    for (u32 half = 32; half; half /= 2) {
+        GPM_SYNC();
+        GPM_THREADS(t, half) { part[t] += part[t + half]; }
+    }
+    GPM_SYNC();
+    GPM_THREADS(t, 1) {
+        gpm_store(&a.out[b], (u64)part[t]);
+        gpm_persist();
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels(place: Place) -> Kernels:
+    return Kernels(SOURCE, place)
+
+
+def test_threads(kernels: Kernels, place: Place, memory: Path) -> None:
+    with PersistentArray.create(memory / "a.gpm", 10_000, "f4", place=place) as out:
+        given = place.xp.arange(10_000, dtype="f4")
+        kernels.launch("scale", 10_000, **{"in": given}, out=out, by=0.5, plus=-3)
+        assert np.array_equal(out.host, np.arange(10_000, dtype="f4") * 0.5 - 3)
+        assert np.array_equal(place.xp.asarray(out.device).tolist(), out.host)
+        kernels.launch("scale", 0, **{"in": given}, out=out, by=0.5, plus=0)
+        kernels.launch("scale", 10, **{"in": given}, out=out, by=1, plus=0, wait=False)
+        kernels.settle()
+        assert out.host[:11].tolist() == [*range(10), 2]
+
+
+def test_blocks(kernels: Kernels, place: Place, memory: Path) -> None:
+    given = np.random.default_rng(1).integers(0, 1 << 20, 64 * 300, np.uint32)
+    with PersistentArray.create(memory / "a.gpm", 300, "u8", place=place) as out:
+        kernels.launch("sums", 300, **{"in": place.xp.asarray(given)}, out=out)
+        assert np.array_equal(out.host, given.reshape(300, 64).sum(1, dtype=np.uint64))
+
+
+def test_mistakes_are_named(kernels: Kernels, place: Place, memory: Path) -> None:
+    xp = place.xp
+    good: dict[str, Any] = {"in": xp.zeros(4, "f4"), "out": xp.zeros(4, "f4"), "by": 1.0, "plus": 0}
+    kernels.launch("scale", 4, **good)
+    for name, change, words in (
+        ("nothing", {}, "no kernel nothing"),
+        ("scale", {"more": 1}, "takes in, out, by, plus"),
+        ("scale", {"in": 1.5}, "in is a pointer"),
+        ("scale", {"in": 1}, "in is a pointer"),
+        ("scale", {"plus": 1.5}, "plus is a i64, and got 1.5"),
+        ("scale", {"plus": 1 << 63}, "does not fit"),
+        ("scale", {"by": xp.zeros(4, "f4")}, "by is a number"),
+        ("scale", {"in": [1, 2]}, "a list"),
+        ("scale", {"in": xp.zeros(8, "f4")[::2]}, "not contiguous"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            kernels.launch(name, 4, **{**good, **change})
+    with pytest.raises(InvalidArgumentError, match="of uint32, and got uint64"):
+        kernels.launch("sums", 1, **{"in": xp.zeros(64, "u8")}, out=xp.zeros(1, "u8"))
+    with pytest.raises(BackendError, match="nonsense"):
+        Kernels('#include "gpm.cuh"\nnonsense\n', place)
+
+
+def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    with pytest.raises(BackendError, match="apt-get install"):
+        Kernels(SOURCE, "cpu")
+
+
+def test_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPKVS_CACHE_DIR", str(tmp_path / "cache"))
+    for _ in range(2):
+        Kernels(SOURCE + "// of its own\n", "cpu")
+    assert len(list((tmp_path / "cache").iterdir())) == 1
