@@ -10,6 +10,16 @@ from gpkvs.backends.fields import Field
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.place import Place, double_word, find_place
+from gpkvs.kernels.gpu_source import with_headers
+
+
+def header() -> str:
+    """Return ``gpm.cuh`` as text, for kernels that CuPy or another compiler of CUDA C++ takes as they are.
+
+    `Kernels` needs it not. A `cupy.RawModule` is compiled with it in front and ``options=("--std=c++17",)``; its
+    kernels then have `gpm_store`, `gpm_persist` and the logs, and get ``array.device``.
+    """
+    return with_headers('#include "gpm.cuh"\n', "gpm")
 
 
 @runtime_checkable

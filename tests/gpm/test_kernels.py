@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpkvs.errors import BackendError, InvalidArgumentError
-from gpkvs.gpm import Kernels, PersistentArray, Place
+from gpkvs.gpm import Kernels, PersistentArray, Place, header
 
 SOURCE = """
 #include "gpm.cuh"
@@ -92,3 +92,19 @@ def test_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for _ in range(2):
         Kernels(SOURCE + "// of its own\n", "cpu")
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@pytest.mark.gpu
+def test_a_raw_module(place: Place, memory: Path) -> None:
+    mine = """
+    extern "C" __global__ void fill(u64* out, u64 n) {
+        const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) gpm_store(&out[i], i * i);
+        gpm_persist();
+    }
+    """
+    module = place.xp.RawModule(code=header() + mine, options=("--std=c++17",))
+    with PersistentArray.create(memory / "a.gpm", 1000, "u8", place=place) as array:
+        module.get_function("fill")((4,), (256,), (array.device, np.uint64(1000)))
+        place.settle()
+        assert np.array_equal(array.host, np.arange(1000, dtype=np.uint64) ** 2)

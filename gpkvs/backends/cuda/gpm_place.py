@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +23,10 @@ from gpkvs.backends.fields import fields_of
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.kernels.gpu_source import with_headers
+from gpkvs.pm.ddio import Ddio, ddio_of
 from gpkvs.pm.region import Region
+
+_log = logging.getLogger("gpkvs")
 
 _THREADS = 256  # of a block, where the kernel does not say it
 _FIELDS_BYTES = 1024  # GPM_DESCRIBED in kernels/gpm.cuh
@@ -50,6 +55,7 @@ class GpuPlace:
         self.gpu_name = gpus.name(number)
         self.name = f"cuda:{number}"
         self._registered: dict[int, HostMemory] = {}
+        self._has_warned = False
 
     @explained
     def reach(self, region: Region, /) -> None:
@@ -60,6 +66,17 @@ class GpuPlace:
                 "tmpfs, or a checkpoint, which goes to disks, too"
             )
         self._registered[region.address] = HostMemory(region.address, region.bytes)
+        if region.needs_ddio_off:
+            self._warn_of_ddio(region)
+
+    def _warn_of_ddio(self, region: Region) -> None:
+        # Told, not switched: a process that is killed would leave it off.
+        ddio = ddio_of(Path("/sys/bus/pci/devices") / runtime.deviceGetPCIBusId(self.number).lower())
+        if ddio is not Ddio.OFF and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s, %s: %s: what it stores may be lost with the power", region.path, self.gpu_name, ddio.value
+            )
 
     @explained
     def leave(self, region: Region, /) -> None:
