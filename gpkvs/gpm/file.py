@@ -55,7 +55,7 @@ class GpmFile:
     path
         Where it is.
     kind
-        What it is: "array", "log", "checkpoint" or "versions".
+        What it is, such as "array" or "coalesced log".
     about
         What else its header says.
     domain
@@ -245,7 +245,7 @@ def open_file(path: Path | str, kind: str, durability: DurabilityName, *, readon
 
 
 def _a(kind: str) -> str:
-    return "versions" if kind == "versions" else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _lock(path: Path, file: int, *, shared: bool) -> None:

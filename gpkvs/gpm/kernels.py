@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +37,12 @@ class Handed(Protocol):
         """
 
 
+@cache
+def own_kernels(place: Place) -> Kernels:
+    """Return the library's own kernels, for a place."""
+    return Kernels("", place)
+
+
 class Kernels:
     """Kernels compiled for a place.
 
@@ -57,7 +64,7 @@ class Kernels:
 
     def __init__(self, source: str, place: Place | str = "cpu", *, name: str = "kernels") -> None:
         self.place = find_place(place)
-        self._find = self.place.compile(source, name)
+        self._find = self.place.compile(source, name) if source else self.place.own_kernels()
         self._found: dict[str, UserKernel] = {}
 
     def launch(self, kernel: str, items: int, /, *, wait: bool = True, **arguments: Any) -> None:

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import CpuBackend, address_of
-from gpkvs.backends.fields import fields_of
+from gpkvs.backends.fields import KernelFields, fields_of
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.gpm.host_compiler import compile_for_host
-from gpkvs.native import KernelSymbol, library
+from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
 
 
@@ -38,6 +38,8 @@ class Place(Protocol):
 
     name: str
     is_gpu: bool
+
+    def __hash__(self) -> int: ...  # places are compared by identity
 
     @property
     def xp(self) -> ModuleType: ...  # noqa: D102 - above
@@ -63,6 +65,9 @@ class Place(Protocol):
     def compile(self, source: str, name: str, /) -> Callable[[str], UserKernel]:
         """Compile kernels; what is returned finds one by its name, and raises `KeyError`."""
 
+    def own_kernels(self) -> Callable[[str], UserKernel]:
+        """Return what finds the kernels of the library itself."""
+
     def launch(self, kernel: UserKernel, items: int, words: Sequence[int], /) -> None:
         """Launch a kernel after those before it."""
 
@@ -78,8 +83,11 @@ class Place(Protocol):
             If it is not one that kernels reach, or is not contiguous.
         """
 
-    def words(self, values: Sequence[int], /) -> Any:
-        """Return a column of u64 that kernels read fast."""
+    def words(self, values: Sequence[int] | NDArray[np.uint64], /) -> Any:
+        """Return a column of u64 with these values, in memory that is near to kernels."""
+
+    def to_host(self, array: Any, /) -> NDArray[Any]:
+        """Return an array of `xp` as one of NumPy; it may be the same."""
 
 
 def host_view(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object) -> NDArray[Any]:
@@ -146,10 +154,15 @@ class HostPlace:
 
         return find
 
+    def own_kernels(self) -> Callable[[str], UserKernel]:
+        """See `Place.own_kernels`."""
+        return lambda kernel: UserKernel(KernelFields(kernel).fields, 0, (None, kernel_symbol(kernel)))
+
     def launch(self, kernel: UserKernel, items: int, words: Sequence[int], /) -> None:
         """See `Place.launch`."""
         compiled, symbol = kernel.handle
-        compiled.gpm_attach(library.gpkvs_write_back(), library.gpkvs_trace_state())
+        if compiled:
+            compiled.gpm_attach(library.gpkvs_write_back(), library.gpkvs_trace_state())
         arguments = (ctypes.c_uint64 * len(words))(*words)
         keys_per_item = max(1, kernel.block_threads)
         library.gpkvs_run(self.pool, ctypes.byref(symbol), arguments, items, keys_per_item)
@@ -165,9 +178,13 @@ class HostPlace:
             raise InvalidArgumentError("an array that is not contiguous: use numpy.ascontiguousarray")
         return address_of(array)
 
-    def words(self, values: Sequence[int], /) -> Any:
+    def words(self, values: Sequence[int] | NDArray[np.uint64], /) -> Any:
         """See `Place.words`."""
         return np.array(values, np.uint64)
+
+    def to_host(self, array: Any, /) -> NDArray[Any]:
+        """See `Place.to_host`."""
+        return np.asarray(array)
 
 
 @cache

@@ -5,13 +5,14 @@
 //     GPM_KERNEL(scale, SCALE_ARGS) { gpm_store(&a.out[i], (float)(a.in[i] * a.by)); }
 //
 // GPM_KERNEL is the body of one thread i of n. Its arguments are `a`, each 8 bytes: a pointer, u64, i64 or double. What it
-// stored to persistent memory is durable when it has returned; gpm_persist() makes it so earlier.
+// stored to persistent memory is durable when it has returned; gpm_persist() makes it so earlier. Logs: gpm_log.cuh.
 // GPM_BLOCK_KERNEL is the body of one block of threads, number b of n. What its threads do stands in GPM_THREADS; where
 // they wait for each other, GPM_SYNC; what they share is GPM_SHARED. Every thread that stores calls gpm_persist().
 //
 // Stores to persistent memory go through gpm_store, so that the explorer of crashes sees them; loads are plain. On a GPU a
 // fence for the system makes a thread's stores leave it (GPM, ASPLOS '22, section 5.1).
 #pragma once
+#include "gpm_log.cuh"
 #include "platform.cuh"
 
 typedef long long i64;

@@ -9,14 +9,14 @@ _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 
 
-def translation_unit() -> str:
-    """Return every kernel file with the headers they need, each once.
+def translation_unit(pattern: str = "*.cu") -> str:
+    """Return every kernel file, or those that a pattern names, with the headers they need, each once.
 
     Headers are put in place, not named: a compiler's cache that goes by the text then sees when one of them changes.
     Messages name the file and line as they are in this folder.
     """
     seen: set[str] = set()
-    return "".join(_file(path.name, seen) for path in sorted(_FOLDER.glob("*.cu")))
+    return "".join(_file(path.name, seen) for path in sorted(_FOLDER.glob(pattern)))
 
 
 def with_headers(source: str, name: str) -> str:

@@ -13,16 +13,17 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 from cupy_backends.cuda.api.driver import CUDADriverError
+from numpy.typing import NDArray
 
 from gpkvs.backends.cuda.compiler import compile_kernels
 from gpkvs.backends.cuda.errors import explained
 from gpkvs.backends.cuda.gpus import Gpus
 from gpkvs.backends.cuda.host_memory import HostMemory
 from gpkvs.backends.cuda.kernel import driver_launch
-from gpkvs.backends.fields import fields_of
+from gpkvs.backends.fields import KernelFields, fields_of
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
-from gpkvs.kernels.gpu_source import with_headers
+from gpkvs.kernels.gpu_source import translation_unit, with_headers
 from gpkvs.pm.ddio import Ddio, ddio_of
 from gpkvs.pm.region import Region
 
@@ -114,6 +115,16 @@ class GpuPlace:
         return explained(find)
 
     @explained
+    def own_kernels(self) -> Callable[[str], UserKernel]:
+        """See `Place.own_kernels`."""
+        module = compile_kernels(translation_unit("gpm_*.cu"))
+
+        def find(kernel: str) -> UserKernel:
+            return UserKernel(KernelFields(kernel).fields, 0, (module, module.get_function(kernel).kernel.ptr))
+
+        return explained(find)
+
+    @explained
     def launch(self, kernel: UserKernel, items: int, words: Sequence[int], /) -> None:
         """See `Place.launch`."""
         arguments = np.array(words, np.uint64)
@@ -142,9 +153,15 @@ class GpuPlace:
         return int(array.data.ptr)
 
     @explained
-    def words(self, values: Sequence[int], /) -> Any:
+    def words(self, values: Sequence[int] | NDArray[np.uint64], /) -> Any:
         """See `Place.words`."""
         return cupy.asarray(np.array(values, np.uint64))
+
+    @explained
+    def to_host(self, array: Any, /) -> NDArray[Any]:
+        """See `Place.to_host`."""
+        host: NDArray[Any] = cupy.asnumpy(array)
+        return host
 
 
 def _global(module: cupy.RawModule, name: str, count: int) -> bytes:

@@ -1,0 +1,556 @@
+"""Logs in persistent memory, for transactions on structures of a user's own.
+
+    tails     one word for each thread or partition: (epoch << 32 | count)
+    entries   from a whole page on
+
+``kernels/gpm_log.cuh`` has the layout of the entries and what kernels call. An entry is durable before the tail that
+counts it, so a crash leaves whole entries only.
+
+Invariants (`verify`)
+---------------------
+gpm-log-flag   as `gpkvs.gpm.transaction` says
+gpm-log-tail   a tail is of no later epoch than the flag's, and counts no more than there is room for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U64
+from gpkvs.config import DurabilityName
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
+from gpkvs.gpm.file import PAGE_BYTES, GpmFile, create, open_file
+from gpkvs.gpm.kernels import Kernels, own_kernels
+from gpkvs.gpm.place import Place, find_place, host_view
+from gpkvs.gpm.transaction import EPOCH_MAX, Flag, State
+from gpkvs.native import library
+from gpkvs.pm.domain import Domain
+
+LANES: Final = 32  # threads whose entries lie side by side (GPM_LANES)
+_COUNT_MAX: Final = (1 << 32) - 1
+_L = TypeVar("_L", bound="Log")
+
+
+class Log:
+    """What both kinds of logs have; `CoalescedLog` and `PartitionedLog` are made and opened.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    place : Place
+        Where kernels that use it run.
+    """
+
+    _KIND: ClassVar[str]
+
+    def __init__(self, file: GpmFile, place: Place) -> None:
+        self._file = file
+        self.path = file.path
+        self.place = place
+        self._flag = Flag(file)
+        self._tails: U64 | None = host_view(file.address, np.dtype(np.uint64), (self._tail_count,), file.region)
+        self._kernels: Kernels | None = None
+        if file.writable:
+            place.require_stores(file.region)
+            place.reach(file.region)
+            self._kernels = own_kernels(place)
+            self._counts, self._full = place.words(self._tails), place.words([0])
+            self._hand_over()
+
+    @property
+    def _tail_count(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def _room(self) -> int:
+        """What a tail counts at most."""
+        raise NotImplementedError
+
+    def _geometry(self) -> Sequence[int]:
+        """Return the words of the struct that kernels read, after the addresses and before the epoch."""
+        raise NotImplementedError
+
+    def _hand_over(self) -> None:
+        """Make the struct that kernels read; it holds the epoch."""
+        address = self.place.address
+        near = [address(self._counts), address(self._full)]
+        words = [self._file.address, self._file.address + _tail_bytes(self._tail_count), *near, *self._geometry()]
+        self._words = self.place.words([*words, self._flag.epoch])
+
+    def kernel_address(self, place: Place, /) -> int:
+        """See `Handed.kernel_address`."""
+        self._file.require_writable()
+        if place is not self.place:
+            raise InvalidArgumentError(
+                f"{self.path} was opened for {self.place.name}, and the kernel is {place.name}'s"
+            )
+        return self.place.address(self._words)
+
+    @property
+    def domain(self) -> Domain:
+        """What "durable" means for the file."""
+        return self._file.domain
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a transaction is under way, or was when the process ended: then it must be recovered."""
+        self._file.require_open()
+        return self._flag.state is State.ACTIVE
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """Run a transaction: kernels insert what undoes a store, and then store in place.
+
+        ACTIVE is durable when the block begins, with an empty log. When it ends, all stores of kernels are awaited,
+        and IDLE is durable. If it raises, the transaction stays ACTIVE: call `recover`.
+
+        Every place is stored to by one thread only in a transaction: nobody knows which of two old values is older.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If a transaction is under way already; after a crash, `recover` ends it.
+        NoSpaceError
+            At the end, if an entry had no room; the transaction is ACTIVE then, and `recover` undoes it.
+        """
+        self._file.require_writable()
+        if self.is_active:
+            raise InvalidArgumentError(f"{self.path}: a transaction is under way: call recover, then begin anew")
+        self._next_epoch(State.ACTIVE)
+        yield self
+        self.place.settle()
+        self.require_room()
+        self._flag.set(self._flag.epoch, State.IDLE)
+
+    def recover(self, undo: Callable[[Self], None]) -> bool:
+        """Undo a transaction that a crash, or an error, has interrupted.
+
+        Parameters
+        ----------
+        undo
+            Puts old values back, durably; it may be interrupted, too, and then runs again on the same entries.
+
+        Returns
+        -------
+        bool
+            Whether there was one.
+        """
+        self._file.require_writable()
+        if not self.is_active:
+            return False
+        undo(self)
+        self.place.settle()
+        self._set_full(0)
+        self._flag.set(self._flag.epoch, State.IDLE)
+        return True
+
+    def clear(self) -> None:
+        """Make all entries worthless, at once.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If a transaction is under way: it needs them.
+        """
+        self._file.require_writable()
+        if self.is_active:
+            raise InvalidArgumentError(f"{self.path}: a transaction is under way, and needs the entries: call recover")
+        self._next_epoch(State.IDLE)
+
+    def _next_epoch(self, state: State) -> None:
+        self.place.settle()
+        if self._flag.epoch == EPOCH_MAX:
+            self._forget_epochs()
+        self._set_full(0)
+        self._flag.set(self._flag.epoch + 1, state)
+        self._hand_over()
+
+    def _forget_epochs(self) -> None:
+        """Begin to count epochs anew; the tails of old ones must be gone before."""
+        assert self._tails is not None
+        self._flag.set(EPOCH_MAX, State.IDLE)
+        self._tails[:] = 0
+        library.gpkvs_persist_range(self._file.address, self._tails.nbytes)
+        self._counts = self.place.words(self._tails)
+        self._flag.set(0, State.IDLE)
+
+    def _set_full(self, value: int) -> None:
+        self._full[...] = value
+
+    def require_room(self) -> None:
+        """Raise `NoSpaceError` if an entry had no room since the log was cleared, or the transaction began."""
+        self._file.require_open()
+        if self._kernels and int(self.place.to_host(self._full)[0]):
+            raise NoSpaceError(
+                "log", f"{self.path}: an entry had no room, and was not inserted: make the log larger ({self._sizes})"
+            )
+
+    @property
+    def _sizes(self) -> str:
+        """What decides how large it is, for people."""
+        raise NotImplementedError
+
+    def _counted(self) -> U64:
+        """Return what the tails of the current epoch count."""
+        self._file.require_open()
+        self.place.settle()
+        assert self._tails is not None
+        counted: U64 = np.where(self._tails >> 32 == self._flag.epoch, self._tails & _COUNT_MAX, 0)
+        return counted
+
+    def _run(self, kernel: str, items: int, **arguments: Any) -> None:
+        self._file.require_writable()
+        assert self._kernels
+        self._kernels.launch(kernel, items, log=self, **arguments)
+
+    def verify(self) -> None:
+        """Raise unless header, flag and tails are right.
+
+        Raises
+        ------
+        FormatError, CorruptStoreError
+            If they are not.
+        """
+        self._file.verify()
+        Flag(self._file)
+        assert self._tails is not None
+        wrong = (self._tails >> 32 > self._flag.epoch) | (self._tails & _COUNT_MAX > self._room)
+        if wrong.any():
+            number = int(np.flatnonzero(wrong)[0])
+            raise CorruptStoreError(
+                "gpm-log-tail",
+                f"{int(self._tails[number]):#x} is no tail: restore the file from a backup",
+                path=self.path,
+                offset=self._file.data_at + 8 * number,
+            )
+
+    def close(self) -> None:
+        """Let go of the file. Entries stay, and a transaction that is under way stays so."""
+        if self._file.is_closed:
+            return
+        if self._kernels:
+            self.place.settle()
+            self.place.leave(self._file.region)
+        self._tails = None
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        readonly: bool = False,
+    ) -> Self:
+        """Open a log.
+
+        Parameters
+        ----------
+        path, place, durability, readonly
+            As `PersistentArray.open` has them.
+
+        Raises
+        ------
+        BackendError
+            If what kernels of the place store there is not durable when their fence returns.
+        StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
+            As `PersistentArray.open` raises them.
+        """
+        return _checked(cls, open_file(path, cls._KIND, durability, readonly=readonly), find_place(place))
+
+
+def _checked(kind: type[_L], file: GpmFile, place: Place) -> _L:
+    """Return a log over a file, or close the file if that fails."""
+    try:
+        return kind(file, place)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _tail_bytes(tails: int) -> int:
+    return -(-8 * tails // PAGE_BYTES) * PAGE_BYTES
+
+
+def _require_positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise InvalidArgumentError(f"{name}={size}: at least 1 is needed", field=name)
+
+
+class CoalescedLog(Log):
+    """A log in which every thread has room of its own, so that no thread waits for another.
+
+    Hierarchical coalesced logging (GPM, ASPLOS '22, section 5.2): what 32 neighbours store together fills whole lines.
+
+    Attributes
+    ----------
+    threads : int
+        Logical threads, numbered from 0.
+    entry_bytes : int
+        Of an entry, a multiple of 8.
+    entries : int
+        That a thread has room for.
+
+    Examples
+    --------
+    >>> log = CoalescedLog.create("undo.gpm", threads=1 << 20, entry_bytes=16)
+    >>> with log.transaction():
+    ...     kernels.launch("update", 1 << 20, log=log, table=table, new=new)
+
+    where the kernel begins with ``gpm_log_insert(a.log, i, &entry)``.
+    """
+
+    _KIND = "coalesced log"
+
+    def __init__(self, file: GpmFile, place: Place) -> None:
+        self.threads: int = file.about["threads"]
+        self.entry_bytes: int = file.about["entry_bytes"]
+        self.entries: int = file.about["entries"]
+        super().__init__(file, place)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        threads: int,
+        entry_bytes: int,
+        *,
+        entries: int = 1,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        replace: bool = False,
+    ) -> Self:
+        """Make an empty log.
+
+        Parameters
+        ----------
+        path
+            The file; its directory is there.
+        threads
+            How many logical threads insert entries.
+        entry_bytes
+            Of each entry, a multiple of 8.
+        entries
+            How many each thread inserts at most.
+        place, durability, replace
+            As `PersistentArray.create` has them.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If a size is not positive, or `entry_bytes` no multiple of 8; or if the file is there.
+        NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
+            As `PersistentArray.create` and `open` raise them.
+        """
+        _require_positive(threads=threads, entry_bytes=entry_bytes, entries=entries)
+        if entry_bytes % 8:
+            raise InvalidArgumentError(f"entry_bytes={entry_bytes}: a multiple of 8 is needed", field="entry_bytes")
+        about = {"threads": threads, "entry_bytes": entry_bytes, "entries": entries}
+        rounded = -(-threads // LANES) * LANES
+        data_bytes = _tail_bytes(rounded) + rounded * entries * entry_bytes
+        return _checked(cls, create(path, cls._KIND, about, data_bytes, durability, replace=replace), find_place(place))
+
+    @property
+    def _tail_count(self) -> int:
+        return -(-self.threads // LANES) * LANES
+
+    @property
+    def _room(self) -> int:
+        return self.entries
+
+    def _geometry(self) -> Sequence[int]:
+        return self.threads, self.entries, self.entry_bytes // 8
+
+    @property
+    def _sizes(self) -> str:
+        return f"threads={self.threads}, entries={self.entries}"
+
+    def insert(self, entries: Any, first: int = 0) -> None:
+        """Insert an entry for each of some threads, durably.
+
+        Parameters
+        ----------
+        entries
+            An array of the place, of `entry_bytes` for each thread: words, or structures.
+        first
+            The first thread.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the array is not made of whole entries, or there are not so many threads.
+        NoSpaceError
+            If a thread has no room; the entries of the others are inserted.
+        """
+        count, rest = divmod(entries.nbytes, self.entry_bytes)
+        if rest or first < 0 or first + count > self.threads:
+            raise InvalidArgumentError(
+                f"{entries.nbytes} bytes for the threads from {first} on: entries have {self.entry_bytes} bytes, and "
+                f"there are {self.threads} threads"
+            )
+        self._run("gpm_insert", count, entry=entries.reshape(-1).view(np.uint64), first=first)
+        self.require_room()
+
+    def counts(self) -> U64:
+        """Return how many entries each thread has, as (threads,) uint64 on the host."""
+        return self._counted()[: self.threads]
+
+    def read(self) -> tuple[U64, U64]:
+        """Read all entries.
+
+        Returns
+        -------
+        counts : (threads,) uint64
+            How many each thread has.
+        entries : (threads, entries, entry_bytes / 8) uint64
+            Their words, on the host; zeros where there is no entry.
+        """
+        xp = self.place.xp
+        counts = xp.zeros(self.threads, np.uint64)
+        entries = xp.zeros((self.threads, self.entries, self.entry_bytes // 8), np.uint64)
+        self._run("gpm_read", self.threads, count=counts, entry=entries)
+        return self.place.to_host(counts), self.place.to_host(entries)
+
+    def remove(self, first: int = 0, last: int | None = None) -> None:
+        """Take the last entry of the threads `first` to `last - 1` off, durably; by default of all."""
+        first, last, _ = slice(first, last).indices(self.threads)
+        self._run("gpm_remove", max(0, last - first), first=first)
+
+
+class PartitionedLog(Log):
+    """A log of partitions, each appended to under a lock: the conventional one, for few entries of any length.
+
+    Attributes
+    ----------
+    partitions : int
+        Numbered from 0.
+    partition_bytes : int
+        Of each.
+    """
+
+    _KIND = "partitioned log"
+
+    def __init__(self, file: GpmFile, place: Place) -> None:
+        self.partitions: int = file.about["partitions"]
+        self.partition_bytes: int = file.about["partition_bytes"]
+        self._locks = place.words(np.zeros(self.partitions, np.uint64))
+        super().__init__(file, place)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        partitions: int,
+        partition_bytes: int,
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        replace: bool = False,
+    ) -> Self:
+        """Make an empty log.
+
+        Parameters
+        ----------
+        path
+            The file; its directory is there.
+        partitions
+            How many. Insertions into the same one wait for each other.
+        partition_bytes
+            Of each, a multiple of 8. An entry takes 8 bytes besides its own.
+        place, durability, replace
+            As `PersistentArray.create` has them.
+
+        Raises
+        ------
+        InvalidArgumentError, NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
+            As `CoalescedLog.create` raises them.
+        """
+        _require_positive(partitions=partitions, partition_bytes=partition_bytes)
+        if partition_bytes % 8 or partition_bytes // 8 > _COUNT_MAX:
+            raise InvalidArgumentError(
+                f"partition_bytes={partition_bytes}: a multiple of 8 up to 32 GiB is needed", field="partition_bytes"
+            )
+        about = {"partitions": partitions, "partition_bytes": partition_bytes}
+        data_bytes = _tail_bytes(partitions) + partitions * partition_bytes
+        return _checked(cls, create(path, cls._KIND, about, data_bytes, durability, replace=replace), find_place(place))
+
+    @property
+    def _tail_count(self) -> int:
+        return self.partitions
+
+    @property
+    def _room(self) -> int:
+        return self.partition_bytes // 8
+
+    def _geometry(self) -> Sequence[int]:
+        return self.place.address(self._locks), self.partitions, self.partition_bytes // 8
+
+    @property
+    def _sizes(self) -> str:
+        return f"partitions={self.partitions}, partition_bytes={self.partition_bytes}"
+
+    def insert(self, partitions: Any, entries: Any) -> None:
+        """Append entries of one length, durably; those of one partition in any order.
+
+        Parameters
+        ----------
+        partitions : (n,) uint64
+            Of each entry; an array of the place.
+        entries : (n, words) uint64
+            An array of the place.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the arrays are of other shapes or types.
+        NoSpaceError
+            If a partition has no room, or is not there; the other entries are inserted.
+        """
+        if entries.ndim != 2 or len(entries) != len(partitions):
+            raise InvalidArgumentError(f"{len(partitions)} partitions and entries of shape {entries.shape}")
+        self._run("gpm_part_append", len(entries), partition=partitions, entry=entries, words=entries.shape[1])
+        self.require_room()
+
+    def read(self, partition: int) -> list[U64]:
+        """Return the entries of a partition, the oldest first, as words on the host."""
+        self._require_partition(partition)
+        used = int(self._counted()[partition])
+        begin = self._file.address + _tail_bytes(self.partitions) + partition * self.partition_bytes
+        words: NDArray[np.uint64] = host_view(begin, np.dtype(np.uint64), (used,), self._file.region)
+        entries: list[U64] = []
+        while used:
+            length = int(words[used - 1])
+            if length >= used:
+                raise CorruptStoreError(
+                    "gpm-log-tail", f"an entry of partition {partition} has {length} words", path=self.path
+                )
+            entries.append(words[used - 1 - length : used - 1].copy())
+            used -= 1 + length
+        return entries[::-1]
+
+    def remove(self, partition: int) -> None:
+        """Take the last entry of a partition off, durably."""
+        self._require_partition(partition)
+        self._run("gpm_part_take", 1, partition=self.place.words([partition]))
+
+    def _require_partition(self, partition: int) -> None:
+        if not 0 <= partition < self.partitions:
+            raise InvalidArgumentError(f"partition={partition}: there are {self.partitions}", field="partition")
