@@ -4,8 +4,18 @@ The library beneath the database, after libGPM (GPM, ASPLOS '22, section 5). doc
 """
 
 from gpkvs.gpm.array import PersistentArray
+from gpkvs.gpm.checkpoint import Checkpoint
 from gpkvs.gpm.kernels import Kernels, header
 from gpkvs.gpm.log import CoalescedLog, PartitionedLog
 from gpkvs.gpm.place import Place, find_place
 
-__all__ = ["CoalescedLog", "Kernels", "PartitionedLog", "PersistentArray", "Place", "find_place", "header"]
+__all__ = [
+    "Checkpoint",
+    "CoalescedLog",
+    "Kernels",
+    "PartitionedLog",
+    "PersistentArray",
+    "Place",
+    "find_place",
+    "header",
+]

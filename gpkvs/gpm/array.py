@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
+from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.file import GpmFile, create, open_file
 from gpkvs.gpm.place import Place, find_place, host_view
 from gpkvs.native import library
@@ -87,15 +88,9 @@ class PersistentArray:
         StoreMissingError, StoreAccessError, StoreLockedError
             As `gpkvs.open` raises them.
         """
-        dtype = np.dtype(dtype)
-        shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-        if dtype.hasobject or not dtype.itemsize:
-            raise InvalidArgumentError(f"dtype={dtype}: only elements of a fixed size persist, no objects")
-        if any(n < 0 for n in shape):
-            raise InvalidArgumentError(f"shape={shape}: a side is negative")
         found = find_place(place)
-        about = {"shape": shape, "dtype": np.lib.format.dtype_to_descr(dtype)}
-        data_bytes = max(1, math.prod(shape) * dtype.itemsize)
+        about = form_of((shape, dtype))
+        data_bytes = max(1, math.prod(about["shape"]) * dtype_of(about["dtype"]).itemsize)
         return cls(create(path, "array", about, data_bytes, durability, replace=replace), found)
 
     @classmethod
@@ -232,22 +227,9 @@ class PersistentArray:
 
 def _form(file: GpmFile) -> tuple[tuple[int, ...], np.dtype[Any]]:
     shape = tuple(file.about["shape"])
-    dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(_tuples(file.about["dtype"]))
+    dtype = dtype_of(file.about["dtype"])
     if math.prod(shape) * dtype.itemsize > file.data_bytes:
         raise CorruptStoreError(
             "gpm-header", f"{shape} of {dtype} does not fit {file.data_bytes} bytes", path=file.path
         )
     return shape, dtype
-
-
-def _tuples(descr: Any) -> Any:
-    """Return what NumPy says of a dtype with its tuples, which JSON has as lists."""
-    if isinstance(descr, str):
-        return descr
-    return [
-        tuple(
-            _tuples(part) if isinstance(part, list) and n == 1 else tuple(part) if n == 2 else part
-            for n, part in enumerate(field)
-        )
-        for field in descr
-    ]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
 from gpkvs.gpm.file import PAGE_BYTES, GpmFile, create, open_file
 from gpkvs.gpm.kernels import Kernels, own_kernels
+from gpkvs.gpm.opened import opened
 from gpkvs.gpm.place import Place, find_place, host_view
 from gpkvs.gpm.transaction import EPOCH_MAX, Flag, State
 from gpkvs.native import library
@@ -35,7 +36,6 @@ from gpkvs.pm.domain import Domain
 
 LANES: Final = 32  # threads whose entries lie side by side (GPM_LANES)
 _COUNT_MAX: Final = (1 << 32) - 1
-_L = TypeVar("_L", bound="Log")
 
 
 class Log:
@@ -273,16 +273,7 @@ class Log:
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
             As `PersistentArray.open` raises them.
         """
-        return _checked(cls, open_file(path, cls._KIND, durability, readonly=readonly), find_place(place))
-
-
-def _checked(kind: type[_L], file: GpmFile, place: Place) -> _L:
-    """Return a log over a file, or close the file if that fails."""
-    try:
-        return kind(file, place)
-    except BaseException:
-        file.close()
-        raise
+        return opened(cls, open_file(path, cls._KIND, durability, readonly=readonly), find_place(place))
 
 
 def _tail_bytes(tails: int) -> int:
@@ -366,7 +357,7 @@ class CoalescedLog(Log):
         about = {"threads": threads, "entry_bytes": entry_bytes, "entries": entries}
         rounded = -(-threads // LANES) * LANES
         data_bytes = _tail_bytes(rounded) + rounded * entries * entry_bytes
-        return _checked(cls, create(path, cls._KIND, about, data_bytes, durability, replace=replace), find_place(place))
+        return opened(cls, create(path, cls._KIND, about, data_bytes, durability, replace=replace), find_place(place))
 
     @property
     def _tail_count(self) -> int:
@@ -490,7 +481,7 @@ class PartitionedLog(Log):
             )
         about = {"partitions": partitions, "partition_bytes": partition_bytes}
         data_bytes = _tail_bytes(partitions) + partitions * partition_bytes
-        return _checked(cls, create(path, cls._KIND, about, data_bytes, durability, replace=replace), find_place(place))
+        return opened(cls, create(path, cls._KIND, about, data_bytes, durability, replace=replace), find_place(place))
 
     @property
     def _tail_count(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -14,13 +14,18 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.cpu.backend import CpuBackend, address_of
+from gpkvs.backends.cpu.backend import CpuBackend, address_of, adopt_on_host
 from gpkvs.backends.fields import KernelFields, fields_of
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.gpm.host_compiler import compile_for_host
 from gpkvs.native import KernelSymbol, kernel_symbol, library
 from gpkvs.pm.region import Region
+
+_BYTES = np.dtype(np.uint8)
+_COPIED_AT_ONCE = 64 << 10  # GPM_COPIED_AT_ONCE in kernels/gpm_copy.cu
+_LONG = ("gpm_copy", "gpm_digest")  # kernels of which an item takes long,
+_ALL_OF_A_THREAD = 2048  # so that each is worth another thread
 
 
 class Place(Protocol):
@@ -89,6 +94,33 @@ class Place(Protocol):
     def to_host(self, array: Any, /) -> NDArray[Any]:
         """Return an array of `xp` as one of NumPy; it may be the same."""
 
+    def adopt(self, array: Any, /) -> Any:
+        """Return an array of another library as one of `xp`, uncopied.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is not in memory that the place reaches.
+        """
+
+    def snapshot(self, array: Any, /) -> Any:
+        """Return a copy of an array as it is after what was launched so far."""
+
+    def beside(self, work: Callable[[], None], /) -> Callable[[], None]:
+        """Return work for another thread, which follows what was launched so far, beside what will be."""
+
+    def copy_out(self, column: Any, first: int, last: int, address: int, /) -> None:
+        """Begin to copy the bytes `first` to `last - 1` of a column to `address + first` in a region that it reaches."""
+
+    def copy_in(self, column: Any, address: int, /) -> None:
+        """Begin to fill a column of bytes from a region that it reaches."""
+
+    def pieces(self, column: Any, first: int, last: int, /) -> Iterator[tuple[int, memoryview]]:
+        """Yield bytes of a column piece by piece on the host, each with its first byte; the next one is on its way."""
+
+    def fill(self, column: Any, read: Callable[[int, memoryview], None], /) -> None:
+        """Begin to fill a column of bytes with what `read` brings: it is given a first byte and memory of the host."""
+
 
 def host_view(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object) -> NDArray[Any]:
     """Return memory of the host as an array; its owner lives as long as a view of it."""
@@ -112,6 +144,7 @@ class HostPlace:
 
     def __init__(self, threads: int = 0) -> None:
         self._backend = CpuBackend(threads)
+        self._found: dict[str, UserKernel] = {}
 
     @property
     def pool(self) -> int:
@@ -156,7 +189,12 @@ class HostPlace:
 
     def own_kernels(self) -> Callable[[str], UserKernel]:
         """See `Place.own_kernels`."""
-        return lambda kernel: UserKernel(KernelFields(kernel).fields, 0, (None, kernel_symbol(kernel)))
+
+        def find(kernel: str) -> UserKernel:
+            threads = _ALL_OF_A_THREAD if kernel in _LONG else 0
+            return UserKernel(KernelFields(kernel).fields, threads, (None, kernel_symbol(kernel)))
+
+        return find
 
     def launch(self, kernel: UserKernel, items: int, words: Sequence[int], /) -> None:
         """See `Place.launch`."""
@@ -185,6 +223,40 @@ class HostPlace:
     def to_host(self, array: Any, /) -> NDArray[Any]:
         """See `Place.to_host`."""
         return np.asarray(array)
+
+    def adopt(self, array: Any, /) -> Any:
+        """See `Place.adopt`."""
+        return adopt_on_host(array)
+
+    def snapshot(self, array: Any, /) -> Any:
+        """See `Place.snapshot`."""
+        return array.copy()
+
+    def beside(self, work: Callable[[], None], /) -> Callable[[], None]:
+        """See `Place.beside`."""
+        return work
+
+    def copy_out(self, column: Any, first: int, last: int, address: int, /) -> None:
+        """See `Place.copy_out`: by several threads, past the caches; it is durable when this returns."""
+        target = host_view(address + first, _BYTES, (last - first,), None)
+        self._copy(column[first:last], target)
+
+    def copy_in(self, column: Any, address: int, /) -> None:
+        """See `Place.copy_in`."""
+        self._copy(host_view(address, _BYTES, (len(column),), None), column)
+
+    def _copy(self, source: NDArray[Any], target: NDArray[Any]) -> None:
+        copy = self._found.setdefault("gpm_copy", self.own_kernels()("gpm_copy"))
+        words = [source.ctypes.data, target.ctypes.data, len(source)]
+        self.launch(copy, -(-len(source) // _COPIED_AT_ONCE), words)
+
+    def pieces(self, column: Any, first: int, last: int, /) -> Iterator[tuple[int, memoryview]]:
+        """See `Place.pieces`: one piece."""
+        yield first, memoryview(column[first:last])
+
+    def fill(self, column: Any, read: Callable[[int, memoryview], None], /) -> None:
+        """See `Place.fill`."""
+        read(0, memoryview(column))
 
 
 @cache

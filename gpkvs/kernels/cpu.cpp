@@ -12,6 +12,7 @@
 #include "copy.cu"
 #include "find.cu"
 #include "fold.cu"
+#include "gpm_copy.cu"
 #include "gpm_log.cu"
 #include "grow.cu"
 #include "mark_empty.cu"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.cuda.compiler import compile_kernels
 from gpkvs.backends.cuda.errors import explained
 from gpkvs.backends.cuda.gpus import Gpus
-from gpkvs.backends.cuda.host_memory import HostMemory
+from gpkvs.backends.cuda.host_memory import HostMemory, pinned
 from gpkvs.backends.cuda.kernel import driver_launch
 from gpkvs.backends.fields import KernelFields, fields_of
 from gpkvs.backends.user_kernel import UserKernel
@@ -29,7 +29,9 @@ from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
 
+_BLOCK_KERNELS = {"gpm_digest": 256}  # of the library, with the threads of a block
 _THREADS = 256  # of a block, where the kernel does not say it
+_PIECE_BYTES = 16 << 20  # of what crosses the link through pinned memory
 _FIELDS_BYTES = 1024  # GPM_DESCRIBED in kernels/gpm.cuh
 
 
@@ -57,6 +59,7 @@ class GpuPlace:
         self.name = f"cuda:{number}"
         self._registered: dict[int, HostMemory] = {}
         self._has_warned = False
+        self._beside = cupy.cuda.Stream(non_blocking=True)
 
     @explained
     def reach(self, region: Region, /) -> None:
@@ -120,7 +123,8 @@ class GpuPlace:
         module = compile_kernels(translation_unit("gpm_*.cu"))
 
         def find(kernel: str) -> UserKernel:
-            return UserKernel(KernelFields(kernel).fields, 0, (module, module.get_function(kernel).kernel.ptr))
+            code = module, module.get_function(kernel).kernel.ptr
+            return UserKernel(KernelFields(kernel).fields, _BLOCK_KERNELS.get(kernel, 0), code)
 
         return explained(find)
 
@@ -162,6 +166,81 @@ class GpuPlace:
         """See `Place.to_host`."""
         host: NDArray[Any] = cupy.asnumpy(array)
         return host
+
+    @explained
+    def adopt(self, array: Any, /) -> Any:
+        """See `Place.adopt`."""
+        if isinstance(array, cupy.ndarray):
+            return array
+        try:
+            return cupy.from_dlpack(array)
+        except (AttributeError, BufferError, TypeError, RuntimeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"a {type(array).__name__} that the GPU cannot reach ({error}): bring it there first (cupy.asarray)"
+            ) from error
+
+    @explained
+    def snapshot(self, array: Any, /) -> Any:
+        """See `Place.snapshot`."""
+        return array.copy()
+
+    @explained
+    def beside(self, work: Callable[[], None], /) -> Callable[[], None]:
+        """See `Place.beside`: on a stream of its own."""
+        before = cupy.cuda.get_current_stream().record()
+
+        def follow() -> None:
+            runtime.setDevice(self.number)
+            with self._beside:
+                self._beside.wait_event(before)
+                work()
+
+        return follow
+
+    @explained
+    def copy_out(self, column: Any, first: int, last: int, address: int, /) -> None:
+        """See `Place.copy_out`: by the GPU's copy engine."""
+        _copy(address + first, column.data.ptr + first, last - first, runtime.memcpyDeviceToHost)
+
+    @explained
+    def copy_in(self, column: Any, address: int, /) -> None:
+        """See `Place.copy_in`."""
+        _copy(column.data.ptr, address, len(column), runtime.memcpyHostToDevice)
+
+    def pieces(self, column: Any, first: int, last: int, /) -> Iterator[tuple[int, memoryview]]:
+        """See `Place.pieces`: through pinned memory."""
+        starts = list(range(first, last, _PIECE_BYTES))
+        staged = [pinned(_PIECE_BYTES, np.uint8) for _ in range(2)]
+
+        def bring(number: int) -> Any:
+            start, count = starts[number], min(_PIECE_BYTES, last - starts[number])
+            _copy(staged[number % 2].ctypes.data, column.data.ptr + start, count, runtime.memcpyDeviceToHost)
+            return cupy.cuda.get_current_stream().record()
+
+        arrived = [bring(0)] if starts else []
+        for number, start in enumerate(starts):
+            if number + 1 < len(starts):
+                arrived.append(bring(number + 1))
+            arrived[number].synchronize()
+            yield start, memoryview(staged[number % 2][: min(_PIECE_BYTES, last - start)])
+
+    def fill(self, column: Any, read: Callable[[int, memoryview], None], /) -> None:
+        """See `Place.fill`: through pinned memory."""
+        staged = [pinned(_PIECE_BYTES, np.uint8) for _ in range(2)]
+        gone: list[Any] = [None, None]
+        for number, start in enumerate(range(0, len(column), _PIECE_BYTES)):
+            count, turn = min(_PIECE_BYTES, len(column) - start), number % 2
+            if gone[turn]:
+                gone[turn].synchronize()
+            read(start, memoryview(staged[turn][:count]))
+            _copy(column.data.ptr + start, staged[turn].ctypes.data, count, runtime.memcpyHostToDevice)
+            gone[turn] = cupy.cuda.get_current_stream().record()
+        self.settle()  # the pinned memory goes back
+
+
+def _copy(to: int, source: int, count: int, kind: int) -> None:
+    if count:
+        runtime.memcpyAsync(to, source, count, kind, cupy.cuda.get_current_stream().ptr)
 
 
 def _global(module: cupy.RawModule, name: str, count: int) -> bytes:

@@ -1,0 +1,54 @@
+"""Shape and dtype of an array, as a file's header says them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpkvs.errors import InvalidArgumentError
+
+
+def form_of(array: Any) -> dict[str, Any]:
+    """Return what a header says of an array, or of a pair (shape, dtype).
+
+    Raises
+    ------
+    InvalidArgumentError
+        If its elements have no fixed size, or a side is negative.
+    """
+    if isinstance(array, tuple):
+        shape, dtype = array
+    elif hasattr(array, "shape") and hasattr(array, "dtype"):
+        shape, dtype = array.shape, array.dtype
+    else:
+        raise InvalidArgumentError(f"a {type(array).__name__}: an array, or a pair (shape, dtype), is needed")
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"dtype={dtype}: NumPy does not know it; view the array as one that it knows"
+        ) from error
+    shape = (shape,) if isinstance(shape, int) else tuple(int(side) for side in shape)
+    if found.hasobject or not found.itemsize:
+        raise InvalidArgumentError(f"dtype={found}: only elements of a fixed size persist, no objects")
+    if any(side < 0 for side in shape):
+        raise InvalidArgumentError(f"shape={shape}: a side is negative")
+    return {"shape": shape, "dtype": np.lib.format.dtype_to_descr(found)}
+
+
+def dtype_of(descr: Any) -> np.dtype[Any]:
+    """Return the dtype that a header says."""
+    found: np.dtype[Any] = np.lib.format.descr_to_dtype(_tuples(descr))
+    return found
+
+
+def _tuples(descr: Any) -> Any:
+    """Return what NumPy says of a dtype with its tuples, which JSON has as lists."""
+    if isinstance(descr, str):
+        return descr
+    return [_field(*field) for field in descr]
+
+
+def _field(name: str, kind: Any, *shape: Any) -> tuple[Any, ...]:
+    return (name, _tuples(kind), *(tuple(sides) for sides in shape))

@@ -1,0 +1,467 @@
+"""Checkpoints: groups of arrays, each in two copies, of which one counts.
+
+    state page   a word for each group (`gpkvs.gpm.current_word`)
+    copies       of each group two: the digests of its blocks, then its arrays, each from a whole page on
+
+`save` writes the copy that does not count, makes it durable, and then has the word say that it counts. So a crash
+leaves the last checkpoint or the new one, whole (GPM, ASPLOS '22, section 5.3). Blocks whose digest is that of what the
+copy holds already are not written again.
+
+Invariants (`verify`)
+---------------------
+gpm-current           as `gpkvs.gpm.current_word` says
+gpm-checkpoint-data   the blocks of the copy that counts have the digests that it says
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U8, U64
+from gpkvs.config import DurabilityName
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
+from gpkvs.gpm.array_form import dtype_of, form_of
+from gpkvs.gpm.current_word import WORDS_MAX, Current, read_current, store_current
+from gpkvs.gpm.file import PAGE_BYTES, GpmFile, create, open_file
+from gpkvs.gpm.kernels import own_kernels
+from gpkvs.gpm.opened import opened
+from gpkvs.gpm.place import HostPlace, Place, find_place, host_view
+from gpkvs.native import library
+
+BLOCK_BYTES: Final = 256 << 10
+_BLOCK_WORDS: Final = BLOCK_BYTES // 8
+_DIGEST_BYTES: Final = 16
+_KIND: Final = "checkpoint"
+
+Arrays = Mapping[str, Any]
+
+
+class _Array(NamedTuple):
+    """An array of a group: its form, where it begins in a copy, and which of the group's blocks are its."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    at: int
+    blocks: slice
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class _Group:
+    """A group: its arrays, where its copies are, and which one counts."""
+
+    def __init__(self, number: int, name: str, forms: list[dict[str, Any]], at: int) -> None:
+        self.number, self.name, self.at = number, name, at
+        self.arrays: list[_Array] = []
+        blocks = 0
+        sized = [(form["name"], tuple(form["shape"]), dtype_of(form["dtype"])) for form in forms]
+        for array_name, shape, dtype in sized:
+            count = -(-math.prod(shape) * dtype.itemsize // BLOCK_BYTES)
+            self.arrays.append(_Array(array_name, shape, dtype, 0, slice(blocks, blocks + count)))
+            blocks += count
+        self.blocks = blocks
+        end = _pages(_DIGEST_BYTES * blocks)
+        for place, array in enumerate(self.arrays):
+            self.arrays[place] = array._replace(at=end)
+            end += _pages(array.bytes)
+        self.copy_bytes = end
+        self.current = Current(0, 0)
+        # Digests of what the copies hold, where this process knows them: of one that is being written, nobody does.
+        self.known: list[U64 | None] = [None, None]
+
+    def copy_at(self, copy: int) -> int:
+        """Return where a copy begins in the file's data."""
+        return self.at + copy * self.copy_bytes
+
+
+def _pages(count: int) -> int:
+    return -(-count // PAGE_BYTES) * PAGE_BYTES
+
+
+class Checkpoint:
+    """Arrays that are saved together, atomically, again and again; `create` makes the file, `open` opens it.
+
+    One thread at a time uses it.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    place : Place
+        Where the arrays are: "cpu" takes those of NumPy, "cuda" those of CuPy, and both whatever speaks DLPack.
+    domain : Domain
+        What "durable" means for the file. It may be on an ordinary disk.
+    last_bytes : int
+        What the last save had to write of the arrays.
+
+    Examples
+    --------
+    >>> model = {"weights": weights, "biases": biases}
+    >>> with Checkpoint.create("model.gpm", {"model": model}) as checkpoint:
+    ...     checkpoint.save("model", model)
+    ...     checkpoint.restore("model", model)
+    """
+
+    def __init__(self, file: GpmFile, place: Place) -> None:
+        self._file = file
+        self.path, self.place, self.domain = file.path, place, file.domain
+        self.last_bytes = 0
+        self._groups: dict[str, _Group] = {}
+        at = 0
+        for number, about in enumerate(file.about["groups"]):
+            group = _Group(number, about["name"], about["arrays"], at)
+            group.current = read_current(file, number)
+            at += 2 * group.copy_bytes
+            self._groups[group.name] = group
+        self._keys = _keys_of(file.about["key"])
+        self._near_keys = place.words(self._keys)
+        self._through_file = file.region.is_paged or file.region.syncs
+        if not self._through_file:
+            place.reach(file.region)
+        self._thread = ThreadPoolExecutor(1, "gpkvs-checkpoint")
+        self._pending: Future[None] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        groups: Mapping[str, Arrays],
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        replace: bool = False,
+    ) -> Self:
+        """Make a file with room for two copies of each group; nothing is saved yet.
+
+        Parameters
+        ----------
+        path
+            The file; its directory is there. It takes twice the bytes of all arrays.
+        groups
+            By name; each has arrays by name, or pairs (shape, dtype).
+        place, durability, replace
+            As `PersistentArray.create` has them. On an ordinary disk, saves are written and synced.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no group, or more than 512; if elements are objects; or if the file is there.
+        NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
+            As `PersistentArray.create` raises them.
+        """
+        if not 0 < len(groups) <= WORDS_MAX:
+            raise InvalidArgumentError(f"{len(groups)} groups: at least 1 is needed, and at most {WORDS_MAX}")
+        forms: list[dict[str, Any]] = [
+            {"name": name, "arrays": [{"name": key, **form_of(array)} for key, array in arrays.items()]}
+            for name, arrays in groups.items()
+        ]
+        about = {"key": secrets.randbits(64), "groups": forms}
+        data_bytes = sum(2 * _Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
+        file = create(path, _KIND, about, max(1, data_bytes), durability, replace=replace)
+        return opened(cls, file, find_place(place))
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        readonly: bool = False,
+    ) -> Self:
+        """Open a file.
+
+        Parameters
+        ----------
+        path, place, durability, readonly
+            As `PersistentArray.open` has them.
+
+        Raises
+        ------
+        StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
+            As `PersistentArray.open` raises them.
+        """
+        return opened(cls, open_file(path, _KIND, durability, readonly=readonly), find_place(place))
+
+    @property
+    def groups(self) -> dict[str, dict[str, tuple[tuple[int, ...], np.dtype[Any]]]]:
+        """The arrays of each group, with shape and dtype."""
+        return {
+            name: {array.name: (array.shape, array.dtype) for array in group.arrays}
+            for name, group in self._groups.items()
+        }
+
+    def number(self, group: str) -> int:
+        """Return how often a group was saved; 0: not yet."""
+        return self._group(group).current.number
+
+    def save(self, group: str, arrays: Arrays, *, wait: bool = True) -> int:
+        """Save a group.
+
+        Parameters
+        ----------
+        group
+            Its name.
+        arrays
+            All its arrays, by name, with the shapes and dtypes that the file was made for.
+        wait
+            Whether to return only when the checkpoint is durable. Otherwise the arrays are copied at once, on their
+            device, which takes as much of its memory; they may be changed then, and the checkpoint is written while
+            the caller goes on. It counts when `wait` has returned, and is begun by the next save at the latest.
+
+        Returns
+        -------
+        int
+            The number of this checkpoint.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such group, or the arrays are not its.
+        OSError
+            If the operating system could not write; the last checkpoint counts.
+        """
+        self._file.require_writable()
+        self.wait()
+        found = self._group(group)
+        columns = [self._column(found, array, arrays) for array in self._same_names(found, arrays)]
+        number = found.current.next.number
+        if wait:
+            self._save(found, columns)
+        else:
+            copies = [self.place.snapshot(column) for column in columns]
+            self._pending = self._thread.submit(self.place.beside(partial(self._save, found, copies)))
+        return number
+
+    def wait(self) -> None:
+        """Return when the last save is durable; raises what it raised."""
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.result()
+
+    def _save(self, group: _Group, columns: list[Any]) -> None:
+        new = group.current.next
+        at = group.copy_at(new.copy)
+        digests = [self._digests(self.place, column) for column in columns]
+        digest: U64 = np.concatenate([np.empty((0, 2), np.uint64), *map(self.place.to_host, digests)])
+        known = group.known[new.copy]
+        differs = np.ones(group.blocks, np.bool_) if known is None else (digest != known).any(1)
+        group.known[new.copy] = None
+        self.last_bytes = 0
+        for array, column in zip(group.arrays, columns, strict=True):
+            for first, last in _runs(differs[array.blocks]):
+                begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, array.bytes)
+                self._write(column, begin, end, at + array.at)
+                self.last_bytes += end - begin
+        self.place.settle()
+        self._persist(at, group, differs)
+        self._file.region.store(self._file.data_at + at, digest.tobytes())
+        self._file.region.persist()
+        store_current(self._file, group.number, new)
+        group.current, group.known[new.copy] = new, digest
+
+    def _write(self, column: U8, first: int, last: int, at: int) -> None:
+        """Begin to write a part of an array to its place in a copy."""
+        if not self._through_file:
+            self.place.copy_out(column, first, last, self._file.address + at)
+            return
+        for piece, host in self.place.pieces(column, first, last):
+            _write_all(self._file.region.file, host, self._file.data_at + at + piece)
+
+    def _persist(self, at: int, group: _Group, differs: NDArray[np.bool_]) -> None:
+        """Make durable what a GPU's copies brought; the host's copy has done it, and a file is synced as a whole."""
+        if self._through_file or not self.place.is_gpu:
+            return
+        for array in group.arrays:
+            for first, last in _runs(differs[array.blocks]):
+                begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, array.bytes)
+                library.gpkvs_persist_range(self._file.address + at + array.at + begin, end - begin)
+
+    def restore(self, group: str, arrays: Arrays) -> int:
+        """Bring the last checkpoint of a group back into arrays.
+
+        Parameters
+        ----------
+        group
+            Its name.
+        arrays
+            All its arrays, by name; they are written over. If this raises, what they hold means nothing.
+
+        Returns
+        -------
+        int
+            The number of the checkpoint.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such group, nothing was saved yet, or the arrays are not its or cannot be written to.
+        CorruptStoreError
+            If the checkpoint is damaged.
+        """
+        self._file.require_open()
+        self.wait()
+        found = self._group(group)
+        if not found.current.number:
+            raise InvalidArgumentError(f"{self.path}: nothing was saved of the group {group} yet")
+        columns = [self._column(found, array, arrays, writes=True) for array in self._same_names(found, arrays)]
+        at = found.copy_at(found.current.copy)
+        for array, column in zip(found.arrays, columns, strict=True):
+            self._read(column, at + array.at)
+        self.place.settle()
+        self._require_digests(found, [self._digests(self.place, column) for column in columns], self.place)
+        return found.current.number
+
+    def load(self, group: str) -> dict[str, Any]:
+        """Return the last checkpoint of a group as new arrays of the place; raises as `restore`."""
+        found = self._group(group)
+        arrays = {array.name: self.place.xp.empty(array.shape, array.dtype) for array in found.arrays}
+        self.restore(group, arrays)
+        return arrays
+
+    def _read(self, column: U8, at: int) -> None:
+        if not self._through_file:
+            self.place.copy_in(column, self._file.address + at)
+            return
+
+        def read(first: int, host: memoryview) -> None:
+            _read_all(self._file.region.file, host, self._file.data_at + at + first)
+
+        self.place.fill(column, read)
+
+    def _digests(self, place: Place, column: U8) -> Any:
+        """Return the digests of an array's blocks, as (blocks, 2) uint64 of the place."""
+        blocks = -(-len(column) // BLOCK_BYTES)
+        digest = place.xp.empty((blocks, 2), np.uint64)
+        keys = self._near_keys if place is self.place else self._keys
+        sizes = {"bytes": len(column), "block_words": _BLOCK_WORDS}
+        own_kernels(place).launch("gpm_digest", blocks, source=column, keys=keys, digest=digest, wait=False, **sizes)
+        return digest
+
+    def _require_digests(self, group: _Group, digests: list[Any], place: Place) -> None:
+        at = group.copy_at(group.current.copy)
+        words = self._file.region.words(self._file.data_at + at, 2 * group.blocks).reshape(-1, 2)
+        for array, digest in zip(group.arrays, digests, strict=True):
+            wrong = (place.to_host(digest) != words[array.blocks]).any(1)
+            if wrong.any():
+                block = int(np.flatnonzero(wrong)[0])
+                raise CorruptStoreError(
+                    "gpm-checkpoint-data",
+                    f"block {block} of {group.name}/{array.name} is not what was saved: restore the file from a backup",
+                    path=self.path,
+                    offset=self._file.data_at + at + array.at + block * BLOCK_BYTES,
+                )
+
+    def verify(self) -> None:
+        """Raise unless header, words and all checkpoints that count are right.
+
+        Raises
+        ------
+        FormatError, CorruptStoreError
+            If they are not.
+        """
+        self._file.verify()
+        self.wait()
+        host = HostPlace()
+        for group in self._groups.values():
+            if read_current(self._file, group.number).number:
+                at = self._file.address + group.copy_at(group.current.copy)
+                columns = [
+                    host_view(at + array.at, np.dtype(np.uint8), (array.bytes,), self._file.region)
+                    for array in group.arrays
+                ]
+                self._require_digests(group, [self._digests(host, column) for column in columns], host)
+
+    def _group(self, name: str) -> _Group:
+        self._file.require_open()
+        try:
+            return self._groups[name]
+        except KeyError:
+            raise InvalidArgumentError(f"there is no group {name!r}: there are {', '.join(self._groups)}") from None
+
+    def _same_names(self, group: _Group, arrays: Arrays) -> list[_Array]:
+        wanted = {array.name for array in group.arrays}
+        if missing := wanted - arrays.keys():
+            raise InvalidArgumentError(f"group {group.name}: {', '.join(sorted(missing))} is missing")
+        if more := arrays.keys() - wanted:
+            raise InvalidArgumentError(f"group {group.name} has no {', '.join(sorted(more))}")
+        return group.arrays
+
+    def _column(self, group: _Group, array: _Array, arrays: Arrays, *, writes: bool = False) -> U8:
+        """Return an array as bytes, uncopied if it is to be written to."""
+        found = self.place.adopt(arrays[array.name])
+        if found.shape != array.shape or found.dtype != array.dtype:
+            raise InvalidArgumentError(
+                f"{group.name}/{array.name} is {found.shape} of {found.dtype}; the file has room for {array.shape} of "
+                f"{array.dtype}"
+            )
+        if not found.flags.c_contiguous:
+            if writes:
+                raise InvalidArgumentError(f"{group.name}/{array.name} is not contiguous: restore into a new array")
+            found = self.place.xp.ascontiguousarray(found)
+        if writes and isinstance(found, np.ndarray) and not found.flags.writeable:
+            raise InvalidArgumentError(f"{group.name}/{array.name} cannot be written to")
+        column: U8 = found.reshape(-1).view(np.uint8)
+        return column
+
+    def close(self) -> None:
+        """Wait for the last save, and let go of the file; raises what that save raised."""
+        if self._file.is_closed:
+            return
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+            if not self._through_file:
+                self.place.leave(self._file.region)
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _keys_of(seed: int) -> U64:
+    """Return the keys of the hash of blocks."""
+    return np.random.Generator(np.random.Philox(seed)).integers(0, 1 << 64, _BLOCK_WORDS, np.uint64)
+
+
+def _runs(marks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield the runs of marks: the first one, and the one behind the last."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]]).astype(np.int8)))
+    return iter(list(pairwise(edges.tolist()))[::2])
+
+
+def _write_all(file: int, data: memoryview, at: int) -> None:
+    while data:
+        try:
+            written = os.pwrite(file, data, at)
+        except OSError as error:
+            raise NoSpaceError("disk", f"a checkpoint could not be written: {error.strerror}") from error
+        data, at = data[written:], at + written
+
+
+def _read_all(file: int, data: memoryview, at: int) -> None:
+    while data:
+        count = os.preadv(file, [data], at)
+        assert count, "the file has the size that its header says"
+        data, at = data[count:], at + count

@@ -1,0 +1,237 @@
+"""Checkpoints: beside a plain model, on memory and on disks, killed in the middle, damaged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError, StoreLockedError
+from gpkvs.gpm import Checkpoint, Place
+from gpkvs.gpm.checkpoint import BLOCK_BYTES
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request: pytest.FixtureRequest, memory: Path, tmp_path: Path) -> Path:
+    """Return a directory in memory, and one where temporary files go, mostly a disk."""
+    return memory if request.param == "memory" else tmp_path
+
+
+def arrays_of(place: Place, seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    host = {
+        "weights": random.random((300, 301), np.float32),
+        "bias": random.random(7),
+        "step": np.array(seed, np.int64),
+        "flags": random.random(BLOCK_BYTES + 3) < 0.5,
+        "empty": np.empty((0, 4), np.float32),
+    }
+    return {name: place.xp.asarray(array) for name, array in host.items()}
+
+
+def same(place: Place, first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(
+        np.array_equal(place.to_host(first[name]), place.to_host(second[name])) for name in first
+    )
+
+
+def test_saved_and_restored(folder: Path, place: Place) -> None:
+    path, first, second = folder / "c.gpm", arrays_of(place, 1), arrays_of(place, 2)
+    with Checkpoint.create(path, {"model": first, "other": {"x": (3, "u2")}}, place=place) as checkpoint:
+        assert checkpoint.number("model") == 0
+        with pytest.raises(InvalidArgumentError, match="nothing was saved"):
+            checkpoint.load("model")
+        assert checkpoint.save("model", first) == 1
+        assert same(place, checkpoint.load("model"), first)
+        assert checkpoint.save("model", second, wait=False) == 2
+        checkpoint.wait()
+        assert checkpoint.number("model") == 2
+        assert checkpoint.number("other") == 0
+        checkpoint.verify()
+    with Checkpoint.open(path, place=place) as checkpoint:
+        assert checkpoint.groups["model"]["weights"] == ((300, 301), np.float32)
+        into = arrays_of(place, 3)
+        assert checkpoint.restore("model", into) == 2
+        assert same(place, into, second)
+        checkpoint.verify()
+    with Checkpoint.open(path, readonly=True) as checkpoint:
+        assert np.array_equal(checkpoint.load("model")["bias"], place.to_host(second["bias"]))
+        with pytest.raises(InvalidArgumentError, match="readonly"):
+            checkpoint.save("model", second)
+
+
+def test_what_did_not_change_is_not_written(folder: Path, place: Place) -> None:
+    array = place.xp.zeros(5 * BLOCK_BYTES + 100, np.uint8)
+    with Checkpoint.create(folder / "c.gpm", {"g": {"a": array}}, place=place) as checkpoint:
+        for number, wanted in ((1, len(array)), (2, len(array)), (3, 0)):
+            assert checkpoint.save("g", {"a": array}) == number
+            assert checkpoint.last_bytes == wanted
+        array[3 * BLOCK_BYTES + 5] = 1
+        array[-1] = 9  # in the last word, which is not whole
+        for _ in range(2):
+            checkpoint.save("g", {"a": array})
+            assert checkpoint.last_bytes == BLOCK_BYTES + 100
+            assert same(place, checkpoint.load("g"), {"a": array})
+        checkpoint.save("g", {"a": array})
+        assert checkpoint.last_bytes == 0
+
+
+def test_arrays_may_change_while_they_are_saved(folder: Path, place: Place) -> None:
+    array = place.xp.arange(1 << 20, dtype="u4")
+    with Checkpoint.create(folder / "c.gpm", {"g": {"a": array}}, place=place) as checkpoint:
+        for _ in range(5):
+            before = array.copy()
+            checkpoint.save("g", {"a": array}, wait=False)
+            array *= 3
+            array += 1
+            checkpoint.wait()
+            assert same(place, checkpoint.load("g"), {"a": before})
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_as_a_dictionary(tmp_path_factory: pytest.TempPathFactory, place: Place, data: st.DataObject) -> None:
+    on_disk = data.draw(st.booleans())
+    folder = tmp_path_factory.mktemp("c") if on_disk else Path("/dev/shm") / tmp_path_factory.mktemp("m").name
+    folder.mkdir(exist_ok=True)
+    path = folder / "c.gpm"
+    sizes = data.draw(st.lists(st.integers(0, 3 * BLOCK_BYTES), min_size=1, max_size=3))
+    groups = {f"g{n}": {"a": place.xp.zeros(size, "u1"), "b": place.xp.zeros(3, "f8")} for n, size in enumerate(sizes)}
+    saved: dict[str, dict[str, Any]] = {}
+    checkpoint = Checkpoint.create(path, groups, place=place)
+    try:
+        for step in range(data.draw(st.integers(1, 6))):
+            if data.draw(st.booleans()):
+                checkpoint.close()
+                checkpoint = Checkpoint.open(path, place=place)
+            name = data.draw(st.sampled_from(sorted(groups)))
+            arrays = groups[name]
+            if len(arrays["a"]):
+                arrays["a"][data.draw(st.integers(0, len(arrays["a"]) - 1))] += 1
+            arrays["b"][:] = step
+            checkpoint.save(name, arrays, wait=data.draw(st.booleans()))
+            saved[name] = {key: array.copy() for key, array in arrays.items()}
+            for key, wanted in saved.items():
+                assert same(place, checkpoint.load(key), wanted)
+        checkpoint.verify()
+    finally:
+        checkpoint.close()
+        path.unlink()
+        folder.rmdir()
+
+
+LIFE = """
+import os, random, signal, sys, threading, time
+import numpy as np
+from gpkvs.gpm import Checkpoint
+path, seed, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+random.seed(seed)
+with Checkpoint.open(path, place=place) as checkpoint:
+    number = checkpoint.number("g")
+    arrays = checkpoint.load("g")
+    assert int(arrays["n"]) == number and bool((arrays["a"] == number % 251).all()), (number, arrays)
+    threading.Thread(target=lambda: (time.sleep(random.random() / 20), os.kill(os.getpid(), signal.SIGKILL))).start()
+    while True:
+        number += 1
+        arrays["a"][:] = number % 251
+        arrays["n"][...] = number
+        assert checkpoint.save("g", arrays, wait=random.random() < 0.5) == number
+"""
+
+
+def test_killed_again_and_again(folder: Path, place: Place) -> None:
+    path = folder / "c.gpm"
+    with Checkpoint.create(path, {"g": {"a": (1 << 20, "u1"), "n": ((), "i8")}}) as checkpoint:
+        checkpoint.save("g", {"a": np.ones(1 << 20, "u1"), "n": np.array(1)})
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    numbers = []
+    for life in range(6):
+        arguments = [sys.executable, "-c", LIFE, str(path), str(seed + life), place.name]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        with Checkpoint.open(path) as checkpoint:
+            checkpoint.verify()
+            numbers.append(checkpoint.number("g"))
+    assert numbers == sorted(numbers)
+
+
+def test_wrong_arrays_are_named(memory: Path, place: Place) -> None:
+    good = arrays_of(place, 1)
+    with pytest.raises(InvalidArgumentError, match="0 groups"):
+        Checkpoint.create(memory / "c.gpm", {})
+    with pytest.raises(InvalidArgumentError, match="objects"):
+        Checkpoint.create(memory / "c.gpm", {"g": {"a": (3, object)}})
+    with pytest.raises(InvalidArgumentError, match="a list"):
+        Checkpoint.create(memory / "c.gpm", {"g": {"a": [1, 2]}})
+    with Checkpoint.create(memory / "c.gpm", {"g": good}, place=place) as checkpoint:
+        for change, words in (
+            ({"weights": good["bias"]}, "g/weights is"),
+            ({"bias": good["bias"].astype("f4")}, "float32; the file has room"),
+            ({"more": good["bias"]}, "has no more"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=words):
+                checkpoint.save("g", {**good, **change})
+        with pytest.raises(InvalidArgumentError, match="step is missing"):
+            checkpoint.save("g", {name: array for name, array in good.items() if name != "step"})
+        with pytest.raises(InvalidArgumentError, match="no group 'h'"):
+            checkpoint.number("h")
+        with pytest.raises(StoreLockedError):
+            Checkpoint.open(memory / "c.gpm")
+        checkpoint.save("g", good)
+        with pytest.raises(InvalidArgumentError, match="not contiguous"):
+            checkpoint.restore("g", {**good, "weights": place.xp.zeros((300, 602), "f4")[:, ::2]})
+        checkpoint.save("g", {**good, "weights": place.xp.zeros((300, 602), "f4")[:, ::2]})
+        assert not checkpoint.load("g")["weights"].any()
+
+
+def test_damage_is_refused(folder: Path, place: Place) -> None:
+    path, arrays = folder / "c.gpm", arrays_of(place, 1)
+    with Checkpoint.create(path, {"g": arrays}, place=place) as checkpoint:
+        checkpoint.save("g", arrays)
+        group = checkpoint._groups["g"]
+        state_at, data_at = checkpoint._file.state_at, checkpoint._file.data_at
+    good = path.read_bytes()
+    for bit in range(64):
+        path.write_bytes(
+            good[:state_at]
+            + (int.from_bytes(good[state_at : state_at + 8], "little") ^ 1 << bit).to_bytes(8, "little")
+            + good[state_at + 8 :]
+        )
+        with pytest.raises(CorruptStoreError, match="gpm-current"):
+            Checkpoint.open(path, place=place)
+    for array in group.arrays:
+        if array.bytes:
+            at = data_at + array.at + array.bytes - 1
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+            with Checkpoint.open(path, place=place) as checkpoint:
+                for check in (checkpoint.verify, lambda: checkpoint.load("g")):
+                    with pytest.raises(CorruptStoreError, match=f"g/{array.name}"):
+                        check()
+
+
+def test_a_disk_that_fails_keeps_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoint.create(tmp_path / "c.gpm", {"g": {"a": (1000, "f8")}}, durability="msync") as checkpoint:
+        checkpoint.save("g", {"a": np.ones(1000)})
+
+        def full(*_: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "pwrite", full)
+        with pytest.raises(NoSpaceError, match="could not be written"):
+            checkpoint.save("g", {"a": np.zeros(1000)})
+        monkeypatch.undo()
+        assert checkpoint.number("g") == 1
+        assert checkpoint.load("g")["a"].all()
+        checkpoint.save("g", {"a": np.zeros(1000)})
+        assert not checkpoint.load("g")["a"].any()
