@@ -8,6 +8,7 @@ from gpkvs.gpm.checkpoint import Checkpoint
 from gpkvs.gpm.kernels import Kernels, header
 from gpkvs.gpm.log import CoalescedLog, PartitionedLog
 from gpkvs.gpm.place import Place, find_place
+from gpkvs.gpm.versions import Versions
 
 __all__ = [
     "Checkpoint",
@@ -16,6 +17,7 @@ __all__ = [
     "PartitionedLog",
     "PersistentArray",
     "Place",
+    "Versions",
     "find_place",
     "header",
 ]

@@ -1,0 +1,248 @@
+"""In-place versions: two of each array, of which the program writes the next one while the current one stays whole.
+
+Where a checkpoint copies, this does not: programs that write their arrays anew in each step anyhow (iterative solvers
+with an old and a new grid) write them straight to the version that does not count. `commit` makes it durable and has one
+word say that it counts (in-place versioning, as "High Performance Data Persistence in Non-Volatile Memory for Resilient
+High Performance Computing" has it, sections 4 and 5).
+
+    state page   word 0 (`gpkvs.gpm.current_word`)
+    data         all arrays of version 0, then those of version 1, each from a whole page on
+
+Invariants (`verify`)
+---------------------
+gpm-current   as `gpkvs.gpm.current_word` says
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+
+from gpkvs.config import DurabilityName
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.gpm.array_form import dtype_of, form_of
+from gpkvs.gpm.current_word import Current, read_current, store_current
+from gpkvs.gpm.file import PAGE_BYTES, GpmFile, create, open_file
+from gpkvs.gpm.opened import opened
+from gpkvs.gpm.place import Place, find_place
+from gpkvs.native import library
+
+_KIND: Final = "pair of versions"
+_WORD: Final = 0
+
+
+class _Form(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    at: int  # in a version
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Versions:
+    """Arrays in two versions; `create` makes them, `open` opens them.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    place : Place
+        Where kernels that store to them run.
+    domain : Domain
+        What "durable" means for the file.
+
+    Examples
+    --------
+    >>> with Versions.create("heat.gpm", {"t": ((1024, 1024), "f4")}) as versions:
+    ...     for _ in range(100):
+    ...         step(versions.current["t"], versions.next["t"])
+    ...         versions.commit()
+    """
+
+    def __init__(self, file: GpmFile, place: Place) -> None:
+        self._file = file
+        self.path, self.place, self.domain = file.path, place, file.domain
+        self._forms: dict[str, _Form] = {}
+        at = 0
+        for about in file.about["arrays"]:
+            form = self._forms[about["name"]] = _Form(tuple(about["shape"]), dtype_of(about["dtype"]), at)
+            at += -(-form.bytes // PAGE_BYTES) * PAGE_BYTES
+        self._version_bytes = at
+        self._current = read_current(file, _WORD)
+        place.reach(file.region)
+        self._views = [self._view(version) for version in range(2)]
+        self._flusher = ThreadPoolExecutor(1, "gpkvs-versions")
+        self._flushing: list[Future[None]] = []
+        self._flushed: dict[str, list[tuple[int, int]]] = {}
+
+    def _view(self, version: int) -> dict[str, Any]:
+        address = self._file.address + version * self._version_bytes
+        return {
+            name: self.place.view(address + form.at, form.dtype, form.shape, self._file.region)
+            for name, form in self._forms.items()
+        }
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        arrays: Mapping[str, Any],
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        replace: bool = False,
+    ) -> Self:
+        """Make both versions, of zeros; version 0 is current, with the number 0.
+
+        Parameters
+        ----------
+        path
+            The file; its directory is there.
+        arrays
+            By name: arrays, or pairs (shape, dtype).
+        place, durability, replace
+            As `PersistentArray.create` has them. On an ordinary disk only the CPU can store to them.
+
+        Raises
+        ------
+        InvalidArgumentError, NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
+            As `PersistentArray.create` raises them.
+        """
+        forms = [{"name": name, **form_of(array)} for name, array in arrays.items()]
+        sizes = [math.prod(form["shape"]) * dtype_of(form["dtype"]).itemsize for form in forms]
+        data_bytes = 2 * sum(-(-size // PAGE_BYTES) * PAGE_BYTES for size in sizes)
+        file = create(path, _KIND, {"arrays": forms}, max(1, data_bytes), durability, replace=replace)
+        return opened(cls, file, find_place(place))
+
+    @classmethod
+    def open(cls, path: Path | str, *, place: Place | str = "cpu", durability: DurabilityName = "auto") -> Self:
+        """Open both versions; what the next one holds means nothing.
+
+        Raises
+        ------
+        StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError, BackendError
+            As `PersistentArray.open` raises them.
+        """
+        return opened(cls, open_file(path, _KIND, durability), find_place(place))
+
+    @property
+    def number(self) -> int:
+        """How many versions were committed."""
+        self._file.require_open()
+        return self._current.number
+
+    @property
+    def current(self) -> dict[str, Any]:
+        """The arrays that count, by name: those of the last commit. They are not to be stored to."""
+        self._file.require_open()
+        return self._views[self._current.copy]
+
+    @property
+    def next(self) -> dict[str, Any]:
+        """The arrays that the next commit makes current. Every element must be stored: they hold an older version."""
+        self._file.require_open()
+        return self._views[1 - self._current.copy]
+
+    def flush_ahead(self, name: str, first: int, last: int) -> None:
+        """Begin to make rows of a next array durable, by another thread: the program is done with them.
+
+        `commit` has less to wait for then. Rows are along the first axis.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such array, or it has not those rows.
+        """
+        self._file.require_open()
+        form = self._form(name)
+        rows = form.shape[0] if form.shape else 1
+        if not 0 <= first <= last <= rows:
+            raise InvalidArgumentError(f"rows {first} to {last} of {name}, which has {rows}")
+        row_bytes = form.bytes // rows if rows else 0
+        begin, end = first * row_bytes, last * row_bytes
+        self._flushed.setdefault(name, []).append((begin, end))
+        self._flushing.append(self._flusher.submit(self._flush_now, self._next_at + form.at, begin, end))
+
+    def _flush_now(self, address: int, begin: int, end: int) -> None:
+        self._flush(address, begin, end)
+        self._file.region.persist()  # of a disk: what is there already need not wait for the commit
+
+    def commit(self) -> int:
+        """Make the next version durable, then have it count.
+
+        All elements of its arrays have been stored, by the host or by kernels that were launched. What `flush_ahead`
+        was told is waited for, the rest is made durable here.
+
+        Returns
+        -------
+        int
+            The number of the version.
+
+        Raises
+        ------
+        OSError
+            If the operating system could not write; the current version counts.
+        """
+        self._file.require_writable()
+        self.place.settle()
+        flushing, self._flushing = self._flushing, []
+        flushed, self._flushed = self._flushed, {}
+        for part in flushing:
+            part.result()
+        for name, form in self._forms.items():
+            at = 0
+            for begin, end in [*sorted(flushed.get(name, [])), (form.bytes, form.bytes)]:
+                self._flush(self._next_at + form.at, at, begin)
+                at = max(at, end)
+        self._file.region.persist()
+        new = Current(self._current.number + 1, 1 - self._current.copy)
+        store_current(self._file, _WORD, new)
+        self._current = new
+        return new.number
+
+    @property
+    def _next_at(self) -> int:
+        return self._file.address + (1 - self._current.copy) * self._version_bytes
+
+    @staticmethod
+    def _flush(address: int, begin: int, end: int) -> None:
+        """Have lines of the cache written back, where the domain asks for it."""
+        if begin < end:
+            library.gpkvs_persist_range(address + begin, end - begin)
+
+    def _form(self, name: str) -> _Form:
+        try:
+            return self._forms[name]
+        except KeyError:
+            raise InvalidArgumentError(f"there is no array {name!r}: there are {', '.join(self._forms)}") from None
+
+    def verify(self) -> None:
+        """Raise `FormatError` or `CorruptStoreError` unless header and word are right."""
+        self._file.verify()
+        read_current(self._file, _WORD)
+
+    def close(self) -> None:
+        """Let go of the file; what was not committed is lost. Views must not be used any more."""
+        if self._file.is_closed:
+            return
+        self.place.settle()
+        self._flusher.shutdown()
+        self.place.leave(self._file.region)
+        self._views.clear()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,82 @@
+"""In-place versions: what is committed stays whole while the next version is written."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
+from gpkvs.gpm import Place, Versions
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_current_stays_while_next_is_written(memory: Path, place: Place) -> None:
+    path = memory / "v.gpm"
+    with Versions.create(path, {"t": ((40, 50), "f4"), "n": (3, "i8")}, place=place) as versions:
+        assert versions.number == 0
+        for number in range(1, 6):
+            versions.next["t"][...] = number
+            versions.flush_ahead("t", 10, 20)
+            versions.flush_ahead("t", 0, 5)
+            versions.next["n"][...] = -number
+            place.settle()
+            assert (place.to_host(versions.current["t"]) == number - 1).all()
+            assert versions.commit() == versions.number == number
+            assert (place.to_host(versions.current["t"]) == number).all()
+            assert (place.to_host(versions.current["n"]) == -number).all()
+        versions.next["t"][...] = 99
+        with pytest.raises(InvalidArgumentError, match="which has 40"):
+            versions.flush_ahead("t", 0, 41)
+        with pytest.raises(InvalidArgumentError, match="there are t, n"):
+            versions.flush_ahead("x", 0, 1)
+    with pytest.raises(StoreClosedError):
+        versions.commit()
+    with Versions.open(path, place=place) as versions:
+        assert versions.number == 5
+        assert (place.to_host(versions.current["t"]) == 5).all()
+        versions.verify()
+        state_at = versions._file.state_at
+    data = bytearray(path.read_bytes())
+    data[state_at + 2] ^= 1  # which version counts
+    path.write_bytes(data)
+    with pytest.raises(CorruptStoreError, match="gpm-current"):
+        Versions.open(path, place=place)
+
+
+LIFE = """
+import os, random, signal, sys, threading, time
+from gpkvs.gpm import Versions
+path, seed, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+random.seed(seed)
+with Versions.open(path, place=place) as versions:
+    number = versions.number
+    assert bool((versions.current["t"] == number).all()), number
+    threading.Thread(target=lambda: (time.sleep(random.random() / 20), os.kill(os.getpid(), signal.SIGKILL))).start()
+    while True:
+        number += 1
+        for row in range(0, 1000, 100):
+            versions.next["t"][row : row + 100] = number
+            versions.flush_ahead("t", row, row + 100)
+        assert versions.commit() == number
+"""
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_killed_again_and_again(memory: Path, tmp_path: Path, place: Place, where: str) -> None:
+    path, name = (memory, place.name) if where == "memory" else (tmp_path, "cpu")
+    Versions.create(path / "v.gpm", {"t": ((1000, 300), "i4")}).close()
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    for life in range(4):
+        arguments = [sys.executable, "-c", LIFE, str(path / "v.gpm"), str(seed + life), name]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    with Versions.open(path / "v.gpm") as versions:
+        versions.verify()
+        assert (versions.current["t"] == versions.number).all()
