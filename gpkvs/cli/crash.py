@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.crash_disk import STATES, explore_disk, judge_disk_state, mutate_journal
+from gpkvs.cli.crash_gpm import explore_gpm
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.errors import InvalidArgumentError
@@ -35,6 +36,10 @@ def crash_command(
     commit: Annotated[
         Literal["undo", "journal"], typer.Option(help="Of the stores: with an undo log, or with a journal on a disk.")
     ] = "undo",
+    gpm: Annotated[
+        bool,
+        typer.Option("--gpm", help="Of programs on gpkvs.gpm: logs, transactions, checkpoints, versions, kernels."),
+    ] = False,
     engine: Annotated[
         ExploredEngine,
         typer.Option(
@@ -92,21 +97,24 @@ def crash_command(
     a row, each time from a state that a power failure may leave. The options --depth, --model, --workload, --part and
     --without are of the undo log.
 
+    With --gpm, small programs on the library gpkvs.gpm take the place of the store: each state is opened and recovered
+    as its program does it. Of the other options, --mutate, --workload (such as transaction), --seed, --processes and
+    --json go with it.
+
     Examples: gpkvs crash --part 100 --seed 7; gpkvs crash --depth 2; gpkvs crash --mutate; gpkvs crash --commit journal
     """
-    if commit == "journal":
-        of_undo = {"depth": depth != 1, "model": model, "workload": workload, "part": part, "without": without}
-        with failures_exit(1), ended_by_signals():
-            if given := [name for name, value in of_undo.items() if value]:
-                raise InvalidArgumentError("it is of the undo log: leave it out, or --commit journal", field=given[0])
-            if engine == "pair":
-                raise InvalidArgumentError("pair is of the undo log: native or python", field="engine")
-            if state:
-                passed = judge_disk_state(Path(state))
-            elif mutate:
-                passed = mutate_journal(mutant or [], engine, seed, processes, keep, as_json=as_json)
+    if gpm or commit == "journal":
+        of_undo = {"depth": depth != 1, "model": model, "part": part, "without": without}
+        with failures_exit(1), ended_by_signals(kill_children=not gpm):
+            if gpm:
+                _require_none({**of_undo, "commit": commit == "journal", "state": state}, "of stores", "--gpm")
+                passed = explore_gpm(workload or [], seed, processes, mutate=mutate, as_json=as_json)
             else:
-                passed = explore_disk(states, seconds, engine, seed, processes, keep, as_json=as_json)
+                pair = {"engine": engine == "pair"}
+                _require_none({**of_undo, "workload": workload, **pair}, "of the undo log", "--commit journal")
+                passed = _crash_disk(
+                    state, mutant or [], engine, seed, processes, keep, states, seconds, mutate, as_json
+                )
         if not passed:
             raise typer.Exit(1)
         return
@@ -132,6 +140,32 @@ def crash_command(
             passed = _print_totals(totals, options, wanted, as_json)
     if not passed:
         raise typer.Exit(1)
+
+
+def _require_none(given: dict[str, object], whose: str, without: str) -> None:
+    """Raise `InvalidArgumentError` if an option was given that has no meaning."""
+    if names := [name for name, value in given.items() if value]:
+        raise InvalidArgumentError(f"it is {whose}: leave it out, or {without}", field=names[0])
+
+
+def _crash_disk(
+    state: str | None,
+    mutants: list[str],
+    engine: ExploredEngine,
+    seed: int,
+    processes: int,
+    keep: Path,
+    states: int,
+    seconds: float,
+    mutate: bool,
+    as_json: bool,
+) -> bool:
+    assert engine != "pair"
+    if state:
+        return judge_disk_state(Path(state))
+    if mutate:
+        return mutate_journal(mutants, engine, seed, processes, keep, as_json=as_json)
+    return explore_disk(states, seconds, engine, seed, processes, keep, as_json=as_json)
 
 
 def _workloads(names: list[str] | None, part: int, options: ExplorerOptions) -> list[Workload]:

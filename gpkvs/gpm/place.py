@@ -110,7 +110,7 @@ class Place(Protocol):
         """Return work for another thread, which follows what was launched so far, beside what will be."""
 
     def copy_out(self, column: Any, first: int, last: int, address: int, /) -> None:
-        """Begin to copy the bytes `first` to `last - 1` of a column to `address + first`, in a region that is reached."""
+        """Begin to copy the bytes `first` to `last - 1` of a column to `address + first`, in reach of the place."""
 
     def copy_in(self, column: Any, address: int, /) -> None:
         """Begin to fill a column of bytes from a region that it reaches."""

@@ -1,9 +1,9 @@
 """In-place versions: two of each array, of which the program writes the next one while the current one stays whole.
 
 Where a checkpoint copies, this does not: programs that write their arrays anew in each step anyhow (iterative solvers
-with an old and a new grid) write them straight to the version that does not count. `commit` makes it durable and has one
-word say that it counts (in-place versioning, as "High Performance Data Persistence in Non-Volatile Memory for Resilient
-High Performance Computing" has it, sections 4 and 5).
+with an old and a new grid) write them straight to the version that does not count. `commit` makes it durable and has
+one word say that it counts (in-place versioning, as "High Performance Data Persistence in Non-Volatile Memory for
+Resilient High Performance Computing" has it, sections 4 and 5).
 
     state page   word 0 (`gpkvs.gpm.current_word`)
     data         all arrays of version 0, then those of version 1, each from a whole page on

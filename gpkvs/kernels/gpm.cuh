@@ -62,13 +62,15 @@ GPKVS_DEVICE void gpm_store(T* at, T value) {
 #if defined(GPKVS_TRACE)
 #define GPM_THREADS(t, THREADS) for (u32 t = 0; gpm_is_thread(t, THREADS); t++)
 static inline bool gpm_is_thread(u32 t, u32 threads) {  // in the trace, each is a thread
-    trace->thread = t < threads ? (trace->threads << 20) + t + 1 : trace->threads;
+    trace->thread = t < threads ? (trace->threads << TRACE_BLOCK_BITS) + t : trace->threads;
     return t < threads;
 }
+// All threads of the block have come so far.
+#define GPM_SYNC() trace_add(TRACE_BARRIER, trace->threads, 0)
 #else
 #define GPM_THREADS(t, THREADS) for (u32 t = 0; t < (THREADS); t++)
-#endif
 #define GPM_SYNC()
+#endif
 #define GPM_SHARED(type, name, count) type name[count]
 
 template <class T>

@@ -6,10 +6,13 @@
 #include <sys/stat.h>
 #include <vector>
 
-enum TraceKind : u64 { TRACE_STORE, TRACE_WRITE_BACK, TRACE_FENCE, TRACE_LAUNCH, TRACE_NOTE, TRACE_SYNC };
+static const u64 TRACE_BLOCK_BITS = 20;
+
+enum TraceKind : u64 { TRACE_STORE, TRACE_WRITE_BACK, TRACE_FENCE, TRACE_LAUNCH, TRACE_NOTE, TRACE_SYNC, TRACE_BARRIER };
 
 struct TraceEvent {
-    u64 kind, thread;  // thread 0 is the host; a kernel's threads have numbers of their own
+    u64 kind, thread;  // thread 0 is the host; a kernel's threads have numbers of their own, those of a block one above the
+                       // other from (number of the block << TRACE_BLOCK_BITS) on
     u64 at, word;      // an address and what was stored there; a launch: the kernel's name, or that of a store of the host;
                        // a note: its number; a sync of a mapped file: where in the source, and the file's inode
 };

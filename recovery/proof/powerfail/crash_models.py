@@ -9,6 +9,7 @@ number, whatever it keeps of other units. So a state is a number for each unit.
     gpu     an aligned 8-byte word              the thread that stored it fenced
     page    a 512-byte sector                   the file was synced since
     kill    what one thread has stored so far   the kernel, or the host's store, has returned
+            (of a block, what all its threads have: they wait for each other)
 
 In all models but `kill`, files that are written (not mapped) and names follow the same rules. A sector, the size of a
 file, and the file that a name leads to are units. Changes to a file are durable by its fsync, a name by fsync of the
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpkvs.pm.domain import DomainName
-from gpkvs.recovery.proof.powerfail.trace import CHANGES, SECTOR_BYTES, WORD_BYTES, Event, Image, Kind, Trace
+from gpkvs.recovery.proof.powerfail.trace import CHANGES, SECTOR_BYTES, WORD_BYTES, Event, Image, Kind, Trace, block_of
 
 LINE_WORDS = 64 // WORD_BYTES
 SECTOR_WORDS = SECTOR_BYTES // WORD_BYTES
@@ -158,7 +159,7 @@ class Machine:
     def _unit(self, event: Event) -> Unit:
         if event.kind is Kind.STORE:
             if self.model is Model.KILL:
-                return "thread", event.thread
+                return "thread", block_of(event.thread)
             words = {Model.ADR: LINE_WORDS, Model.PAGE: SECTOR_WORDS}.get(self.model, 1)
             return "memory", event.file, event.at // words
         if self.model is Model.KILL:

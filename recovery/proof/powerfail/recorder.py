@@ -10,7 +10,7 @@ import ctypes
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -30,6 +30,7 @@ from gpkvs.recovery.proof.powerfail.trace import (
     Image,
     Kind,
     Trace,
+    block_of,
     interleaved,
 )
 
@@ -37,7 +38,7 @@ from gpkvs.recovery.proof.powerfail.trace import (
 IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 
 # The numbers of `enum TraceKind` in kernels/trace.h.
-_STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE, _SYNC = range(6)
+_STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE, _SYNC, _BARRIER = range(7)
 # The site of a persist is its caller, not one of the functions that all callers share.
 _SHARED_FILES = ("powerfail/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
 _SHARED_FUNCTIONS = ("store_flag", "sync_path")
@@ -84,6 +85,7 @@ class TraceRecorder:
         library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         wrapped: list[tuple[object, str, Callable[..., Any]]] = [
             (library, "gpkvs_pm_store", self._pm_store),
+            (library, "gpkvs_persist_range", self._persist_range),
             (library, "gpkvs_mapped", self._name_mapping),
             (os, "fdatasync", self._sync(os.fdatasync, Kind.SYNC)),
             (os, "fsync", self._sync(os.fsync, Kind.FILE_SYNC)),
@@ -118,12 +120,12 @@ class TraceRecorder:
     def trace(self) -> Trace:
         """Return the trace."""
         events: list[Event] = []
-        threads: dict[int, list[Event]] = {}
+        threads = _Threads(self._random)
         site = ""
 
         def end_group() -> None:
             if threads:
-                events.extend(interleaved(list(threads.values()), self._random))
+                events.extend(threads.merged())
                 events.append(Event(Kind.RETURN, site))
                 threads.clear()
 
@@ -141,8 +143,10 @@ class TraceRecorder:
                         site = event.site
                     else:
                         events.append(event)
+            elif kind == _BARRIER:
+                threads.meet(at)
             else:
-                threads.setdefault(thread, []).extend(self._of_memory(kind, thread, at, word, site))
+                threads.add(thread, self._of_memory(kind, thread, at, word, site))
         end_group()
         return Trace(self._before, tuple(events))
 
@@ -171,6 +175,10 @@ class TraceRecorder:
         # A RETURN among the notes names the site of the host's stores that follow.
         self._note(Event(Kind.RETURN, f"{HOST_STORE} in {_site()}"))
         self._real["gpkvs_pm_store"](*arguments)
+
+    def _persist_range(self, *arguments: Any) -> None:
+        self._note(Event(Kind.RETURN, f"{HOST_STORE} in {_site()}"))
+        self._real["gpkvs_persist_range"](*arguments)
 
     def _name_mapping(self, *arguments: Any) -> None:
         # A mapping that grows may go to another place.
@@ -259,6 +267,41 @@ class TraceRecorder:
     def _is_ours(self, path: Any) -> bool:
         path = Path(path)
         return path.parent == self._directory and path.name not in IGNORED
+
+
+class _Threads:
+    """The events of the threads of one launch. Those of a block wait for each other at its barriers, no others do."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._alone: dict[int, list[Event]] = {}
+        self._blocks: dict[int, list[dict[int, list[Event]]]] = {}  # of each block, from barrier to barrier
+
+    def __bool__(self) -> bool:
+        return bool(self._alone or self._blocks)
+
+    def add(self, thread: int, events: list[Event]) -> None:
+        """Add events of a thread."""
+        block = block_of(thread)
+        threads = self._blocks.setdefault(block, [{}])[-1] if block != thread else self._alone
+        threads.setdefault(thread, []).extend(events)
+
+    def meet(self, block: int) -> None:
+        """Take note that all threads of a block have come to a barrier."""
+        self._blocks.setdefault(block, [{}]).append({})
+
+    def merged(self) -> Iterator[Event]:
+        """Merge all threads at random, as `interleaved` does."""
+        blocks = [
+            [event for threads in parts for event in interleaved(list(threads.values()), self._random)]
+            for parts in self._blocks.values()
+        ]
+        return interleaved([*self._alone.values(), *blocks], self._random)
+
+    def clear(self) -> None:
+        """Begin with the next launch."""
+        self._alone.clear()
+        self._blocks.clear()
 
 
 def _site() -> str:

@@ -21,6 +21,8 @@ Words = NDArray[np.uint64]
 WORD_BYTES = 8
 SECTOR_BYTES = 512
 
+_BLOCK_BITS = 20  # TRACE_BLOCK_BITS in kernels/trace.h
+
 HOST_STORE = "host store"  # the sites of the host's stores to memory begin with it
 
 
@@ -183,6 +185,11 @@ class Trace:
         highest = max((event.thread for event in self.events), default=0)
         shifted = (replace(event, thread=event.thread + highest) if event.thread else event for event in events)
         return Trace(self.before, (*self.events, *shifted))
+
+
+def block_of(thread: int) -> int:
+    """Return the number of a thread's block, which no other thread has; that of a thread without a block is its own."""
+    return thread >> _BLOCK_BITS or thread
 
 
 def interleaved(threads: list[list[Event]], random: Random) -> Iterator[Event]:

@@ -1,0 +1,317 @@
+"""Small programs on gpkvs.gpm, each with its recovery, whose crashes are explored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpkvs.config import DurabilityName
+from gpkvs.gpm import Checkpoint, CoalescedLog, Kernels, PartitionedLog, PersistentArray, Versions
+from gpkvs.gpm.place import HostPlace, Place
+
+Outcome = Any  # what a program holds after its recovery; compared with ==
+
+
+@dataclass(frozen=True)
+class GpmWorkload:
+    """A program whose crashes are explored.
+
+    Parameters
+    ----------
+    name
+        On the command line.
+    prepare
+        Makes its files in a directory, before anything is explored.
+    run
+        Goes on from there; yields after each step that is durable.
+    recover
+        Opens the files, recovers, and returns what they hold.
+    durability
+        Of the files: `process` for the models of memory, `msync` for that of disks.
+    ends_alike
+        Whether recovery goes on to the end, so that every state must end as an undisturbed run.
+    """
+
+    name: str
+    prepare: Callable[[Path], None]
+    run: Callable[[Path], Iterator[None]]
+    recover: Callable[[Path], Outcome]
+    durability: DurabilityName = "process"
+    ends_alike: bool = False
+
+
+@cache
+def _place() -> Place:
+    """Return one thread of the host: the traced build has no locks."""
+    return HostPlace(1)
+
+
+_SOURCE = """
+#include "gpm.cuh"
+struct Old { u64 at, value; };
+
+#define UPDATE_ARGS(F) F(const GpmLog*, log) F(u64*, table) F(u64, first) F(u64, value)
+GPM_KERNEL(update, UPDATE_ARGS) {
+    const Old old = {a.first + i, a.table[a.first + i]};
+    if (gpm_log_insert(a.log, i, &old)) gpm_store(&a.table[old.at], a.value + i);
+}
+
+#define UNDO_ARGS(F) F(const GpmLog*, log) F(u64*, table)
+GPM_KERNEL(undo, UNDO_ARGS) {
+    for (u64 n = gpm_log_count(a.log, i); n > 0; n--) {
+        Old old;
+        gpm_log_read(a.log, i, n - 1, &old);
+        gpm_store(&a.table[old.at], old.value);
+    }
+}
+
+// The last thread of a block stores behind the others, so what it stored says that all is there (GPM, section 5.4).
+#define PARTIAL_ARGS(F) F(const u64*, given) F(u64*, partial)
+GPM_BLOCK_KERNEL(partial_sums, PARTIAL_ARGS, 4) {
+    const u64 first = b * 4;
+    if (a.partial[first + 3]) return;
+    GPM_THREADS(t, 3) {
+        u64 sum = 0;
+        for (u64 k = 0; k <= t; k++) sum += a.given[first + k];
+        gpm_store(&a.partial[first + t], sum);
+        gpm_persist();
+    }
+    GPM_SYNC();
+    GPM_THREADS(t, 4) {
+        if (t == 3) {
+            gpm_store(&a.partial[first + 3], a.partial[first + 2] + a.given[first + 3]);
+            gpm_persist();
+        }
+    }
+}
+
+// One level of a breadth-first search: nodes at this level give their neighbours the next one.
+#define LEVEL_ARGS(F) F(const u64*, begin) F(const u64*, edge) F(u64*, cost) F(u64, level)
+GPM_KERNEL(next_level, LEVEL_ARGS) {
+    if (a.cost[i] != a.level) return;
+    for (u64 e = a.begin[i]; e < a.begin[i + 1]; e++)
+        if (!a.cost[a.edge[e]]) gpm_store(&a.cost[a.edge[e]], a.level + 1);
+}
+"""
+
+
+@cache
+def compiled() -> Kernels:
+    """Return the kernels of all workloads; they are compiled before anything is recorded."""
+    return Kernels(_SOURCE, _place(), name="explored")
+
+
+_SLOTS = 6
+
+
+def _array(folder: Path, name: str = "table.gpm") -> PersistentArray:
+    return PersistentArray.open(folder / name, place=_place(), durability="process")
+
+
+def _log(folder: Path) -> CoalescedLog:
+    return CoalescedLog.open(folder / "log.gpm", place=_place(), durability="process")
+
+
+def _make_table(folder: Path) -> None:
+    PersistentArray.create(folder / "table.gpm", _SLOTS, "u8", durability="process").close()
+    CoalescedLog.create(folder / "log.gpm", 3, 16, entries=2, durability="process", place=_place()).close()
+
+
+def _insert(folder: Path) -> Iterator[None]:
+    with _log(folder) as log:
+        for step in range(1, 3):
+            log.insert(np.full((3, 2), step, np.uint64))
+            yield
+        log.remove(1, 2)
+        yield
+        log.clear()
+        yield
+
+
+def _entries(folder: Path) -> Outcome:
+    """Return the entries of each thread; a step inserts for all threads, and a crash may keep any of them."""
+    with _log(folder) as log:
+        log.verify()
+        counts, entries = log.read()
+        found = [rows[:count].tolist() for rows, count in zip(entries, counts.tolist(), strict=True)]
+    for rows in found:
+        assert rows in ([], [[1, 1]], [[1, 1], [2, 2]]), f"a thread has the entries {rows}"
+    return None
+
+
+def _make_log_of_one(folder: Path) -> None:
+    CoalescedLog.create(folder / "log.gpm", 1, 16, entries=2, durability="process", place=_place()).close()
+
+
+def _change_log_of_one(folder: Path) -> Iterator[None]:
+    with _log(folder) as log:
+        for step in range(1, 3):
+            log.insert(np.full((1, 2), step, np.uint64))
+            yield
+        log.remove()
+        yield
+        log.insert(np.full((1, 2), 3, np.uint64))
+        yield
+        log.clear()
+        yield
+
+
+def _entries_of_one(folder: Path) -> Outcome:
+    with _log(folder) as log:
+        log.verify()
+        counts, entries = log.read()
+        return entries[0, : counts[0]].tolist()
+
+
+def _partitions(folder: Path) -> Iterator[None]:
+    with PartitionedLog.open(folder / "log.gpm", place=_place(), durability="process") as log:
+        for step in range(1, 4):
+            log.insert(np.array([0, 1], np.uint64), np.full((2, step), step, np.uint64))
+            yield
+
+
+def _make_partitions(folder: Path) -> None:
+    PartitionedLog.create(folder / "log.gpm", 2, 128, durability="process", place=_place()).close()
+
+
+def _partition_entries(folder: Path) -> Outcome:
+    with PartitionedLog.open(folder / "log.gpm", place=_place(), durability="process") as log:
+        log.verify()
+        for partition in range(2):
+            found = [entry.tolist() for entry in log.read(partition)]
+            assert found == [[step] * step for step in range(1, len(found) + 1)], f"a partition has {found}"
+    return None
+
+
+def _update(folder: Path) -> Iterator[None]:
+    with _array(folder) as table, _log(folder) as log:
+        for first, value in ((0, 10), (2, 20)):
+            with log.transaction():
+                for again in (value, value + 100):
+                    compiled().launch("update", 3, log=log, table=table, first=first, value=again)
+            yield
+
+
+def _updated(folder: Path) -> Outcome:
+    with _array(folder) as table, _log(folder) as log:
+        log.recover(lambda log: compiled().launch("undo", log.threads, log=log, table=table))
+        log.verify()
+        return table.host.tolist()
+
+
+def _make_checkpoint(durability: DurabilityName, folder: Path) -> None:
+    group = {"x": (9, "u8"), "y": (3, "u8")}
+    Checkpoint.create(folder / "c.gpm", {"g": group, "h": {"z": (2, "u8")}}, durability=durability).close()
+
+
+def _save(durability: DurabilityName, folder: Path) -> Iterator[None]:
+    with Checkpoint.open(folder / "c.gpm", place=_place(), durability=durability) as checkpoint:
+        for step in range(1, 4):
+            checkpoint.save("g", {"x": np.full(9, step, np.uint64), "y": np.full(3, step, np.uint64)})
+            yield
+        checkpoint.save("h", {"z": np.full(2, 7, np.uint64)})
+        yield
+
+
+def _saved(durability: DurabilityName, folder: Path) -> Outcome:
+    with Checkpoint.open(folder / "c.gpm", place=_place(), durability=durability) as checkpoint:
+        checkpoint.verify()
+        found = {name: checkpoint.load(name) for name in "gh" if checkpoint.number(name)}
+        return {name: {key: array.tolist() for key, array in arrays.items()} for name, arrays in found.items()}
+
+
+def _make_versions(durability: DurabilityName, folder: Path) -> None:
+    Versions.create(folder / "v.gpm", {"t": (6, "u8")}, durability=durability, place=_place()).close()
+
+
+def _commit(durability: DurabilityName, folder: Path) -> Iterator[None]:
+    with Versions.open(folder / "v.gpm", durability=durability, place=_place()) as versions:
+        for step in range(1, 4):
+            versions.next["t"][:] = step
+            versions.commit()
+            yield
+
+
+def _committed(durability: DurabilityName, folder: Path) -> Outcome:
+    with Versions.open(folder / "v.gpm", durability=durability, place=_place()) as versions:
+        versions.verify()
+        return versions.current["t"].tolist()
+
+
+_NUMBERS = np.arange(1, 17, dtype=np.uint64)
+
+
+def _make_sums(folder: Path) -> None:
+    PersistentArray.create(folder / "table.gpm", len(_NUMBERS), "u8", durability="process").close()
+
+
+def _sum(folder: Path) -> Iterator[None]:
+    with _array(folder) as partial_sums:
+        compiled().launch("partial_sums", len(_NUMBERS) // 4, given=_NUMBERS, partial=partial_sums)
+        yield
+
+
+def _summed(folder: Path) -> Outcome:
+    for _ in _sum(folder):
+        pass
+    with _array(folder) as partial_sums:
+        return partial_sums.host.tolist()
+
+
+_EDGES: tuple[list[int], ...] = ([1, 2], [3], [3, 4], [5], [5, 0], [6], [])
+_BEGIN = np.cumsum([0, *map(len, _EDGES)], dtype=np.uint64)
+_EDGE = np.array([node for nodes in _EDGES for node in nodes], np.uint64)
+
+
+def _make_graph(folder: Path) -> None:
+    with PersistentArray.create(folder / "table.gpm", len(_EDGES), "u8", durability="process") as cost:
+        cost.host[0] = 1
+        cost.persist()
+
+
+def _search(folder: Path) -> Iterator[None]:
+    """Search level by level, from the first one on that may not be whole: what is there of others stays as it is."""
+    with _array(folder) as cost:
+        level = max(1, int(cost.host.max()) - 1)
+        while (cost.host == level).any():
+            compiled().launch("next_level", len(_EDGES), begin=_BEGIN, edge=_EDGE, cost=cost, level=level)
+            yield
+            level += 1
+
+
+def _searched(folder: Path) -> Outcome:
+    for _ in _search(folder):
+        pass
+    with _array(folder) as cost:
+        return cost.host.tolist()
+
+
+def _on_memory_and_disk(
+    name: str,
+    make: Callable[[DurabilityName, Path], None],
+    run: Callable[[DurabilityName, Path], Iterator[None]],
+    recover: Callable[[DurabilityName, Path], Outcome],
+) -> list[GpmWorkload]:
+    domains: tuple[tuple[str, DurabilityName], ...] = ((name, "process"), (f"{name}-on-disk", "msync"))
+    return [
+        GpmWorkload(full, partial(make, domain), partial(run, domain), partial(recover, domain), domain)
+        for full, domain in domains
+    ]
+
+
+WORKLOADS = (
+    GpmWorkload("coalesced-log", _make_table, _insert, _entries),
+    GpmWorkload("log-of-one-thread", _make_log_of_one, _change_log_of_one, _entries_of_one),
+    GpmWorkload("partitioned-log", _make_partitions, _partitions, _partition_entries),
+    GpmWorkload("transaction", _make_table, _update, _updated),
+    GpmWorkload("prefix-sum", _make_sums, _sum, _summed, ends_alike=True),
+    GpmWorkload("bfs", _make_graph, _search, _searched, ends_alike=True),
+    *_on_memory_and_disk("checkpoint", _make_checkpoint, _save, _saved),
+    *_on_memory_and_disk("versions", _make_versions, _commit, _committed),
+)
+"""All of them."""
