@@ -242,6 +242,11 @@ def _copy(to: int, source: int, count: int, kind: int) -> None:
     if count:
         runtime.memcpyAsync(to, source, count, kind, cupy.cuda.get_current_stream().ptr)
 
+    def free_bytes(self) -> int:
+        """See `Place.free_bytes`."""
+        with cupy.cuda.Device(self.number):
+            return int(runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
+
 
 def _global(module: cupy.RawModule, name: str, count: int) -> bytes:
     """Return bytes of a variable of a module."""
