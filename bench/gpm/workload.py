@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import zlib
 from abc import ABC, abstractmethod
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +18,6 @@ from numpy.typing import DTypeLike, NDArray
 from gpkvs import gpm
 from gpkvs.config import DurabilityName
 from gpkvs.errors import GpkvsError, NoSpaceError
-from gpkvs.native import crc32c
 
 _GIB = 1 << 30
 
@@ -98,7 +98,7 @@ def require_room(folder: Path, size: Size, place: gpm.Place) -> None:
 
     Files of a tmpfs are memory of the host: they count there, too.
     """
-    have = shutil.disk_usage(folder).free + sum(file.stat().st_size for file in folder.glob("*.gpm"))
+    have = shutil.disk_usage(folder).free + sum(at.stat().st_size for at in folder.rglob("*") if at.is_file())
     if have < size.file_bytes:
         raise NoSpaceError(
             "disk",
@@ -116,7 +116,7 @@ def require_room(folder: Path, size: Size, place: gpm.Place) -> None:
 
 def digest(result: dict[str, NDArray[Any]]) -> str:
     """Return a few digits that differ if a result differs."""
-    sums = (crc32c(np.ascontiguousarray(array).tobytes()) for array in result.values())
+    sums = (zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data) for array in result.values())
     return " ".join(f"{name} {number:08x}" for name, number in zip(result, sums, strict=True))
 
 
@@ -152,7 +152,7 @@ def main(workload: type[Workload], text: str | None) -> None:
     folder = options.path / f"{name}-{options.size}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        resumes = any(folder.glob("*.gpm"))
+        resumes = any(folder.iterdir())
         with workload(folder, workload.SIZES[options.size], options.place, options.durability) as work:
             print(f"{name}: {'resumed' if resumes else 'begun'} in {folder}, on {options.place}")
             begin = perf_counter()

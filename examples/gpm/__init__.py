@@ -6,7 +6,7 @@ from importlib import import_module
 
 from gpkvs.bench.gpm.workload import Workload
 
-CLASSES = {"prefix_sum": "PrefixSum", "bfs": "Bfs", "srad": "Srad"}
+CLASSES = {"prefix_sum": "PrefixSum", "bfs": "Bfs", "srad": "Srad", "kvs": "Kvs"}
 
 
 def workload(name: str) -> type[Workload]:
