@@ -17,33 +17,26 @@ from gpkvs.bench.gpm.workloads.prefix_sum import PrefixSum
 from gpkvs.bench.gpm.workloads.srad import Srad
 from gpkvs.config import DurabilityName
 
-_SEQUENCE_AT = 0  # of BFS under CAP: the sequence first, then the costs
-
 
 def prefix_sum(folder: Path, size: str, place: gpm.Place, durability: DurabilityName) -> Iterator[Operation]:
     """Yield the sums of all elements."""
     elements = PrefixSum.SIZES[size].elements
     with PrefixSum(folder, PrefixSum.SIZES[size], place, durability) as work:
         persistent = work.partial, work.sums
-        volatile = tuple(VolatileArray(elements, "u4", place) for _ in persistent)
+        volatile: Any = VolatileArray(elements, "u4", place), VolatileArray(elements, "u4", place)
 
-        def reset() -> None:
-            for array in (*persistent, *volatile):
+        def reset(cap: Cap | None) -> None:
+            arrays = work.partial, work.sums = volatile if cap else persistent
+            for array in arrays:
                 array.device[...] = 0
-            place.settle()
-
-        def run(arrays: Any) -> None:
-            work.partial, work.sums = arrays
             work.restart()
-            work.run()
 
         def run_cap(cap: Cap) -> None:
-            run(volatile)
+            work.run()
             cap.persist(*(array.device for array in volatile))
 
-        yield Operation(
-            "PS", "native", f"sums of {elements:,} elements", lambda: run(persistent), run_cap, 8 * elements, reset=reset
-        )
+        what = f"sums of {elements:,} elements"
+        yield Operation("PS", "native", what, work.run, run_cap, 8 * elements, reset=reset)
         work.partial, work.sums = persistent
 
 
@@ -56,26 +49,25 @@ def bfs(folder: Path, size: str, place: gpm.Place, durability: DurabilityName) -
     with Bfs(folder, Bfs.SIZES[size], place, durability) as work:
         persistent = work.cost, work.sequence, work.final
         nodes = work.size.nodes
-        volatile = VolatileArray(nodes, "u4", place), VolatileArray(nodes, "u4", place), VolatileArray(1, "u8", place)
+        volatile: Any = (
+            VolatileArray(nodes, "u4", place),
+            VolatileArray(nodes, "u4", place),
+            VolatileArray(1, "u8", place),
+        )
 
-        def use(arrays: Any) -> None:
-            work.cost, work.sequence, work.final = arrays
+        def reset(cap: Cap | None) -> None:
+            work.cost, work.sequence, work.final = volatile if cap else persistent
             work.restart()
 
         def run_cap(cap: Cap) -> None:
-            use(volatile)
             while work.step():
                 first = work.level_begin & ~15  # a line of the cache
                 cap.persist(work.sequence.device[first : work.level_end], at=4 * first)
-            cap.persist(work.cost.device, at=4 * nodes + 4096 & ~4095)
+            cap.persist(work.cost.device, at=4 * nodes + 4095 & ~4095)
 
-        def run_gpm() -> None:
-            use(persistent)
-            work.run()
-
-        run_gpm()
+        work.run()
         found = int(work.final.host[0])
-        yield Operation("BFS", "native", f"a search of {found:,} nodes", run_gpm, run_cap, 8 * found)
+        yield Operation("BFS", "native", f"a search of {found:,} nodes", work.run, run_cap, 8 * found, reset=reset)
         work.cost, work.sequence, work.final = persistent
 
 
@@ -84,23 +76,21 @@ def srad(folder: Path, size: str, place: gpm.Place, durability: DurabilityName) 
     with Srad(folder, Srad.SIZES[size], place, durability) as work:
         pixels = work.size.pixels
         persistent = *work.images, work.coefficient, work.final
-        volatile = (*(VolatileArray(pixels, "f4", place) for _ in range(3)), VolatileArray(1, "u8", place))
+        volatile: Any = (*(VolatileArray(pixels, "f4", place) for _ in range(3)), VolatileArray(1, "u8", place))
 
-        def use(arrays: Any) -> None:
-            *work.images, work.coefficient, work.final = arrays
+        def reset(cap: Cap | None) -> None:
+            *work.images, work.coefficient, work.final = volatile if cap else persistent
             work.final.host[0] = 0
 
         def run_gpm() -> None:
-            use(persistent)
             work.step()
             work.step()
 
         def run_cap(cap: Cap) -> None:
-            use(volatile)
             work.step()
             cap.persist(work.coefficient.device)
             work.step()
             cap.persist(work.images[1].device)
 
-        yield Operation("SRAD", "native", f"a pass over {pixels:,} pixels", run_gpm, run_cap, 8 * pixels)
-        use(persistent)
+        yield Operation("SRAD", "native", f"a pass over {pixels:,} pixels", run_gpm, run_cap, 8 * pixels, reset=reset)
+        *work.images, work.coefficient, work.final = persistent

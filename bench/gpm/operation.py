@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from gpkvs.bench.gpm.cap import Cap
 
 
-def nothing() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True)
 class Operation:
     """What is timed.
@@ -23,7 +19,7 @@ class Operation:
     kind
         "transactional", "checkpointing" or "native".
     what
-        What the time is of.
+        What is done.
     run_gpm
         Do it with gpkvs.gpm.
     run_cap
@@ -33,13 +29,13 @@ class Operation:
     log_bytes
         What goes to its log.
     reset
-        Make ready for the next run; not timed.
-    restore
-        What recovery does after the worst crash; `None` where a workload has no recovery of its own.
+        Make ready for a run, with CAP or (`None`) with gpkvs.gpm; not timed.
     crash
-        Bring about what `restore` finds; not timed.
-    whole
-        How often the operation is done in a run of the workload, and the seconds of computing beside each.
+        Bring about what `restore` finds, at worst; not timed.
+    restore
+        What recovery does; `None` where a workload has no recovery of its own.
+    whole_seconds
+        How long a run of the workload takes, for operations that are only a part of it, by the seconds of one.
     """
 
     name: str
@@ -49,7 +45,7 @@ class Operation:
     run_cap: Callable[[Cap], object]
     stored_bytes: int
     log_bytes: int = 0
-    reset: Callable[[], object] = nothing
+    reset: Callable[[Cap | None], object] = lambda cap: None
+    crash: Callable[[], object] = lambda: None
     restore: Callable[[], object] | None = None
-    crash: Callable[[], object] = nothing
-    compute: Callable[[], object] | None = None
+    whole_seconds: Callable[[float], float] = lambda seconds: seconds

@@ -6,7 +6,17 @@ from importlib import import_module
 
 from gpkvs.bench.gpm.workload import Workload
 
-CLASSES = {"prefix_sum": "PrefixSum", "bfs": "Bfs", "srad": "Srad", "kvs": "Kvs"}
+CLASSES = {
+    "prefix_sum": "PrefixSum",
+    "bfs": "Bfs",
+    "srad": "Srad",
+    "gpdb": "Gpdb",
+    "kvs": "Kvs",
+    "dnn": "Dnn",
+    "cfd": "Cfd",
+    "black_scholes": "BlackScholes",
+    "hotspot": "Hotspot",
+}
 
 
 def workload(name: str) -> type[Workload]:

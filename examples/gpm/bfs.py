@@ -83,17 +83,20 @@ class Bfs(Workload):
         self.cost = persistent(folder / "cost.gpm", size.nodes, "u4", self.place, durability)
         self.sequence = persistent(folder / "sequence.gpm", size.nodes, "u4", self.place, durability)
         self.final = persistent(folder / "final.gpm", 1, "u8", self.place, durability)
-        if not self.final.host[0]:
-            self._begin()
-        self._copy()
+        if self.final.host[0]:
+            self._copy()
+        else:
+            self.restart()
 
-    def _begin(self) -> None:
+    def restart(self) -> None:
+        """Forget all but the source, in the middle of the grid."""
         source = self.size.rows // 2 * self.size.columns + self.size.columns // 2
         self.cost.host[source] = 1
         self.sequence.host[0] = source
         self.cost.persist(source, source + 1)
         self.sequence.persist(0, 1)
         self._set_final(1)
+        self._copy()
 
     def _set_final(self, nodes: int) -> None:
         """Make the first nodes of the sequence final, by one word: they and their costs are durable already."""

@@ -49,7 +49,7 @@ GPM_KERNEL(update, UPDATE_ARGS) {{
     entry.row = is_count ? 0 : 1 + (i * STRIDE + a.number) % a.rows;
     u64* row = a.table + entry.row * COLUMNS;
     for (u32 c = 0; c < COLUMNS; c++) entry.old[c] = row[c];
-    if (a.log) gpm_log_insert(a.log, i, &entry);  // durable before the row changes
+    if (a.log && !gpm_log_insert(a.log, i, &entry)) return;  // the entry is durable before the row changes
     if (is_count) {{
         gpm_store(&row[UPDATES], entry.old[UPDATES] + 1);
     }} else {{

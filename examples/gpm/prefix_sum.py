@@ -108,6 +108,10 @@ class PrefixSum(Workload):
         self.values = self.place.xp.asarray(values)
         self.partial = persistent(folder / "partial.gpm", size.elements, "u4", self.place, durability)
         self.sums = persistent(folder / "sums.gpm", size.elements, "u4", self.place, durability)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with the first kernel; what is there stays."""
         self._steps = iter((self._sum_subarrays, self._add_what_is_before))
 
     def step(self) -> bool:

@@ -237,15 +237,16 @@ class GpuPlace:
             gone[turn] = cupy.cuda.get_current_stream().record()
         self.settle()  # the pinned memory goes back
 
-
-def _copy(to: int, source: int, count: int, kind: int) -> None:
-    if count:
-        runtime.memcpyAsync(to, source, count, kind, cupy.cuda.get_current_stream().ptr)
-
+    @explained
     def free_bytes(self) -> int:
         """See `Place.free_bytes`."""
         with cupy.cuda.Device(self.number):
             return int(runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
+
+
+def _copy(to: int, source: int, count: int, kind: int) -> None:
+    if count:
+        runtime.memcpyAsync(to, source, count, kind, cupy.cuda.get_current_stream().ptr)
 
 
 def _global(module: cupy.RawModule, name: str, count: int) -> bytes:
