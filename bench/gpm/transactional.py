@@ -42,18 +42,13 @@ def gpdb(folder: Path, size: str, place: gpm.Place, durability: DurabilityName) 
             (volatile if cap else table).host[0, ROWS] = all_rows
 
         def update_volatile(cap: Cap) -> None:
-            launch_update(_NoLog(), volatile)
+            work.change_rows(_NoLog(), volatile)
             cap.persist(volatile.device)
-
-        def launch_update(log: Any, rows: Any) -> None:
-            work.kernels.launch(
-                "update", sizes.updated + 1, log=log, number=1, rows=all_rows, changed=sizes.updated, table=rows
-            )
 
         def cut_off() -> None:
             """Run an UPDATE that ends just before its commit."""
             with suppress(_CutOff), work.log.transaction():
-                launch_update(work.log, table)
+                work.change_rows(work.log)
                 raise _CutOff
 
         yield Operation(
