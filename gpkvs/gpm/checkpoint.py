@@ -121,12 +121,13 @@ class Checkpoint:
         self._file = file
         self.path, self.place, self.domain = file.path, place, file.domain
         self.last_bytes = 0
+        self._copies: int = file.about["copies"]
         self._groups: dict[str, _Group] = {}
         at = 0
         for number, about in enumerate(file.about["groups"]):
             group = _Group(number, about["name"], about["arrays"], at)
             group.current = read_current(file, number)
-            at += 2 * group.copy_bytes
+            at += self._copies * group.copy_bytes
             self._groups[group.name] = group
         self._keys = _keys_of(file.about["key"])
         self._near_keys = place.words(self._keys)
@@ -145,6 +146,8 @@ class Checkpoint:
         place: Place | str = "cpu",
         durability: DurabilityName = "auto",
         replace: bool = False,
+        once: bool = False,
+        about: Mapping[str, Any] | None = None,
     ) -> Self:
         """Make a file with room for two copies of each group; nothing is saved yet.
 
@@ -156,6 +159,10 @@ class Checkpoint:
             By name; each has arrays by name, or pairs (shape, dtype).
         place, durability, replace
             As `PersistentArray.create` has them. On an ordinary disk, saves are written and synced.
+        once
+            Whether each group is saved once only, and there is room for one copy.
+        about
+            What else the header says, for `about`; JSON can write it.
 
         Raises
         ------
@@ -170,9 +177,10 @@ class Checkpoint:
             {"name": name, "arrays": [{"name": key, **form_of(array)} for key, array in arrays.items()]}
             for name, arrays in groups.items()
         ]
-        about = {"key": secrets.randbits(64), "groups": forms}
-        data_bytes = sum(2 * _Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
-        file = create(path, _KIND, about, max(1, data_bytes), durability, replace=replace)
+        copies = 1 if once else 2
+        header = {"key": secrets.randbits(64), "copies": copies, "groups": forms, "about": dict(about or {})}
+        data_bytes = copies * sum(_Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
+        file = create(path, _KIND, header, max(1, data_bytes), durability, replace=replace)
         return opened(cls, file, find_place(place))
 
     @classmethod
@@ -205,6 +213,11 @@ class Checkpoint:
             name: {array.name: (array.shape, array.dtype) for array in group.arrays}
             for name, group in self._groups.items()
         }
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What `create` was told that the header says besides."""
+        return dict(self._file.about["about"])
 
     def number(self, group: str) -> int:
         """Return how often a group was saved; 0: not yet."""
@@ -239,6 +252,8 @@ class Checkpoint:
         self._file.require_writable()
         self.wait()
         found = self._group(group)
+        if self._copies == 1 and found.current.number:
+            raise InvalidArgumentError(f"{self.path} is for one save of each group: create it without once=True")
         columns = [self._column(found, array, arrays) for array in self._same_names(found, arrays)]
         number = found.current.next.number
         if wait:
