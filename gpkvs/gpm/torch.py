@@ -254,9 +254,11 @@ def _unpacked(file: Checkpoint, arrays: dict[str, Any], *, all_there: bool) -> A
         return items if kind == "l" else tuple(items)
 
     def tensor_of(number: int, dtype: str, shape: list[int], was_on_gpu: bool) -> torch.Tensor:
-        array = arrays[str(number)]
+        array, kind = arrays[str(number)], getattr(torch, dtype)
+        if not array.size:
+            return torch.empty(shape, dtype=kind, device=_device_of(file.place) if all_there or was_on_gpu else "cpu")
         flat = torch.from_dlpack(array) if file.place.is_gpu else torch.from_numpy(array)
-        tensor = flat.view(getattr(torch, dtype)).reshape(shape)
+        tensor = flat.view(kind).reshape(shape)
         return tensor if all_there or was_on_gpu or not file.place.is_gpu else tensor.cpu()
 
     return unpack(json.loads(rest[8 : 8 + length]))
