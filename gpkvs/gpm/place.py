@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -120,6 +122,9 @@ class Place(Protocol):
 
     def fill(self, column: Any, read: Callable[[int, memoryview], None], /) -> None:
         """Begin to fill a column of bytes with what `read` brings: it is given a first byte and memory of the host."""
+
+    def free_bytes(self) -> int:
+        """Return how much of its memory is free now."""
 
 
 def host_view(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object) -> NDArray[Any]:
@@ -257,6 +262,14 @@ class HostPlace:
     def fill(self, column: Any, read: Callable[[int, memoryview], None], /) -> None:
         """See `Place.fill`."""
         read(0, memoryview(column))
+
+    def free_bytes(self) -> int:
+        """See `Place.free_bytes`: what Linux could give without swapping."""
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, value = line.split()[:2]
+            if name == "MemAvailable:":
+                return int(value) << 10
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @cache

@@ -11,9 +11,14 @@
 //
 // Stores to persistent memory go through gpm_store, so that the explorer of crashes sees them; loads are plain. On a GPU a
 // fence for the system makes a thread's stores leave it (GPM, ASPLOS '22, section 5.1).
+//
+// gpm_fetch_add and gpm_replace are atomic, on u32 and u64 in volatile memory. The functions of math.h are there.
 #pragma once
 #include "gpm_log.cuh"
 #include "platform.cuh"
+#if !defined(__CUDACC_RTC__)
+#include <math.h>
+#endif
 
 typedef long long i64;
 
@@ -52,6 +57,17 @@ GPKVS_DEVICE void gpm_store(T* at, T value) {
     *(volatile T*)at = value;
 }
 
+// Adds, and returns what was there.
+template <class T>
+GPKVS_DEVICE T gpm_fetch_add(T* at, T value) {
+    return atomicAdd(at, value);
+}
+// Stores if what is expected is there; returns whether it was.
+template <class T>
+GPKVS_DEVICE bool gpm_replace(T* at, T expected, T value) {
+    return atomicCAS(at, expected, value) == expected;
+}
+
 #else
 
 #define GPM_KERNEL(name, LIST) GPKVS_PM_KERNEL(name, LIST)
@@ -80,6 +96,15 @@ GPKVS_DEVICE void gpm_store(T* at, T value) {
     u64* word = (u64*)((u64)at & ~7ull);
     GPKVS_TRACED(TRACE_STORE, (u64)word, *word);
     if (__builtin_expect(pm_write_back != WRITE_BACK_NONE, 0)) pm_note_store(word);
+}
+
+template <class T>
+GPKVS_DEVICE T gpm_fetch_add(T* at, T value) {
+    return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
+template <class T>
+GPKVS_DEVICE bool gpm_replace(T* at, T expected, T value) {
+    return __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 // Called before kernels run: what the library of gpkvs has learned of this machine, and its trace.

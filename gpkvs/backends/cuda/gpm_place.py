@@ -237,6 +237,12 @@ class GpuPlace:
             gone[turn] = cupy.cuda.get_current_stream().record()
         self.settle()  # the pinned memory goes back
 
+    @explained
+    def free_bytes(self) -> int:
+        """See `Place.free_bytes`."""
+        with cupy.cuda.Device(self.number):
+            return int(runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
+
 
 def _copy(to: int, source: int, count: int, kind: int) -> None:
     if count:
