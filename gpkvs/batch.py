@@ -187,6 +187,11 @@ class Batch:
         writes = (self.ops == Op.SET.value) | (self.ops == Op.DELETE.value)
         return int(self.key_lengths[writes].sum(dtype=np.uint64)) + len(self.values)
 
+    def count_kinds(self, count: Callable[[U8], tuple[int, int]]) -> None:
+        """Have GETs and SETs counted by something faster than NumPy, unless it is done or one number says all."""
+        if "_plain" not in self.__dict__ and not is_constant(self.ops):
+            self.__dict__["_plain"] = count(self.ops)
+
     @cached_property
     def _plain(self) -> tuple[int, int]:
         """How many GETs and how many SETs there are; in a large batch each pass over the operations counts."""

@@ -32,6 +32,7 @@
 #include "compact.hpp"
 #include "expiry.hpp"
 #include "journal.hpp"
+#include "kinds.hpp"
 #include "native_engine.hpp"
 #include "native_planner.hpp"
 #include "number_plan.hpp"
@@ -115,6 +116,7 @@ int gpkvs_number_plan(NumberPlan* plan, u32 step) {
 }
 
 u64 gpkvs_sum(void* pool, const u64* column, u64 n) { return ((Pool*)pool)->sum(column, n); }
+void gpkvs_count_kinds(const u8* ops, u64 n, Kinds* kinds) { *kinds = count_kinds(ops, n); }
 
 static const u64 NO_MEMORY = ~0ull;
 

@@ -143,4 +143,12 @@ MUTANTS = (
         "a SET stores the value of the next one",
         (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
     ),
+    Mutant(
+        "lanes-of-a-count-overflow",
+        "gpkvs/kernels/kinds.hpp",
+        "ROWS = 255;",
+        "ROWS = 256;",
+        "a batch of many GETs seems to have none",
+        ("engine/test_kinds.py",),
+    ),
 )
