@@ -246,21 +246,9 @@ class Batch:
         )
 
     def on_table(self, table: int) -> Batch:
-        """Return the same request for the table with an id."""
-        batch = Batch(
-            self.ops,
-            self.keys,
-            self.key_lengths,
-            self.values,
-            self.value_lengths,
-            self.request_ops,
-            np.array([table], np.uint32),
-            self.conditions,
-            self.expected,
-            self.expiries,
-        )
-        if "looks_first" in self.__dict__:  # of a batch that was checked: to look takes as long as much of a small one
-            batch.__dict__["looks_first"] = self.looks_first
+        """Return the same request for the table with an id; what is known of its operations stays known."""
+        batch = object.__new__(Batch)
+        batch.__dict__.update(self.__dict__, request_tables=np.array([table], np.uint32))
         return batch
 
     @staticmethod
