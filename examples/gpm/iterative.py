@@ -81,7 +81,7 @@ class Iterative(Workload):
 
     def result(self) -> dict[str, NDArray[Any]]:
         """Return what was saved last."""
-        return self.checkpoint.load("state")
+        return {name: self.place.to_host(array) for name, array in self.checkpoint.load("state").items()}
 
     def close(self) -> None:
         """Close the checkpoint."""

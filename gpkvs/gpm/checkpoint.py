@@ -132,7 +132,7 @@ class Checkpoint:
         self._keys = _keys_of(file.about["key"])
         self._near_keys = place.words(self._keys)
         self._disk: DirectFile | None = None
-        if file.region.is_paged or file.region.syncs:
+        if file.region.is_paged or file.region.syncs or not place.can_reach(file.region):
             self._disk = DirectFile(file.path, writable=file.writable)
         else:
             place.reach(file.region)
