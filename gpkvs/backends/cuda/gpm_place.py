@@ -70,7 +70,7 @@ class GpuPlace:
         """See `Place.reach`."""
         if not self.can_reach(region):
             raise BackendError(
-                f"{region.path} is on an ordinary disk, or opened to be read only, which a GPU does not reach: use a file "
+                f"{region.path} is on an ordinary disk, or opened to be read only: a GPU does not reach it; use a file "
                 "on persistent memory or tmpfs, or a checkpoint, which goes to disks, too"
             )
         self._registered[region.address] = HostMemory(region.address, region.bytes)
