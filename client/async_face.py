@@ -26,6 +26,7 @@ from gpkvs.numbers import (
     increments_of,
     joined,
     joined_found,
+    pairs_of,
     parts_of,
     sets_of,
     values_of,
@@ -418,7 +419,7 @@ class AsyncKeyValues(ABC):
             As for `set`.
         """
         keys, values = column_of("keys", keys), column_of("values", values)
-        sets_of(keys, values)  # they must be as many, also where they are cut
+        pairs_of(keys, values)  # they must be as many, also where they are cut
         for part in self._parts(keys, atomic=atomic):
             await self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
 

@@ -187,6 +187,11 @@ class Batch:
         writes = (self.ops == Op.SET.value) | (self.ops == Op.DELETE.value)
         return int(self.key_lengths[writes].sum(dtype=np.uint64)) + len(self.values)
 
+    def count_kinds(self, count: Callable[[U8], tuple[int, int]]) -> None:
+        """Have GETs and SETs counted by something faster than NumPy, unless it is done or one number says all."""
+        if "_plain" not in self.__dict__ and not is_constant(self.ops):
+            self.__dict__["_plain"] = count(self.ops)
+
     @cached_property
     def _plain(self) -> tuple[int, int]:
         """How many GETs and how many SETs there are; in a large batch each pass over the operations counts."""
@@ -241,21 +246,9 @@ class Batch:
         )
 
     def on_table(self, table: int) -> Batch:
-        """Return the same request for the table with an id."""
-        batch = Batch(
-            self.ops,
-            self.keys,
-            self.key_lengths,
-            self.values,
-            self.value_lengths,
-            self.request_ops,
-            np.array([table], np.uint32),
-            self.conditions,
-            self.expected,
-            self.expiries,
-        )
-        if "looks_first" in self.__dict__:  # of a batch that was checked: to look takes as long as much of a small one
-            batch.__dict__["looks_first"] = self.looks_first
+        """Return the same request for the table with an id; what is known of its operations stays known."""
+        batch = object.__new__(Batch)
+        batch.__dict__.update(self.__dict__, request_tables=np.array([table], np.uint32))
         return batch
 
     @staticmethod

@@ -26,6 +26,7 @@ from gpkvs.numbers import (
     increments_of,
     joined,
     joined_found,
+    pairs_of,
     parts_of,
     sets_of,
     values_of,
@@ -529,7 +530,7 @@ class KeyValues(ABC):
             If they do not fit; none was stored.
         """
         keys, values = self._column("keys", keys), self._column("values", values)
-        sets_of(keys, values)  # they must be as many, also where they are cut
+        pairs_of(keys, values)  # they must be as many, also where they are cut
         for part in self._parts(keys, table, timeout, atomic=atomic):
             self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
 

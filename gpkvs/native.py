@@ -74,14 +74,18 @@ library.gpkvs_stage_max.argtypes = []
 library.gpkvs_stage_max.restype = ctypes.c_uint64
 library.gpkvs_sum.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
 library.gpkvs_sum.restype = ctypes.c_uint64
+library.gpkvs_count_kinds.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+library.gpkvs_count_kinds.restype = None
 library.gpkvs_host_launcher_new.argtypes = [ctypes.c_void_p]
 library.gpkvs_host_launcher_new.restype = ctypes.c_void_p
-library.gpkvs_gpu_launcher_new.argtypes = [ctypes.c_void_p] * 3
+library.gpkvs_gpu_launcher_new.argtypes = [ctypes.c_void_p] * 2
 library.gpkvs_gpu_launcher_new.restype = ctypes.c_void_p
 library.gpkvs_launcher_delete.argtypes = [ctypes.c_void_p]
 library.gpkvs_launcher_delete.restype = None
 library.gpkvs_launched.argtypes = []
 library.gpkvs_launched.restype = ctypes.c_char_p
+library.gpkvs_launch_stores_fields.argtypes = []
+library.gpkvs_launch_stores_fields.restype = ctypes.c_char_p
 library.gpkvs_tiles.argtypes = [ctypes.c_uint64]
 library.gpkvs_tiles.restype = ctypes.c_uint64
 library.gpkvs_number_plan_fields.argtypes = []
@@ -189,6 +193,7 @@ number_plan: Callable[[int, int], int] = _locked("gpkvs_number_plan", ctypes.c_u
 launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
     "gpkvs_launch_sum", *[_WORD] * 6, returns=ctypes.c_int
 )
+stores_launch: Callable[[int], int] = _locked("gpkvs_launch_stores", returns=ctypes.c_int)
 # Of a time that counts and one that a clock says, the later one; the first, at an address, becomes it.
 take_time: Callable[[int, int], int] = _locked("gpkvs_take_time", _WORD, returns=_WORD)
 waiting_add = _locked("gpkvs_waiting_add", _WORD, ctypes.c_void_p, _WORD, returns=_WORD)

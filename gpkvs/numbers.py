@@ -36,10 +36,15 @@ def sets_of(keys: U64, values: U64, table: int = 0) -> Batch:
     InvalidArgumentError
         If they are not contiguous arrays of uint64 of one length.
     """
-    key_bytes, value_bytes = _bytes_of("keys", keys), _bytes_of("values", values)
+    return Batch.of_numbers(Op.SET, *pairs_of(keys, values), table)
+
+
+def pairs_of(keys: U64, values: U64) -> tuple[U8, U8]:
+    """Return the bytes of keys and of their values; raises as `sets_of`."""
+    pairs = _bytes_of("keys", keys), _bytes_of("values", values)
     if len(keys) != len(values):
         raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
-    return Batch.of_numbers(Op.SET, key_bytes, value_bytes, table)
+    return pairs
 
 
 def gets_of(keys: U64, table: int = 0) -> Batch:

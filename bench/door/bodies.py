@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import Message
 
+from gpkvs.batch import Batch
 from gpkvs.bench.engine.workload import mixed
 from gpkvs.bench.peers.embedded_gpkvs import TABLE
 from gpkvs.client.codec import encode
@@ -45,12 +47,14 @@ def write_streams(folder: Path, records: int, message: int, count: int) -> dict[
     random = np.random.default_rng(1)
     found = {}
     for operation, batch_of in (("SET", lambda keys: sets_of(keys, keys)), ("GET", gets_of)):
-        parts = []
-        for _ in range(count):
-            keys = mixed(random.integers(records, size=message, dtype=np.uint64))
-            parts.append(frame(encode(batch_of(keys), TABLE).SerializeToString()))
-        found[operation] = _write(folder / f"{operation}.stream", b"".join(parts))
+        drawn = (mixed(random.integers(records, size=message, dtype=np.uint64)) for _ in range(count))
+        found[operation] = write_messages(folder / f"{operation}.stream", map(batch_of, drawn))
     return found
+
+
+def write_messages(file: Path, requests: Iterable[Batch]) -> Path:
+    """Write the body of one stream to a file: a message for each request."""
+    return _write(file, b"".join(frame(encode(request, TABLE).SerializeToString()) for request in requests))
 
 
 def _write(file: Path, content: bytes) -> Path:

@@ -29,8 +29,10 @@ from typing import Any
 
 import numpy as np
 
+from gpkvs.backends.base import Stored
 from gpkvs.backends.path_costs import Path as BatchPath
 from gpkvs.backends.path_costs import PathCosts
+from gpkvs.batch import U64
 from gpkvs.bench.gpu.benchmark import GpuBench, GpuOptions
 from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
@@ -65,7 +67,7 @@ class _Modes:
     def __init__(self, bench: GpuBench) -> None:
         self._backend = bench.backend
         self._index = bench.index
-        self._launch = self._backend.launch
+        self._launch, self._launch_unawaited = self._backend.launch, self._backend.launch_unawaited
         self._registered = dict(self._backend._attached.registered)
         self._threads = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._threads)
@@ -73,12 +75,12 @@ class _Modes:
         self.mode = "GPM"
 
     def __enter__(self) -> _Modes:
-        self._backend.launch = self._backend.launch_unawaited = self._take
+        self._backend.launch_unawaited = self._take
         self._backend.shared_slots_min = 1 << 62  # as in the paper, the GPU stores alone
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self._backend.launch, self._backend.launch_unawaited, self._backend.shared_slots_min
+        del self._backend.launch_unawaited, self._backend.shared_slots_min
         library.gpkvs_write_back_on(0)
         self._backend._attached.registered = self._registered
         self._pool.shutdown()
@@ -91,23 +93,27 @@ class _Modes:
         self._backend._attached.registered = {} if mode == "shadow" else self._registered
 
     def _take(
-        self, kernel: str, items: int, /, *, keys_per_item: int = 1, mirrored: int | None = None, **arguments: Any
-    ) -> Callable[[], float]:
+        self, kernel: str, items: int, /, *, mirrored: int | None = None, summed: U64 | None = None, **arguments: Any
+    ) -> Callable[[], Stored]:
         """Run what the mode has in place of a kernel; the slots are not shared here."""
-        assert mirrored in (None, items)
-        self._run(kernel, items, keys_per_item, arguments)
-        return lambda: 0.0
-
-    def _run(self, kernel: str, items: int, keys_per_item: int, arguments: dict[str, Any]) -> None:
         if kernel not in _STORES or self.mode in ("GPM", "shadow"):
-            self._launch(kernel, items, keys_per_item=keys_per_item, **arguments)
-        elif self.mode == "GPM-NDP":
-            self._launch(kernel, items, keys_per_item=keys_per_item, **arguments)
+            stored: Callable[[], Stored] = self._launch_unawaited(
+                kernel, items, mirrored=mirrored, summed=summed, **arguments
+            )
+            return stored
+        assert mirrored in (None, items)
+        self._run(kernel, items, arguments)
+        done = Stored(0.0, 0 if summed is None else self._backend.total(summed))
+        return lambda: done
+
+    def _run(self, kernel: str, items: int, arguments: dict[str, Any]) -> None:
+        if self.mode == "GPM-NDP":
+            self._launch(kernel, items, **arguments)
             download = self._backend.download
             on_host = {
                 name: value if isinstance(value, (int, Index)) else download(value) for name, value in arguments.items()
             }
-            self._backend.host.launch(kernel, items, keys_per_item=keys_per_item, **on_host)
+            self._backend.host.launch(kernel, items, **on_host)
         elif kernel == "apply_u64":  # CAP: no log, as in the paper
             self._backend.mirror_only(kernel, items, arguments)
             self._persist_table()

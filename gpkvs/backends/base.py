@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,21 @@ from gpkvs.pm.region import Region
 Argument = NDArray[np.generic] | int | Index
 Column = TypeVar("Column", bound=NDArray[Any])
 Result = TypeVar("Result")
+
+
+class Stored(NamedTuple):
+    """What a kernel that stores to PM tells when its stores are complete.
+
+    Attributes
+    ----------
+    seconds
+        That they took.
+    total
+        The sum of a column that it filled, modulo 2^64, if one was asked for.
+    """
+
+    seconds: float
+    total: int
 
 
 class Processor(Protocol):
@@ -35,7 +50,7 @@ class Processor(Protocol):
     host_threads
         The address of the native pool of the host's threads.
     launcher
-        The address of what native plans launch their kernels with (``kernels/launcher.hpp``); 0: Python launches all.
+        The address of what native code launches kernels with (``kernels/launcher.hpp``); 0: Python launches all.
     """
 
     host_threads: int
@@ -102,22 +117,30 @@ class Processor(Protocol):
         """
 
     def launch_unawaited(
-        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
-    ) -> Callable[[], float]:
-        """Run a kernel as `launch` does, unawaited.
+        self,
+        kernel: str,
+        items: int,
+        /,
+        *,
+        mirrored: int | None = None,
+        summed: U64 | None = None,
+        **arguments: Argument,
+    ) -> Callable[[], Stored]:
+        """Run a kernel that stores to PM, as `launch` does, unawaited. There may be one at a time.
 
         Parameters
         ----------
         kernel, items, **arguments
-            As there.
+            As there; the columns are the processor's own.
         mirrored
             How many items a read image of the index gets, where others store the rest to PM; by default `items`.
+        summed
+            A column that the kernel fills, whose sum is wanted.
 
         Returns
         -------
         callable
-            Waits until its stores to PM are complete, and returns the seconds that they took. They are complete, too,
-            once an output is downloaded.
+            Waits until its stores to PM are complete.
         """
 
     def address(self, argument: NDArray[Any] | Index, /) -> int:

@@ -28,6 +28,7 @@ from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.journal_growth import JournalGrowth
+from gpkvs.engine.kinds import count_kinds
 from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine, TurnLimits, TurnSums
@@ -158,6 +159,7 @@ class Engine:
             Its gate.
         """
         costs, table = self._backend.path_costs, self.tables.get(int(batch.request_tables[0]))
+        count_kinds(batch)
         entered = self._backend.enter()
         try:
             if costs is None or table is None:

@@ -70,10 +70,7 @@ class LaunchedPhases(U64Phases):
     def _begin(self, plan: Plan) -> NumberPlan:
         """Hash the keys, and look them up where most operations are GETs."""
         backend, batch = self._backend, plan.batch
-        keys = backend.upload_later(batch.keys)
-        if batch.has_only_sets:
-            plan.fetch_values()
-        plan.keys = keys()
+        plan.fetch()  # kinds and values, too: behind a look-up they would wait until it is done
         looks = 2 * batch.gets >= len(batch)
         launched = NumberPlan(
             backend,
@@ -103,12 +100,10 @@ class LaunchedPhases(U64Phases):
         """Select the operations that are to be ordered; return how many they are."""
         count = len(plan.batch)
         if not plan.batch.has_only_sets:
-            launched.set(ops=self._backend.address(plan.ops))  # a GPU looks up keys while they come
+            launched.set(ops=self._backend.address(plan.ops))
         elif self._is_whole:
             return count
         launched.run(Step.SELECT)
-        if not plan.batch.has_only_sets:
-            plan.fetch_values()
         if not launched.get("selects"):
             return count
         self._backend.settle()

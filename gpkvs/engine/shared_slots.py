@@ -106,7 +106,7 @@ class SharedSlots:
         self._gpu = processor
         self._is_alone = is_alone
         self._coming: dict[tuple[int, int, int], _HostPart] = {}
-        self._host_digest = 0
+        self._digest = 0  # of the entries logged since it was asked for
         self.balance = Balance()
 
     def _divide(self, writes: TableWrites, slots: Range, *, logs: bool) -> _HostPart | None:
@@ -148,6 +148,7 @@ class SharedSlots:
             part.slot_there()  # the stores of the log would hold it up: both go to the host
             self._bring_contents(part, slots)
         middle = part.log_from if part else last
+        digest = columns.digest[first:middle]
         logged = self._gpu.launch_unawaited(
             f"log_undo_{layout}",
             middle - first,
@@ -156,17 +157,19 @@ class SharedSlots:
             epoch=epoch,
             first=at + first,
             log=address,
-            digest=columns.digest[first:middle],
+            digest=digest,
+            summed=digest,
         )
         self._gpu.start_delivery()
         if part is None:
-            logged()
+            self._digest += logged().total
         else:
             begin = perf_counter()
-            columns.digest[middle:last] = 0
             self._log_on_host(part, writes, slots, epoch, address)
             took = perf_counter() - begin
-            self.balance.measured(f"log {layout}", (last - middle, took), (middle - first, logged()))
+            seconds, total = logged()
+            self._digest += total
+            self.balance.measured(f"log {layout}", (last - middle, took), (middle - first, seconds))
 
     def _log_on_host(self, part: _HostPart, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
         host, middle, last = self._gpu.host, part.log_from, slots.last
@@ -181,11 +184,12 @@ class SharedSlots:
             log=address,
             digest=digest,
         )
-        self._host_digest += host.total(digest)
+        self._digest += host.total(digest)
 
     def log_contents(self, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
         """Store the entries of slots to a frame of a journal, with their new contents; the arguments are as there."""
         columns, at, first, last = slots
+        digest = columns.digest[first:last]
         logged = self._gpu.launch_unawaited(
             f"log_redo_{writes.index.layout.name}",
             last - first,
@@ -194,18 +198,19 @@ class SharedSlots:
             epoch=epoch,
             first=at + first,
             log=address,
-            digest=columns.digest[first:last],
+            digest=digest,
+            summed=digest,
         )
         part = self._divide(writes, slots, logs=False)
         if part:
             self._bring_contents(part, slots)
         self._gpu.start_delivery()
-        logged()
+        self._digest += logged().total
 
-    def log_digest(self, slots: Range) -> int:
-        """Return the sum of the digests of all entries that the GPU has."""
-        digest, self._host_digest = self._host_digest, 0
-        return digest + self._gpu.total(slots.columns.digest)
+    def take_digest(self) -> int:
+        """Return the sum of the digests of all entries that were logged since it was asked for."""
+        digest, self._digest = self._digest, 0
+        return digest
 
     def store(self, writes: TableWrites, slots: Range) -> None:
         """Store changed slots in place; the read image gets all of them."""
@@ -236,7 +241,7 @@ class SharedSlots:
             index=writes.index,
         )
         took = perf_counter() - begin
-        self.balance.measured(f"apply {layout}", (last - middle, took), (middle - first, stored()))
+        self.balance.measured(f"apply {layout}", (last - middle, took), (middle - first, stored().seconds))
 
     def numbers(self, slots: Range) -> U64:
         """Return the numbers of slots, on the host."""
@@ -256,6 +261,10 @@ class SlotsOfAll:
         self._backend = backend
         self._alone = SharedSlots(backend.processors[0], is_alone=True)
         self._together = [SharedSlots(processor, is_alone=False) for processor in backend.processors]
+
+    def take_digest(self) -> int:
+        """Return the sum of the digests of all entries that were logged since it was asked for."""
+        return sum(shared.take_digest() for shared in (self._alone, *self._together))
 
     def each(
         self, writes: TableWrites, first: int, last: int, run: Callable[[SharedSlots, Range], Result]

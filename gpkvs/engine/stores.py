@@ -30,7 +30,7 @@ class Stores(Protocol):
         """Store the undo entries `first` to `last - 1` of the run that begins at an address."""
 
     def log_digest(self, writes: TableWrites, /) -> int:
-        """Return the sum of the digests of all entries."""
+        """Return the sum of the digests of all entries, after they were stored and before those of another table."""
 
     def slots(self, writes: TableWrites, first: int, last: int, /) -> None:
         """Store the changed slots `first` to `last - 1` in place."""
@@ -96,7 +96,8 @@ class DeviceStores:
 
     def log_digest(self, writes: TableWrites) -> int:
         """See `Stores.log_digest`."""
-        return sum(self._slots.each(writes, 0, writes.slots, lambda gpu, slots: gpu.log_digest(slots)))
+        del writes
+        return self._slots.take_digest()
 
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.slots`."""
@@ -146,10 +147,10 @@ class ImageStores:
         self._by_lock[writes.is_short][writes.index.layout.name].log(writes.address, first, last)
 
     def entries_digest(self, writes: TableWrites) -> int:
-        """Return the sum of the digests of all entries; those that a GPU stored are complete then."""
+        """Return the sum of the digests of all entries; those that GPUs stored count for the first table asked of."""
         if not writes.device:
             return writes.log_digest
-        return sum(self._slots.each(writes, 0, writes.slots, lambda gpu, slots: gpu.log_digest(slots)))
+        return self._slots.take_digest()
 
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
         """Store the changed slots `first` to `last - 1` to the image, and mark their pages after."""

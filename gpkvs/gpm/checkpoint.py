@@ -16,7 +16,6 @@ gpm-checkpoint-data   the blocks of the copy that counts have the digests that i
 from __future__ import annotations
 
 import math
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,9 +30,10 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64
 from gpkvs.config import DurabilityName
-from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.current_word import WORDS_MAX, Current, read_current, store_current
+from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.file import PAGE_BYTES, GpmFile, create, open_file
 from gpkvs.gpm.kernels import own_kernels
 from gpkvs.gpm.opened import opened
@@ -121,17 +121,20 @@ class Checkpoint:
         self._file = file
         self.path, self.place, self.domain = file.path, place, file.domain
         self.last_bytes = 0
+        self._copies: int = file.about["copies"]
         self._groups: dict[str, _Group] = {}
         at = 0
         for number, about in enumerate(file.about["groups"]):
             group = _Group(number, about["name"], about["arrays"], at)
             group.current = read_current(file, number)
-            at += 2 * group.copy_bytes
+            at += self._copies * group.copy_bytes
             self._groups[group.name] = group
         self._keys = _keys_of(file.about["key"])
         self._near_keys = place.words(self._keys)
-        self._through_file = file.region.is_paged or file.region.syncs
-        if not self._through_file:
+        self._disk: DirectFile | None = None
+        if file.region.is_paged or file.region.syncs or not place.can_reach(file.region):
+            self._disk = DirectFile(file.path, writable=file.writable)
+        else:
             place.reach(file.region)
         self._thread = ThreadPoolExecutor(1, "gpkvs-checkpoint")
         self._pending: Future[None] | None = None
@@ -145,6 +148,8 @@ class Checkpoint:
         place: Place | str = "cpu",
         durability: DurabilityName = "auto",
         replace: bool = False,
+        once: bool = False,
+        about: Mapping[str, Any] | None = None,
     ) -> Self:
         """Make a file with room for two copies of each group; nothing is saved yet.
 
@@ -156,6 +161,10 @@ class Checkpoint:
             By name; each has arrays by name, or pairs (shape, dtype).
         place, durability, replace
             As `PersistentArray.create` has them. On an ordinary disk, saves are written and synced.
+        once
+            Whether each group is saved once only, and there is room for one copy.
+        about
+            What else the header says, for `about`; JSON can write it.
 
         Raises
         ------
@@ -170,9 +179,10 @@ class Checkpoint:
             {"name": name, "arrays": [{"name": key, **form_of(array)} for key, array in arrays.items()]}
             for name, arrays in groups.items()
         ]
-        about = {"key": secrets.randbits(64), "groups": forms}
-        data_bytes = sum(2 * _Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
-        file = create(path, _KIND, about, max(1, data_bytes), durability, replace=replace)
+        copies = 1 if once else 2
+        header = {"key": secrets.randbits(64), "copies": copies, "groups": forms, "about": dict(about or {})}
+        data_bytes = copies * sum(_Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
+        file = create(path, _KIND, header, max(1, data_bytes), durability, replace=replace)
         return opened(cls, file, find_place(place))
 
     @classmethod
@@ -205,6 +215,11 @@ class Checkpoint:
             name: {array.name: (array.shape, array.dtype) for array in group.arrays}
             for name, group in self._groups.items()
         }
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What `create` was told that the header says besides."""
+        return dict(self._file.about["about"])
 
     def number(self, group: str) -> int:
         """Return how often a group was saved; 0: not yet."""
@@ -239,6 +254,8 @@ class Checkpoint:
         self._file.require_writable()
         self.wait()
         found = self._group(group)
+        if self._copies == 1 and found.current.number:
+            raise InvalidArgumentError(f"{self.path} is for one save of each group: create it without once=True")
         columns = [self._column(found, array, arrays) for array in self._same_names(found, arrays)]
         number = found.current.next.number
         if wait:
@@ -277,15 +294,14 @@ class Checkpoint:
 
     def _write(self, column: U8, first: int, last: int, at: int) -> None:
         """Begin to write a part of an array to its place in a copy."""
-        if not self._through_file:
+        if self._disk:
+            self._disk.write(self._file.data_at + at, self.place.pieces(column, first, last))
+        else:
             self.place.copy_out(column, first, last, self._file.address + at)
-            return
-        for piece, host in self.place.pieces(column, first, last):
-            _write_all(self._file.region.file, host, self._file.data_at + at + piece)
 
     def _persist(self, at: int, group: _Group, differs: NDArray[np.bool_]) -> None:
         """Make durable what a GPU's copies brought; the host's copy has done it, and a file is synced as a whole."""
-        if self._through_file or not self.place.is_gpu:
+        if self._disk or not self.place.is_gpu:
             return
         for array in group.arrays:
             for first, last in _runs(differs[array.blocks]):
@@ -335,14 +351,10 @@ class Checkpoint:
         return arrays
 
     def _read(self, column: U8, at: int) -> None:
-        if not self._through_file:
+        if disk := self._disk:
+            self.place.fill(column, lambda first, host: disk.read(self._file.data_at + at + first, host))
+        else:
             self.place.copy_in(column, self._file.address + at)
-            return
-
-        def read(first: int, host: memoryview) -> None:
-            _read_all(self._file.region.file, host, self._file.data_at + at + first)
-
-        self.place.fill(column, read)
 
     def _digests(self, place: Place, column: U8) -> Any:
         """Return the digests of an array's blocks, as (blocks, 2) uint64 of the place."""
@@ -427,7 +439,9 @@ class Checkpoint:
             self.wait()
         finally:
             self._thread.shutdown()
-            if not self._through_file:
+            if self._disk:
+                self._disk.close()
+            else:
                 self.place.leave(self._file.region)
             self._file.close()
 
@@ -449,19 +463,3 @@ def _runs(marks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the runs of marks: the first one, and the one behind the last."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]]).astype(np.int8)))
     return iter(list(pairwise(edges.tolist()))[::2])
-
-
-def _write_all(file: int, data: memoryview, at: int) -> None:
-    while data:
-        try:
-            written = os.pwrite(file, data, at)
-        except OSError as error:
-            raise NoSpaceError("disk", f"a checkpoint could not be written: {error.strerror}") from error
-        data, at = data[written:], at + written
-
-
-def _read_all(file: int, data: memoryview, at: int) -> None:
-    while data:
-        count = os.preadv(file, [data], at)
-        assert count, "the file has the size that its header says"
-        data, at = data[count:], at + count

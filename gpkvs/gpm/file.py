@@ -185,7 +185,7 @@ def create(
         os.write(file, header)
         os.fsync(file)
         begun.rename(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         begun.unlink(missing_ok=True)
         needed = len(header) + STATE_BYTES + data_bytes
@@ -266,7 +266,8 @@ def _require_unlocked(path: Path) -> None:
         os.close(file)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(file)

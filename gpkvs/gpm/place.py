@@ -51,6 +51,9 @@ class Place(Protocol):
     @property
     def xp(self) -> ModuleType: ...  # noqa: D102 - above
 
+    def can_reach(self, region: Region, /) -> bool:
+        """Whether `reach` can work: a GPU does not reach files of a disk, nor what is mapped to be read only."""
+
     def reach(self, region: Region, /) -> None:
         """Have kernels reach a file's region, until `leave`.
 
@@ -155,6 +158,10 @@ class HostPlace:
     def pool(self) -> int:
         """The address of the native pool of threads."""
         return self._backend.host_threads
+
+    def can_reach(self, region: Region, /) -> bool:
+        """See `Place.can_reach`."""
+        return True
 
     def reach(self, region: Region, /) -> None:
         """See `Place.reach`: what is mapped is in reach."""

@@ -34,6 +34,8 @@
 #include "compact.hpp"
 #include "expiry.hpp"
 #include "journal.hpp"
+#include "kinds.hpp"
+#include "launch_stores.hpp"
 #include "native_engine.hpp"
 #include "native_planner.hpp"
 #include "number_plan.hpp"
@@ -69,9 +71,9 @@ u64 gpkvs_stage_max() { return PIECES_MAX * SENT_AT_ONCE; }
 
 // Whoever launches; nullptr where there is no memory for it.
 void* gpkvs_host_launcher_new(void* pool) { return new (std::nothrow) HostLauncher((Pool*)pool); }
-void* gpkvs_gpu_launcher_new(DriverLaunch* launch, DriverFill* fill, void* const* functions) {
+void* gpkvs_gpu_launcher_new(const Driver* driver, void* const* functions) {
     try {
-        return new GpuLauncher(launch, fill, functions);
+        return new GpuLauncher(*driver, functions);
     } catch (const std::bad_alloc&) {
         return nullptr;
     }
@@ -92,6 +94,13 @@ int gpkvs_launch_sum(void* launcher, void* queue, const u8* bytes, u64* column, 
     return of.error();
 }
 u64 gpkvs_tiles(u64 items) { return tiles_of(items); }
+
+// Launches a kernel that stores to PM, with what belongs to it (launch_stores.hpp); returns an error of the driver, or 0.
+const char* gpkvs_launch_stores_fields() { return LAUNCH_STORES_FIELDS(GPKVS_NAME); }
+int gpkvs_launch_stores(const LaunchStores* stores) {
+    stores->run();
+    return stores->launcher->error();
+}
 
 // A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of STEP_BEGIN and STEP_ORDER
 // are in `room`, which has as many bytes as they need.
@@ -117,6 +126,7 @@ int gpkvs_number_plan(NumberPlan* plan, u32 step) {
 }
 
 u64 gpkvs_sum(void* pool, const u64* column, u64 n) { return ((Pool*)pool)->sum(column, n); }
+void gpkvs_count_kinds(const u8* ops, u64 n, Kinds* kinds) { *kinds = count_kinds(ops, n); }
 
 static const u64 NO_MEMORY = ~0ull;
 

@@ -1,15 +1,16 @@
-// What runs the kernels of a plan that native code makes: a GPU, through the functions of its driver, or the host's threads,
+// What runs the kernels that native code launches: a GPU, through the functions of its driver, or the host's threads,
 // which stand for one in tests. Kernels run one after the other, in the order of their launches.
 #pragma once
 #include "pool.hpp"
 #include "tile.cuh"
 
-// Those that native plans launch.
+// Those that native code launches.
 #define LAUNCHED(F)                                                                         \
     F(route_u64) F(look_u64) F(look_own_u64) F(mark_written) F(mark_needed) F(pick_needed) F(pack) F(tell_descents) \
     F(sort_tied) F(mark) F(spread) F(last_writes) F(find_u64) F(last_set) F(fold_u64) F(own_values) F(mark_changes) \
     F(pick_changes) F(mark_blocks) F(pick_blocks) F(place_u64) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) \
-    F(pick_values) F(tell) F(widen)
+    F(pick_values) F(tell) F(widen) F(log_undo_u64) F(log_undo_bytes) F(log_redo_u64) F(log_redo_bytes) F(apply_u64) \
+    F(apply_bytes)
 // Those that only a GPU has.
 #define LAUNCHED_ON_GPU(F) F(sum_tiles) F(scan_tiles) F(add_tiles)
 
@@ -34,6 +35,10 @@ class Launcher {
     // Says on which queue of a GPU all that follows is launched.
     virtual void use(void* queue) = 0;
 
+    // Has an event tell that the queue has come so far; has the queue wait for an event.
+    virtual void record(void* event) = 0;
+    virtual void wait(void* event) = 0;
+
     // The first error of the driver since the last call, or 0; nothing is launched after one.
     virtual int error() = 0;
 };
@@ -56,6 +61,8 @@ class HostLauncher final : public Launcher {
     }
     void zero(void* at, u64 bytes) override { memset(at, 0, bytes); }
     void use(void*) override {}
+    void record(void*) override {}
+    void wait(void*) override {}
     int error() override { return 0; }
 
   private:
@@ -64,16 +71,21 @@ class HostLauncher final : public Launcher {
     Pool* const pool_;
 };
 
-// cuLaunchKernel and cuMemsetD8Async: the driver's, which this library is not linked with.
-typedef int DriverLaunch(void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32 shared_bytes, void* queue,
-                         void** parameters, void** extra);
-typedef int DriverFill(u64 at, u8 value, size_t bytes, void* queue);
+// The driver's functions, which this library is not linked with: cuLaunchKernel, cuMemsetD8Async, cuEventRecord and
+// cuStreamWaitEvent.
+struct Driver {
+    int (*launch)(void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32 shared_bytes, void* queue,
+                  void** parameters, void** extra);
+    int (*fill)(u64 at, u8 value, size_t bytes, void* queue);
+    int (*record)(void* event, void* queue);
+    int (*wait)(void* queue, void* event, u32 flags);
+};
 
 class GpuLauncher final : public Launcher {
   public:
     // `functions`: the driver's handles of all kernels, in the order of `gpkvs_launched`.
-    GpuLauncher(DriverLaunch* launch, DriverFill* fill, void* const* functions)
-        : launch_(launch), fill_(fill), functions_(functions, functions + LAUNCHES) {}
+    GpuLauncher(const Driver& driver, void* const* functions)
+        : driver_(driver), functions_(functions, functions + LAUNCHES) {}
 
     void launch(Launch kernel, const void* args, u64 items, const u32* limit) override {
         run(kernel, (items * LAUNCHED_KERNELS[kernel]->lanes + THREADS - 1) / THREADS, args, items, limit);
@@ -84,9 +96,15 @@ class GpuLauncher final : public Launcher {
         else run(LAUNCH_add_tiles, 1, &a, items, nullptr);
     }
     void zero(void* at, u64 bytes) override {
-        if (bytes && !error_) error_ = fill_((u64)at, 0, bytes, queue_);
+        if (bytes && !error_) error_ = driver_.fill((u64)at, 0, bytes, queue_);
     }
     void use(void* queue) override { queue_ = queue; }
+    void record(void* event) override {
+        if (!error_) error_ = driver_.record(event, queue_);
+    }
+    void wait(void* event) override {
+        if (!error_) error_ = driver_.wait(queue_, event, 0);
+    }
     int error() override {
         const int error = error_;
         error_ = 0;
@@ -100,11 +118,10 @@ class GpuLauncher final : public Launcher {
     void run(Launch kernel, u64 blocks, const void* args, u64 items, const u32* limit) {
         void* parameters[] = {(void*)args, &items, &limit};
         if (items && !error_)
-            error_ = launch_(functions_[kernel], (u32)blocks, 1, 1, THREADS, 1, 1, 0, queue_, parameters, nullptr);
+            error_ = driver_.launch(functions_[kernel], (u32)blocks, 1, 1, THREADS, 1, 1, 0, queue_, parameters, nullptr);
     }
 
-    DriverLaunch* const launch_;
-    DriverFill* const fill_;
+    const Driver driver_;
     const std::vector<void*> functions_;
     void* queue_ = nullptr;
     int error_ = 0;

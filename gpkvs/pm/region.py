@@ -49,6 +49,8 @@ class Region:
     ----------
     file
         Its descriptor.
+    is_writable
+        Whether it is mapped to be stored to.
     syncs
         Whether stores become durable by a call of the system.
 
@@ -64,6 +66,7 @@ class Region:
         self._domain = domain.name if domain else None
         self.is_paged = domain is not None and not (domain.is_volatile or domain.maps_synchronously)  # from a disk
         self._is_cached = domain is None or self.is_paged  # read-only: of whatever file system
+        self.is_writable = domain is not None
         self.is_volatile = domain is not None and domain.is_volatile
         self.takes_gpu_stores = domain is not None and domain.takes_gpu_stores
         self.syncs = self._domain is DomainName.MSYNC

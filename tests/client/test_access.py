@@ -136,9 +136,11 @@ def test_a_server_that_wants_a_certificate_says_so_in_other_words(place: Place) 
 async def _heard_from(place: Place, context: ssl.SSLContext | None) -> str:
     """Return the error of a client with TLS at a port that is no server of gpkvs."""
 
-    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes(9))  # an empty SETTINGS frame of HTTP/2
         await writer.drain()
+        await reader.read()
+        writer.close()  # since Python 3.12 the server waits for it
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]

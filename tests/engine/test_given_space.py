@@ -519,6 +519,7 @@ def test_tails_stay(clock: Clock) -> None:
     assert len(found) == spare_segments(heap) > 10
 
 
+@on_a_disk
 def test_what_is_about_to_go_back_can_be_had_again(
     store_path: Path, commit: CommitName, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,7 +152,8 @@ def test_an_error_of_the_driver_is_returned_once() -> None:
 
     driver = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 11)(launch)
     functions = (ctypes.c_void_p * len(launched_kernels()))()
-    launcher = library.gpkvs_gpu_launcher_new(ctypes.cast(driver, ctypes.c_void_p), None, functions)
+    calls_of_driver = (ctypes.c_void_p * 4)(ctypes.cast(driver, ctypes.c_void_p))
+    launcher = library.gpkvs_gpu_launcher_new(calls_of_driver, functions)
     column, tiles = np.zeros(5000, np.uint64), np.zeros(3, np.uint64)
     of_column = 0, column.ctypes.data, len(column), tiles.ctypes.data, tiles.ctypes.data
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -58,11 +59,13 @@ def test_batches_are_answered_as_by_a_dictionary(store_path: Path, pick: Random,
 
 def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items: dict[tuple[int, str], int] = defaultdict(int)
-    launch = CpuBackend.launch
 
-    def counted(self: CpuBackend, kernel: str, count: int, /, **arguments: Any) -> None:
-        items[id(self), kernel] += count
-        launch(self, kernel, count, **arguments)
+    def counted(launch: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self: CpuBackend, kernel: str, count: int, /, **arguments: Any) -> Any:
+            items[id(self), kernel] += count
+            return launch(self, kernel, count, **arguments)
+
+        return run
 
     keys = np.arange(9000, dtype=np.uint64)
     with gpkvs.open(store_path, **SIZES, commit="undo") as store:
@@ -77,7 +80,8 @@ def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monke
             order(self, operations)
 
         monkeypatch.setattr(NumberPlan, "order", noted)
-        monkeypatch.setattr(CpuBackend, "launch", counted)
+        for name in ("launch", "launch_unawaited"):
+            monkeypatch.setattr(CpuBackend, name, counted(getattr(CpuBackend, name)))
         store.set_many(keys, keys + np.uint64(2), table="t")
         assert len(planned) == 3
         assert sum(planned) == len(keys)

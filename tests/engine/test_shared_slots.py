@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ _OPTIONS: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_
 @pytest.mark.parametrize("layout", ["u64", "bytes"])
 def test_each_processor_logs_and_stores_a_part(store_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     items: dict[tuple[type, str], int] = defaultdict(int)
-    launch = CpuBackend.launch
 
-    def counted(self: CpuBackend, kernel: str, count: int, /, **arguments: Any) -> None:
-        items[type(self), kernel] += count
-        launch(self, kernel, count, **arguments)
+    def counted(launch: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self: CpuBackend, kernel: str, count: int, /, **arguments: Any) -> Any:
+            items[type(self), kernel] += count
+            return launch(self, kernel, count, **arguments)
+
+        return run
 
     monkeypatch.setenv(VARIABLE, PAIR)
     keys = [key.to_bytes(8, "little") for key in range(KEYS)]
@@ -37,7 +40,8 @@ def test_each_processor_logs_and_stores_a_part(store_path: Path, monkeypatch: py
     with gpkvs.open(store_path, **_OPTIONS) as store:
         store.create_table("t", layout=layout, index_bytes=1 << 20)
         set_all(store, 1)
-        monkeypatch.setattr(CpuBackend, "launch", counted)
+        for name in ("launch", "launch_unawaited"):
+            monkeypatch.setattr(CpuBackend, name, counted(getattr(CpuBackend, name)))
         set_all(store, 2)
         monkeypatch.undo()
     for step in ("log_undo", "apply"):

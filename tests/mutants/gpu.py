@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 _SHARED = "gpkvs/engine/shared_slots.py"
 _PARTS = "engine/test_shared_slots.py::test_each_processor_logs_and_stores_a_part"
+_STORES = "gpkvs/kernels/launch_stores.hpp"
+_DRIVER = "backends/test_stores.py"
 _LAUNCHED = "engine/test_launched_phases.py"
 _SHARDS = "engine/test_sharded_phases.py"
 _KILLS = "recovery/proof/powerfail/test_explorer.py::test_a_pair_of_processors_has_no_violation"
@@ -26,18 +28,77 @@ MUTANTS = (
     Mutant(
         "digest-without-the-part-of-the-host",
         _SHARED,
-        "self._host_digest += host.total(digest)",
-        "self._host_digest += 0",
+        "self._digest += host.total(digest)",
+        "self._digest += 0",
         "recovery takes a whole log for a torn one",
         (_KILLS,),
     ),
     Mutant(
         "stores-of-the-gpu-are-not-awaited",
         _SHARED,
-        "(last - middle, took), (middle - first, stored()))",
+        "(last - middle, took), (middle - first, stored().seconds))",
         "(last - middle, took), (middle - first, 1.0))",
         "a batch is IDLE while the GPU still stores its slots",
         (_PARTS,),
+    ),
+    Mutant(
+        "digest-without-the-part-of-the-gpu",
+        _SHARED,
+        "self._digest += total\n",
+        "self._digest += 0\n",
+        "recovery takes a whole log for a torn one",
+        (_KILLS,),
+    ),
+    Mutant(
+        "log-of-a-gpu-alone-is-not-awaited",
+        _SHARED,
+        "            self._digest += logged().total\n        else:",
+        "            self._digest += 0\n        else:",
+        "a batch is ACTIVE without a digest, and its log may still be on its way",
+        ("recovery/startup/test_sharded_rollback.py",),
+    ),
+    Mutant(
+        "host-is-told-before-the-sum",
+        _STORES,
+        "        if (summed) launcher->scan({summed, nullptr, tiles, total}, items, nullptr);\n"
+        "        launcher->record(after);\n",
+        "        launcher->record(after);\n"
+        "        if (summed) launcher->scan({summed, nullptr, tiles, total}, items, nullptr);\n",
+        "a descriptor has the digest of another log",
+        (f"{_DRIVER}::test_the_host_is_told_of_a_log_after_its_stores_and_the_sum",),
+    ),
+    Mutant(
+        "host-is-told-before-the-stores",
+        _STORES,
+        "        launcher->record(before);\n        launcher->launch((Launch)kernel, args, items, nullptr);\n",
+        "        launcher->record(before);\n        launcher->record(after);\n"
+        "        launcher->launch((Launch)kernel, args, items, nullptr);\n",
+        "a batch is IDLE while the GPU still stores its slots",
+        (_DRIVER,),
+    ),
+    Mutant(
+        "mirror-does-not-wait-for-what-reads-it",
+        _STORES,
+        "        launcher->wait(before);\n",
+        "",
+        "a kernel before the stores reads the mirror as it is after them",
+        (f"{_DRIVER}::test_a_mirror_follows_beside_the_stores_to_pm",),
+    ),
+    Mutant(
+        "nothing-waits-for-the-mirror",
+        _STORES,
+        "        launcher->wait(followed);\n",
+        "",
+        "the next batch reads a mirror that lags behind",
+        (f"{_DRIVER}::test_a_mirror_follows_beside_the_stores_to_pm",),
+    ),
+    Mutant(
+        "mirror-gets-what-the-gpu-stores",
+        _STORES,
+        "mirror_args, mirrored, nullptr);",
+        "mirror_args, items, nullptr);",
+        "the mirror lacks the slots that the host's threads store",
+        (f"{_DRIVER}::test_a_mirror_gets_all_slots_where_others_store_some",),
     ),
     Mutant(
         "get-of-a-written-key-is-not-ordered",
@@ -58,8 +119,8 @@ MUTANTS = (
     Mutant(
         "entries-of-each-processor-begin-at-the-first",
         _SHARED,
-        "            first=at + first,\n            log=address,\n            digest=columns.digest[first:middle],",
-        "            first=first,\n            log=address,\n            digest=columns.digest[first:middle],",
+        "            index=writes.index,\n            epoch=epoch,\n            first=at + first,",
+        "            index=writes.index,\n            epoch=epoch,\n            first=first,",
         "processors store their entries of the undo log over each other's",
         ("recovery/startup/test_sharded_rollback.py",),
     ),
@@ -142,5 +203,13 @@ MUTANTS = (
         "8 * (a.sums[i] >> 32);",
         "a SET stores the value of the next one",
         (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
+    ),
+    Mutant(
+        "lanes-of-a-count-overflow",
+        "gpkvs/kernels/kinds.hpp",
+        "ROWS = 255;",
+        "ROWS = 256;",
+        "a batch of many GETs seems to have none",
+        ("engine/test_kinds.py",),
     ),
 )

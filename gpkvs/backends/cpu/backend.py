@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Argument, Column, Processor, Result
+from gpkvs.backends.base import Argument, Column, Processor, Result, Stored
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.path_costs import PathCosts
+from gpkvs.backends.stores import launch_stores
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError, InvalidArgumentError, NoMemoryError
 from gpkvs.media.image import Image
@@ -254,14 +255,30 @@ class CpuBackend:
         library.gpkvs_run(self.host_threads, code.reference, code.pack(arguments), items, keys_per_item)
 
     def launch_unawaited(
-        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
-    ) -> Callable[[], float]:
+        self,
+        kernel: str,
+        items: int,
+        /,
+        *,
+        mirrored: int | None = None,
+        summed: U64 | None = None,
+        **arguments: Argument,
+    ) -> Callable[[], Stored]:
         """See `Processor.launch_unawaited`; it is over at once, and there is no other image."""
         del mirrored
+        assert self.launcher
+        args, total = _kernel(kernel).pack(arguments), (ctypes.c_uint64 * 1)()
         begin = perf_counter()
-        self.launch(kernel, items, keys_per_item=1, **arguments)
-        seconds = perf_counter() - begin
-        return lambda: seconds
+        launch_stores(
+            kernel,
+            args,
+            launcher=self.launcher,
+            items=items,
+            summed=0 if summed is None else address_of(summed),
+            total=ctypes.addressof(total),
+        )
+        stored = Stored(perf_counter() - begin, total[0])
+        return lambda: stored
 
     def address(self, argument: NDArray[Any] | Index, /) -> int:
         """See `Processor.address`."""
@@ -275,7 +292,7 @@ class CpuBackend:
         """See `Processor.settle`; all is done when it is launched."""
 
     def launch_natively(self) -> None:
-        """Stand for a GPU, in tests: native plans launch their kernels here."""
+        """Stand for a GPU, in tests: native code launches kernels here."""
         self.launcher = library.gpkvs_host_launcher_new(self.host_threads) or 0
         if not self.launcher:
             raise NoMemoryError

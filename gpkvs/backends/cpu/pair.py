@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpkvs.backends.base import Argument
+from gpkvs.backends.base import Argument, Stored
 from gpkvs.backends.cpu.backend import CpuBackend, host_ops_asked
+from gpkvs.batch import U64
 from gpkvs.media.image import Image
 from gpkvs.pm.region import Region
 
@@ -43,8 +44,15 @@ class PairBackend(CpuBackend):
         return count > 1
 
     def launch_unawaited(
-        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
-    ) -> Callable[[], float]:
+        self,
+        kernel: str,
+        items: int,
+        /,
+        *,
+        mirrored: int | None = None,
+        summed: U64 | None = None,
+        **arguments: Argument,
+    ) -> Callable[[], Stored]:
         """See `Processor.launch_unawaited`.
 
         Some run only when they are waited for, after what the other processor does meanwhile: of two batches, the log
@@ -54,13 +62,13 @@ class PairBackend(CpuBackend):
         is_late = self._launches % 4 in (1, 0)
         begin = super().launch_unawaited
 
-        def run() -> float:
-            return begin(kernel, items, mirrored=mirrored, **arguments)()
+        def run() -> Stored:
+            return begin(kernel, items, mirrored=mirrored, summed=summed, **arguments)()
 
         if is_late:
             return run
-        seconds = run()
-        return lambda: seconds
+        stored = run()
+        return lambda: stored
 
     def begin(self) -> None:
         """See `Backend.begin`."""

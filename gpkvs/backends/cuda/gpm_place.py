@@ -61,13 +61,17 @@ class GpuPlace:
         self._has_warned = False
         self._beside = cupy.cuda.Stream(non_blocking=True)
 
+    def can_reach(self, region: Region, /) -> bool:
+        """See `Place.can_reach`."""
+        return not region.is_paged and region.is_writable
+
     @explained
     def reach(self, region: Region, /) -> None:
         """See `Place.reach`."""
-        if region.is_paged:
+        if not self.can_reach(region):
             raise BackendError(
-                f"{region.path} is on an ordinary disk, which a GPU does not reach: use a file on persistent memory or "
-                "tmpfs, or a checkpoint, which goes to disks, too"
+                f"{region.path} is on an ordinary disk, or opened to be read only: a GPU does not reach it; use a file "
+                "on persistent memory or tmpfs, or a checkpoint, which goes to disks, too"
             )
         self._registered[region.address] = HostMemory(region.address, region.bytes)
         if region.needs_ddio_off:

@@ -41,6 +41,8 @@ class HostMemory:
     def __init__(self, address: int, size: int) -> None:
         self.address = address
         self.bytes = size
+        if size > _PIECE_BYTES:
+            _touch(address, size)
         try:
             runtime.hostRegister(address, size, _REGISTER)
         except CUDARuntimeError as error:
@@ -49,6 +51,13 @@ class HostMemory:
     def close(self) -> None:
         """Let go of it; needed before it is unmapped."""
         runtime.hostUnregister(self.address)
+
+
+def _touch(address: int, size: int) -> None:
+    """Have pages mapped by several threads: CUDA would map them one by one."""
+    pieces = [(address + at, min(_PIECE_BYTES, size - at)) for at in range(0, size, _PIECE_BYTES)]
+    with suppress(RuntimeError), ThreadPoolExecutor(min(_TOUCHING_THREADS, len(pieces))) as pool:
+        list(pool.map(touch, *zip(*pieces, strict=True)))
 
 
 class GrowingHostMemory:
@@ -140,14 +149,14 @@ class GrowingHostMemory:
         """Register pieces; several threads touch their pages before, which takes seven times as long."""
         pieces = self._missing[::-1]
         with ThreadPoolExecutor(min(_TOUCHING_THREADS, len(pieces))) as pool:
-            for _ in pool.map(self._touch, pieces):
+            for _ in pool.map(self._touch_piece, pieces):
                 with self._changing:
                     if self._is_ending:
                         return
                     self._register_last()
                     self._changing.notify_all()
 
-    def _touch(self, piece: tuple[int, int]) -> None:
+    def _touch_piece(self, piece: tuple[int, int]) -> None:
         if not self._is_ending:
             touch(self.address + piece[0], piece[1] - piece[0])
 

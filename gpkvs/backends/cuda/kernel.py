@@ -52,7 +52,7 @@ class GpuKernel:
 
 
 def new_launcher(module: cupy.RawModule) -> int:
-    """Return what native plans launch kernels with (``kernels/launcher.hpp``), by its address.
+    """Return what native code launches kernels with (``kernels/launcher.hpp``), by its address.
 
     Raises
     ------
@@ -62,8 +62,9 @@ def new_launcher(module: cupy.RawModule) -> int:
     driver = ctypes.CDLL("libcuda.so.1")
     names = launched_kernels()
     functions = (ctypes.c_void_p * len(names))(*[module.get_function(name).kernel.ptr for name in names])
-    launch, fill = (ctypes.cast(call, ctypes.c_void_p) for call in (driver.cuLaunchKernel, driver.cuMemsetD8Async))
-    launcher: int | None = library.gpkvs_gpu_launcher_new(launch, fill, functions)
+    calls = driver.cuLaunchKernel, driver.cuMemsetD8Async, driver.cuEventRecord, driver.cuStreamWaitEvent
+    addresses = (ctypes.c_void_p * len(calls))(*[ctypes.cast(call, ctypes.c_void_p) for call in calls])
+    launcher: int | None = library.gpkvs_gpu_launcher_new(addresses, functions)
     if not launcher:
         raise NoMemoryError
     return launcher

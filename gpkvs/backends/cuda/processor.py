@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from time import perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +24,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api.driver import CUDADriverError
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Argument, Column
+from gpkvs.backends.base import Argument, Column, Stored
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.cuda.compiler import own_kernels
 from gpkvs.backends.cuda.errors import explained
@@ -34,7 +35,8 @@ from gpkvs.backends.cuda.order import order_on_gpu
 from gpkvs.backends.cuda.sums import total_on_gpu
 from gpkvs.backends.cuda.transfers import Transfers
 from gpkvs.backends.cuda.turns import Turns
-from gpkvs.backends.fields import KernelFields
+from gpkvs.backends.fields import Field, KernelFields
+from gpkvs.backends.stores import launch_stores
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
@@ -93,6 +95,9 @@ class GpuProcessor:
         self._transfers = Transfers()
         self.launcher = new_launcher(self._module)
         self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)  # ahead of the long queue of stores to PM
+        # Of the kernel that `launch_unawaited` has launched.
+        self._before, self._after, self._followed = (cupy.cuda.Event() for _ in range(3))
+        self._total: U64 = pinned(1, np.uint64)
 
     def close_processor(self) -> None:
         """End what brings columns over, and what launches."""
@@ -234,31 +239,82 @@ class GpuProcessor:
 
     @explained
     def launch_unawaited(
-        self, kernel: str, items: int, /, *, mirrored: int | None = None, **arguments: Argument
-    ) -> Callable[[], float]:
-        """See `Processor.launch_unawaited`: a download waits for all kernels before it."""
-        stored = self._launch(kernel, items, 1, arguments, mirrored)
-
-        def wait() -> float:
-            if stored is None:
-                return 0.0
-            self._turns.next()
-            return self._seconds_between(*stored)
-
-        return wait
-
-    def _launch(
         self,
         kernel: str,
         items: int,
-        keys_per_item: int,
-        arguments: dict[str, Argument],
+        /,
+        *,
         mirrored: int | None = None,
+        summed: U64 | None = None,
+        **arguments: Argument,
+    ) -> Callable[[], Stored]:
+        """See `Processor.launch_unawaited`."""
+        code, mirrored = self._code(kernel), items if mirrored is None else mirrored
+        if not mirrored:
+            return lambda: Stored(0.0, 0)
+        if not self._reaches(code, arguments):
+            return self._store_on_host(kernel, items, summed, arguments)
+        self._total[0] = 0
+        self._launch_natively(code, items, mirrored, summed, arguments)
+
+        def wait() -> Stored:
+            self._turns.next()
+            return Stored(self._seconds_between(self._before, self._after), int(self._total[0]))
+
+        return wait
+
+    def _launch_natively(
+        self, code: GpuKernel, items: int, mirrored: int, summed: U64 | None, arguments: dict[str, Argument]
+    ) -> None:
+        """Launch a kernel that stores to PM, which the GPU reaches, and what belongs to it."""
+        args = {field.name: self._word(field, arguments[field.name]) for field in code.fields.check(arguments)}
+        stored_to = _index_stored_to(code.fields, arguments)
+        on_mirror = {**args, stored_to[0]: self.address(stored_to[1])} if stored_to else {}
+        tiles: Any = cupy.empty(0 if summed is None else library.gpkvs_tiles(items), np.uint64)
+        status = launch_stores(
+            code.fields.kernel,
+            args.values(),
+            on_mirror.values(),
+            launcher=self.launcher,
+            queue=self.queue,
+            items=items,
+            summed=0 if summed is None else self.address(summed),
+            tiles=tiles.data.ptr,
+            total=self._total.ctypes.data,
+            mirrored=mirrored,
+            beside=self._beside.ptr,
+            before=self._before.ptr,
+            after=self._after.ptr,
+            followed=self._followed.ptr,
+        )
+        if status:
+            raise CUDADriverError(status)
+
+    def _word(self, field: Field, argument: Argument) -> int:
+        """Return an argument of a kernel as it is launched."""
+        if isinstance(argument, int):
+            return argument
+        if isinstance(argument, Index) and field.is_stored_to:
+            return argument.address
+        return self.address(argument)
+
+    def _store_on_host(
+        self, kernel: str, items: int, summed: U64 | None, arguments: dict[str, Argument]
+    ) -> Callable[[], Stored]:
+        """Run a kernel whose stores the GPU could not make: it is over at once."""
+        begin = perf_counter()
+        self.launch(kernel, items, keys_per_item=1, **arguments)
+        seconds = perf_counter() - begin
+        stored = Stored(seconds, 0 if summed is None else self.total(summed))
+        return lambda: stored
+
+    def _launch(
+        self, kernel: str, items: int, keys_per_item: int, arguments: dict[str, Argument]
     ) -> tuple[Any, Any] | None:
         """Launch a kernel; if it stores to PM, return events before and after it."""
         if items == 0:
             return None
-        code = self._kernels.get(kernel) or self._kernel(kernel)
+        code = self._code(kernel)
         stored_to = _index_stored_to(code.fields, arguments)
         stream = cupy.cuda.get_current_stream()
         if stored_to:
@@ -270,8 +326,11 @@ class GpuProcessor:
             self._run(code, items, arguments)
         stored = stream.record() if code.fields.stores_to_pm else None
         if stored_to:
-            self._follow(code, items if mirrored is None else mirrored, arguments, stored_to, before)
+            self._follow(code, items, arguments, stored_to, before)
         return (before, stored) if stored else None
+
+    def _code(self, name: str) -> GpuKernel:
+        return self._kernels.get(name) or self._kernel(name)
 
     def _kernel(self, name: str) -> GpuKernel:
         fields = KernelFields(name)
@@ -352,7 +411,7 @@ class GpuProcessor:
         contents = np.empty(len(slots) * layout.slot_bytes // 8, np.uint64)
         self.host.launch(f"load_slots_{layout.name}", len(slots), slot=slots, index=mirror.index, contents=contents)
         self._run(
-            self._kernel(f"apply_{layout.name}"),
+            self._code(f"apply_{layout.name}"),
             len(slots),
             {"changed_slot": slots, "contents": contents, "index": mirror.array},
         )
@@ -409,7 +468,7 @@ class GpuProcessor:
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel that stores to an index on its mirror alone; for benchmarks, nothing is durable."""
-        code = self._kernel(kernel)
+        code = self._code(kernel)
         stored_to = _index_stored_to(code.fields, arguments)
         assert stored_to
         self._follow(code, items, arguments, stored_to, cupy.cuda.get_current_stream().record())

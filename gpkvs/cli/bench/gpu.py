@@ -34,7 +34,7 @@ def gpu_command(
     Parts: numbers (SET, GET and 95:5 of 8-byte keys and values, from arrays of the host and of the GPU), small
     (batches of 1 to 131,072, on the host's threads and on the GPU), records (16-byte keys, 100-byte values, beside the
     time of the host's threads alone), recovery (verify and undo of a whole batch, opening the store again), start (to
-    serving, with a small and a large index), server (YCSB from several client processes, on this backend and on cpu),
+    serving, with a small and a large index), server (YCSB from h2load, on this backend and on cpu),
     growth (batches of new keys while the index grows from 64 KiB to 4 GiB; the steps of growth alone, to 8 GiB).
     The benchmark needs an NVIDIA GPU and CuPy; docs/gpu.md says what limits what. With the defaults it takes five
     minutes and 40 GiB of the file system.

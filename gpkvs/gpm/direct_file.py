@@ -1,0 +1,116 @@
+"""A file of a disk, written and read past the page cache: at the disk's speed, while the next piece is copied."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.errors import NoSpaceError
+from gpkvs.gpm.file import PAGE_BYTES
+from gpkvs.pm.mapping import map_memory
+
+_PIECE_BYTES: Final = 8 << 20
+_THREADS: Final = 4
+
+
+class DirectFile:
+    """Reads and writes parts of a file that begin at whole pages; what is behind a part in its last page is free.
+
+    Parameters
+    ----------
+    path
+        The file; it is as long as it will be.
+    writable
+        Whether it is written, too.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
+        access = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        try:
+            self._file = os.open(path, access | os.O_DIRECT)
+        except OSError:  # the file system has only the page cache
+            self._file = os.open(path, access)
+        self._threads = ThreadPoolExecutor(_THREADS, "gpkvs-disk")
+        self._free: SimpleQueue[NDArray[np.uint8]] = SimpleQueue()
+        for _ in range(_THREADS):
+            self._free.put(map_memory(_PIECE_BYTES))
+
+    def write(self, at: int, data: Iterator[tuple[int, memoryview]]) -> None:
+        """Write memory to the file; it is durable after the next sync.
+
+        Parameters
+        ----------
+        at
+            Where the part begins that the offsets are of.
+        data
+            Pieces, each with its offset, a multiple of a page; all but the last one are whole pages.
+
+        Raises
+        ------
+        NoSpaceError
+            If the operating system could not write.
+        """
+        written: list[Future[None]] = []
+        try:
+            for offset, memory in data:
+                for first in range(0, len(memory), _PIECE_BYTES):
+                    piece = memory[first : first + _PIECE_BYTES]
+                    buffer = self._free.get()
+                    buffer[: len(piece)] = piece
+                    written.append(self._threads.submit(self._write_piece, buffer, len(piece), at + offset + first))
+        finally:
+            for part in written:
+                part.exception()  # nobody writes when this ends
+        for part in written:
+            part.result()
+
+    def _write_piece(self, buffer: NDArray[np.uint8], count: int, at: int) -> None:
+        try:
+            data = buffer.data[: -(-count // PAGE_BYTES) * PAGE_BYTES]
+            while data:
+                done = os.pwrite(self._file, data, at)
+                data, at = data[done:], at + done
+        except OSError as error:
+            raise NoSpaceError("disk", f"a checkpoint could not be written: {error.strerror}") from error
+        finally:
+            self._free.put(buffer)
+
+    def read(self, at: int, into: memoryview) -> None:
+        """Fill memory with a part of the file; raises `OSError` if the operating system could not read."""
+        firsts = range(0, len(into), _PIECE_BYTES)
+        parts = [
+            self._threads.submit(self._read_piece, at + first, into[first : first + _PIECE_BYTES]) for first in firsts
+        ]
+        for part in parts:
+            part.exception()
+        for part in parts:
+            part.result()
+
+    def _read_piece(self, at: int, into: memoryview) -> None:
+        buffer = self._free.get()
+        try:
+            data = buffer.data[: -(-len(into) // PAGE_BYTES) * PAGE_BYTES]
+            while data:
+                done = os.preadv(self._file, [data], at)
+                assert done, "the file has the size that its header says"
+                data, at = data[done:], at + done
+            into[:] = buffer[: len(into)].data
+        finally:
+            self._free.put(buffer)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._threads.shutdown()
+        os.close(self._file)

@@ -1,0 +1,264 @@
+"""State dictionaries of PyTorch, saved and loaded; PyTorch is needed only where this module is imported.
+
+Tensors go into a checkpoint as their bytes, so every dtype does. What else a state holds (numbers, texts, lists,
+dictionaries) goes beside them as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+
+from gpkvs.config import KIB, DurabilityName
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError
+from gpkvs.gpm.checkpoint import Checkpoint
+from gpkvs.gpm.file import sync_directory
+from gpkvs.gpm.place import Place, find_place
+
+_GROUP: Final = "state"
+_REST: Final = "rest"  # what is no tensor: its length in 8 bytes, then JSON, then anything
+_ROOM_BYTES: Final = 64 * KIB  # for the rest to grow by
+_PLAIN: Final = (str, int, float, bool, type(None))
+
+
+def save(state: Mapping[Any, Any], path: Path | str, *, durability: DurabilityName = "auto") -> None:
+    """Save a state durably to a file, which is replaced at once; as `torch.save`, without pickle.
+
+    Parameters
+    ----------
+    state
+        Dictionaries, lists, tuples, numbers, texts and tensors, as `state_dict` returns them.
+    path
+        The file; its directory is there.
+    durability
+        As `gpkvs.open` has it.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the state holds something else, with its place.
+    NoSpaceError, StoreMissingError, StoreAccessError
+        As `Checkpoint.create` raises them; a file that was there stays.
+    """
+    path = Path(path)
+    begun = path.with_name(f".{path.name}.{os.getpid()}.saved")
+    try:
+        with StateCheckpoint.create(begun, state, durability=durability, once=True) as checkpoint:
+            checkpoint.save(state)
+        begun.rename(path)
+        sync_directory(path.parent)
+    finally:
+        begun.unlink(missing_ok=True)
+
+
+def load(path: Path | str, *, place: Place | str | None = None) -> dict[Any, Any]:
+    """Load the state of a file.
+
+    Parameters
+    ----------
+    path
+        The file, of `save` or of a `StateCheckpoint`.
+    place
+        "cuda" brings all tensors to that GPU, "cpu" to the host; by default they go where they were.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If nothing was saved in it.
+    StoreMissingError, StoreLockedError, FormatError, CorruptStoreError
+        As `Checkpoint.open` and `Checkpoint.load` raise them.
+    """
+    where = find_place(place) if place is not None else None
+    with Checkpoint.open(path, readonly=True) as file:
+        was_on_gpu = file.about.get("is_on_gpu")
+    target = where or find_place("cuda" if was_on_gpu and torch.cuda.is_available() else "cpu")
+    with Checkpoint.open(path, place=target, readonly=True) as file:
+        state: dict[Any, Any] = _unpacked(file, file.load(_GROUP), all_there=where is not None)
+        return state
+
+
+class StateCheckpoint:
+    """A file of which one state after the other is saved, atomically; `create` makes it, `open` opens it.
+
+    The shapes and dtypes of tensors stay as they were when it was made; the rest may change.
+
+    Examples
+    --------
+    >>> with StateCheckpoint.create("run.gpm", model.state_dict()) as checkpoint:
+    ...     for step in range(1000):
+    ...         train(model)
+    ...         if step % 100 == 0:
+    ...             checkpoint.save(model.state_dict(), wait=False)
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self.path, self.place = checkpoint.path, checkpoint.place
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        state: Mapping[Any, Any],
+        *,
+        durability: DurabilityName = "auto",
+        replace: bool = False,
+        once: bool = False,
+    ) -> Self:
+        """Make a file for states like one; nothing is saved yet.
+
+        Parameters
+        ----------
+        path
+            The file; its directory is there.
+        state
+            As `save` has it. If any of its tensors is on a GPU, all are copied by way of that GPU.
+        durability, replace
+            As `Checkpoint.create` has them.
+        once
+            Whether there is room for one save only.
+
+        Raises
+        ------
+        InvalidArgumentError, NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
+            As `save` and `Checkpoint.create` raise them.
+        """
+        text, tensors = _packed(state)
+        gpu = next((tensor.device.index or 0 for tensor in tensors if tensor.is_cuda), None)
+        place = find_place("cpu" if gpu is None else f"cuda:{gpu}")
+        forms: dict[str, Any] = {
+            str(n): (tensor.numel() * tensor.element_size(), "u1") for n, tensor in enumerate(tensors)
+        }
+        room = len(text) + 8 + (0 if once else _ROOM_BYTES)
+        about = {"is_on_gpu": gpu is not None}
+        groups = {_GROUP: {**forms, _REST: (room, "u1")}}
+        return cls(
+            Checkpoint.create(path, groups, place=place, durability=durability, replace=replace, once=once, about=about)
+        )
+
+    @classmethod
+    def open(cls, path: Path | str, *, place: Place | str = "cpu", durability: DurabilityName = "auto") -> Self:
+        """Open a file; raises as `Checkpoint.open`."""
+        return cls(Checkpoint.open(path, place=place, durability=durability))
+
+    def save(self, state: Mapping[Any, Any], *, wait: bool = True) -> int:
+        """Save a state; return its number.
+
+        Parameters
+        ----------
+        state
+            With tensors of the same shapes and dtypes, in the same order, as the file was made for.
+        wait
+            As `Checkpoint.save` has it.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the tensors differ, or the rest has grown too much.
+        OSError
+            As `Checkpoint.save` raises it.
+        """
+        text, tensors = _packed(state)
+        forms = self._checkpoint.groups[_GROUP]
+        room = forms[_REST][0][0]
+        if len(text) + 8 > room:
+            raise InvalidArgumentError(
+                f"{self.path} has room for {room} bytes beside the tensors, not {len(text)}: make a new one"
+            )
+        if len(tensors) != len(forms) - 1:
+            raise InvalidArgumentError(f"{self.path} is for {len(forms) - 1} tensors, not {len(tensors)}")
+        rest = np.zeros(room, np.uint8)
+        rest[: len(text) + 8] = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
+        xp = self.place.xp
+        arrays: dict[str, Any] = {str(n): self._bytes_of(tensor) for n, tensor in enumerate(tensors)}
+        return self._checkpoint.save(_GROUP, {**arrays, _REST: xp.asarray(rest)}, wait=wait)
+
+    def _bytes_of(self, tensor: torch.Tensor) -> Any:
+        there = tensor.detach().to(_device_of(self.place)).contiguous().reshape(-1).view(torch.uint8)
+        return self.place.adopt(there if self.place.is_gpu else there.numpy())
+
+    def load(self) -> dict[Any, Any]:
+        """Return the last state, with tensors where they were; raises as `Checkpoint.load`."""
+        state: dict[Any, Any] = _unpacked(self._checkpoint, self._checkpoint.load(_GROUP), all_there=False)
+        return state
+
+    def wait(self) -> None:
+        """Return when the last save is durable; raises what it raised."""
+        self._checkpoint.wait()
+
+    def close(self) -> None:
+        """Wait for the last save, and let go of the file."""
+        self._checkpoint.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _device_of(place: Place) -> torch.device:
+    return torch.device(place.name)
+
+
+def _packed(state: Mapping[Any, Any]) -> tuple[bytes, list[torch.Tensor]]:
+    """Return a state as JSON that names its tensors by number, and the tensors."""
+    tensors: list[torch.Tensor] = []
+
+    def pack(value: Any, where: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            kind = str(value.dtype).removeprefix("torch.")
+            return {"x": [len(tensors) - 1, kind, list(value.shape), value.is_cuda]}
+        if isinstance(value, Mapping):
+            return {
+                "d": [[pack(key, f"{where}, a key"), pack(item, f"{where}[{key!r}]")] for key, item in value.items()]
+            }
+        if isinstance(value, (list, tuple)):
+            packed = [pack(item, f"{where}[{number}]") for number, item in enumerate(value)]
+            return {"l" if isinstance(value, list) else "t": packed}
+        if isinstance(value, _PLAIN):
+            return value
+        raise InvalidArgumentError(
+            f"{where} is a {type(value).__name__}: a state holds tensors, numbers, texts, lists and dictionaries"
+        )
+
+    return json.dumps(pack(state, "state"), separators=(",", ":")).encode(), tensors
+
+
+def _unpacked(file: Checkpoint, arrays: dict[str, Any], *, all_there: bool) -> Any:
+    """Return the state that arrays hold; its tensors where they were, or all where the file's place is."""
+    rest = bytes(file.place.to_host(arrays[_REST]))
+    length = int.from_bytes(rest[:8], "little")
+    if length > len(rest) - 8:
+        raise CorruptStoreError("gpm-checkpoint-data", f"a state of {length} bytes in {len(rest)}", path=file.path)
+
+    def unpack(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        ((kind, inner),) = value.items()
+        if kind == "d":
+            return {unpack(key): unpack(item) for key, item in inner}
+        if kind == "x":
+            return tensor_of(*inner)
+        items = [unpack(item) for item in inner]
+        return items if kind == "l" else tuple(items)
+
+    def tensor_of(number: int, dtype: str, shape: list[int], was_on_gpu: bool) -> torch.Tensor:
+        array, kind = arrays[str(number)], getattr(torch, dtype)
+        if not array.size:
+            return torch.empty(shape, dtype=kind, device=_device_of(file.place) if all_there or was_on_gpu else "cpu")
+        flat = torch.from_dlpack(array) if file.place.is_gpu else torch.from_numpy(array)
+        tensor = flat.view(kind).reshape(shape)
+        return tensor if all_there or was_on_gpu or not file.place.is_gpu else tensor.cpu()
+
+    return unpack(json.loads(rest[8 : 8 + length]))
