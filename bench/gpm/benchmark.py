@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ from typing import Any, Final
 from gpkvs import gpm
 from gpkvs.bench.gpm.cap import MODES, Cap
 from gpkvs.bench.gpm.checkpointing import checkpointed
+from gpkvs.bench.gpm.library import LIBRARY_SIZES, measure_library
 from gpkvs.bench.gpm.logs import compare_logs, stream_rate
 from gpkvs.bench.gpm.native import bfs, prefix_sum, srad
 from gpkvs.bench.gpm.operation import Operation
@@ -33,6 +34,7 @@ from gpkvs.errors import InvalidArgumentError
 
 GPM: Final = "GPM"
 SIZES: Final = ("tiny", "small", "paper")
+PARTS: Final = ("workloads", "logs", "library")
 _STREAM_BYTES: Final = {"tiny": 1 << 20, "small": 64 << 20, "paper": 1 << 30}
 _LOG_THREADS: Final = {
     "tiny": (1 << 8, 1 << 10),
@@ -68,6 +70,8 @@ class GpmOptions:
         One of `SIZES`.
     workloads
         Names of `WORKLOADS`.
+    parts
+        Which of `PARTS` to run.
     runs
         How often each operation is timed, after once that is not.
     durability
@@ -78,6 +82,7 @@ class GpmOptions:
     place: str = "cpu"
     size: str = "small"
     workloads: tuple[str, ...] = tuple(WORKLOADS)
+    parts: tuple[str, ...] = PARTS
     runs: int = 5
     durability: DurabilityName = "auto"
 
@@ -97,14 +102,7 @@ def run_gpm(options: GpmOptions, progress: Progress) -> dict[str, Any]:
     try:
         progress("stores in a stream")
         rate = stream_rate(folder, _STREAM_BYTES[options.size], place, options.durability)
-        logs = []
-        for threads in _LOG_THREADS[options.size]:
-            progress(f"logs of {threads:,} threads")
-            found = compare_logs(folder, threads, place, options.durability)
-            logs.append({**found, "limit_ms": found["bytes"] / rate * 1e3})
-        operations = []
-        for name in options.workloads:
-            operations += _measured(name, options, place, folder, rate, progress)
+        found = {part: _PARTS[part](options, place, folder, rate, progress) for part in options.parts}
         result = {
             "benchmark": "gpm",
             **describe_run(folder),
@@ -112,13 +110,46 @@ def run_gpm(options: GpmOptions, progress: Progress) -> dict[str, Any]:
             "gpu": getattr(place, "gpu_name", None),
             "options": {"size": options.size, "runs": options.runs, "durability": options.durability},
             "stream_bytes_per_s": rate,
-            "operations": operations,
-            "logs": logs,
+            **found,
         }
         result["commit"] = os.environ.get("GPKVS_REVISION") or result["commit"]
         return result
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure_workloads(
+    options: GpmOptions, place: gpm.Place, folder: Path, rate: float, progress: Progress
+) -> list[dict[str, Any]]:
+    found = []
+    for name in options.workloads:
+        found += _measured(name, options, place, folder, rate, progress)
+    return found
+
+
+def _measure_logs(
+    options: GpmOptions, place: gpm.Place, folder: Path, rate: float, progress: Progress
+) -> list[dict[str, Any]]:
+    logs = []
+    for threads in _LOG_THREADS[options.size]:
+        progress(f"logs of {threads:,} threads")
+        found = compare_logs(folder, threads, place, options.durability)
+        logs.append({**found, "limit_ms": found["bytes"] / rate * 1e3})
+    return logs
+
+
+def _measure_library(
+    options: GpmOptions, place: gpm.Place, folder: Path, _: float, progress: Progress
+) -> list[dict[str, Any]]:
+    rows = []
+    progress("the library: logs and checkpoints")
+    for row in measure_library(folder, place, LIBRARY_SIZES[options.size], options.runs):
+        progress(f"the library: {row.what}")
+        rows.append(asdict(row))
+    return rows
+
+
+_PARTS: Final = {"workloads": _measure_workloads, "logs": _measure_logs, "library": _measure_library}
 
 
 def _measured(

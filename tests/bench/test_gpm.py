@@ -26,7 +26,7 @@ def test_each_workload_is_measured(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr.decode()
         assert not list(Path(files).iterdir())
     result = json.loads(kept.read_text())
-    found = {one["name"]: one for one in result["operations"]}
+    found = {one["name"]: one for one in result["workloads"]}
     assert found.keys() == PAPER.keys()
     for one in found.values():
         assert one["speedup"]["CAP-fs"] == 1
@@ -41,6 +41,8 @@ def test_each_workload_is_measured(tmp_path: Path) -> None:
         "gpDB (I)", "gpDB (U)", "DNN", "CFD", "BLK", "HS",
     }  # fmt: skip
     assert all(one["coalesced_ms"] > 0 and one["conventional_ms"] > 0 for one in result["logs"])
+    assert any(one["what"].startswith("save") for one in result["library"])
+    assert all(math.isfinite(one["value"]) for one in result["library"])
     ElementTree.parse(plot)
 
 
