@@ -68,6 +68,7 @@ EXEMPTIONS = (
     ),
     Exemption("docs/drill.md", ("gpkvs drill --rounds 100", "gpkvs drill --rounds 100 --seed 7"), _NIGHTLY),
     Exemption("docs/gpu.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
+    Exemption("docs/gpm.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
     Exemption(
         "docs/comparison.md",
         (
