@@ -1,1 +1,1 @@
-"""`gpkvs bench gpm`: the library gpkvs.gpm against measured limits, and the workloads of GPM's suite."""
+"""The comparisons of GPM with its nine workloads: what persistence takes, and what bounds it."""

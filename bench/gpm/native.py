@@ -90,7 +90,7 @@ def srad(folder: Path, size: str, place: gpm.Place, durability: DurabilityName) 
             work.step()
             cap.persist(work.coefficient.device)
             work.step()
-            cap.persist(work.images[1].device)
+            cap.persist(work.images[1].device, at=4 * pixels)
 
         yield Operation("SRAD", "native", f"a pass over {pixels:,} pixels", run_gpm, run_cap, 8 * pixels, reset=reset)
         *work.images, work.coefficient, work.final = persistent

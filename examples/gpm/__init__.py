@@ -10,11 +10,12 @@ CLASSES = {
     "prefix_sum": "PrefixSum",
     "bfs": "Bfs",
     "srad": "Srad",
+    "gpdb": "Gpdb",
+    "kvs": "Kvs",
     "dnn": "Dnn",
     "cfd": "Cfd",
     "black_scholes": "BlackScholes",
     "hotspot": "Hotspot",
-    "kvs": "Kvs",
 }
 
 

@@ -61,7 +61,7 @@ class BlackScholes(Iterative):
     """See the text above."""
 
     size: Size
-    SIZES: ClassVar = {"tiny": Size(1_000, 4, 2), "small": Size(200_000, 40, 4), "paper": Size(256 << 20, 20, 5)}
+    SIZES: ClassVar = {"tiny": Size(1_000, 4, 2), "small": Size(50_000, 40, 4), "paper": Size(256 << 20, 20, 5)}
 
     def first(self) -> dict[str, Any]:
         """Make the options; return means of no scenarios."""

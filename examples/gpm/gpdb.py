@@ -49,7 +49,7 @@ GPM_KERNEL(update, UPDATE_ARGS) {{
     entry.row = is_count ? 0 : 1 + (i * STRIDE + a.number) % a.rows;
     u64* row = a.table + entry.row * COLUMNS;
     for (u32 c = 0; c < COLUMNS; c++) entry.old[c] = row[c];
-    if (a.log) gpm_log_insert(a.log, i, &entry);  // durable before the row changes
+    if (a.log && !gpm_log_insert(a.log, i, &entry)) return;  // the entry is durable before the row changes
     if (is_count) {{
         gpm_store(&row[UPDATES], entry.old[UPDATES] + 1);
     }} else {{
@@ -147,15 +147,19 @@ class Gpdb(Workload):
     def update(self) -> None:
         """Change rows in place, in a transaction."""
         with self.log.transaction():
-            self.kernels.launch(
-                "update",
-                self.size.updated + 1,
-                log=self.log,
-                number=self.updates,
-                rows=self.rows,
-                changed=self.size.updated,
-                table=self.table,
-            )
+            self.change_rows(self.log)
+
+    def change_rows(self, log: Any, table: Any = None) -> None:
+        """Run the kernel of an UPDATE; the benchmark runs it on a table in volatile memory, too."""
+        self.kernels.launch(
+            "update",
+            self.size.updated + 1,
+            log=log,
+            number=self.updates,
+            rows=self.size.rows - 1,
+            changed=self.size.updated,
+            table=self.table if table is None else table,
+        )
 
     def undo(self, log: gpm.CoalescedLog) -> None:
         """Put old rows back; doing it again does no harm."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,14 @@ import pytest
 
 from gpkvs.bench.gpm.workloads import CLASSES, workload
 from gpkvs.bench.gpm.workloads.bfs import Bfs
+from gpkvs.bench.gpm.workloads.black_scholes import BlackScholes
+from gpkvs.bench.gpm.workloads.cfd import Cfd
+from gpkvs.bench.gpm.workloads.dnn import Dnn
+from gpkvs.bench.gpm.workloads.gpdb import COLUMNS, Gpdb
+from gpkvs.bench.gpm.workloads.hotspot import AIR, OF_POWER, TO_AIR, TO_NEIGHBOUR, Hotspot
 from gpkvs.bench.gpm.workloads.prefix_sum import PrefixSum
 from gpkvs.bench.gpm.workloads.srad import STEP, Srad
+from gpkvs.errors import NoSpaceError
 from tests.docs.blocks import REPOSITORY
 
 SHM = Path("/dev/shm")
@@ -117,3 +125,76 @@ def test_diffusion_is_that_of_the_paper(folder: Path) -> None:
             image = image + STEP / 4 * flow
         np.testing.assert_allclose(work.result()["image"], image.ravel(), rtol=1e-4)
         np.testing.assert_allclose(work.result()["coefficient"], weight.ravel(), atol=1e-3)
+
+
+def test_an_update_changes_rows_once_and_is_undone_whole(folder: Path) -> None:
+    with Gpdb(folder, Gpdb.SIZES["tiny"]) as work:
+        size, stride = work.size, 2654435761
+        for _ in range(size.inserts):
+            work.step()
+        inserted = work.result()["table"]
+        at = np.arange(COLUMNS, size.rows * COLUMNS, dtype=np.uint64)
+        np.testing.assert_array_equal(inserted[1:].ravel(), at * np.uint64(stride))
+        work.step()
+        changed = (work.result()["table"][1:] != inserted[1:]).any(1)
+        assert changed.sum() == size.updated
+        assert (work.rows, work.updates) == (size.rows - 1, 1)
+        before = work.result()["table"]
+        with suppress(KeyboardInterrupt), work.log.transaction():
+            work.change_rows(work.log)
+            raise KeyboardInterrupt
+        assert (work.result()["table"] != before).any()
+    with Gpdb(folder, Gpdb.SIZES["tiny"]) as work:
+        np.testing.assert_array_equal(work.result()["table"], before)
+
+
+def test_the_network_learns(folder: Path) -> None:
+    with Dnn(folder, Dnn.SIZES["tiny"]) as work:
+        assert work.accuracy() < 0.5
+        work.run()
+        assert work.accuracy() > 0.9
+
+
+def test_the_gas_is_neither_made_nor_lost(folder: Path) -> None:
+    with Cfd(folder, Cfd.SIZES["tiny"]) as work:
+        before = {name: array.sum((-2, -1), np.float64) for name, array in work.arrays.items()}
+        first = work.arrays["density"].copy()
+        work.run()
+        for name, array in work.arrays.items():
+            np.testing.assert_allclose(array.sum((-2, -1), np.float64), before[name], rtol=1e-5, atol=1e-3)
+        density = work.arrays["density"]
+        assert (density != first).any()
+        np.testing.assert_allclose(density, density.T, rtol=1e-5)  # the blast is the same in all directions
+
+
+def test_prices_are_those_of_the_formula(folder: Path) -> None:
+    with BlackScholes(folder, BlackScholes.SIZES["tiny"]) as work:
+        work.advance()
+        for option in range(0, work.size.options, 97):
+            spot, strike, years = (float(each[option]) for each in (work.spot, work.strike, work.years))
+            rate, deviation = 0.01, 0.1 * math.sqrt(years)
+            d1 = (math.log(spot / strike) + rate * years) / deviation + deviation / 2
+            below = [(1 + math.erf(d / math.sqrt(2))) / 2 for d in (d1, d1 - deviation)]
+            call = spot * below[0] - strike * math.exp(-rate * years) * below[1]
+            assert work.arrays["call"][option] == pytest.approx(call, rel=1e-3, abs=1e-4)
+            put = call - spot + strike * math.exp(-rate * years)  # the parity of calls and puts
+            assert work.arrays["put"][option] == pytest.approx(put, rel=1e-3, abs=1e-3)
+
+
+def test_heat_flows_as_the_equation_says(folder: Path) -> None:
+    with Hotspot(folder, Hotspot.SIZES["tiny"]) as work:
+        heat, side = np.full((work.size.side,) * 2, AIR), work.size.side
+        assert 0 < work.power.max() <= OF_POWER
+        for _ in range(work.size.passes):
+            around = np.pad(heat, 1, mode="edge")
+            neighbours = around[:side, 1:-1] + around[2:, 1:-1] + around[1:-1, :side] + around[1:-1, 2:]
+            heat = heat + work.power + TO_NEIGHBOUR * (neighbours - 4 * heat) + TO_AIR * (AIR - heat)
+        work.run()
+        np.testing.assert_allclose(work.result()["temperature"], heat, rtol=1e-5)
+
+
+def test_a_size_that_does_not_fit_is_refused(folder: Path) -> None:
+    huge = Hotspot.SIZES["paper"].__class__(1 << 24, 1, 1)
+    with pytest.raises(NoSpaceError, match="--size small"):
+        Hotspot(folder, huge)
+    assert not list(folder.iterdir())

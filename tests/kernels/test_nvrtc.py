@@ -5,13 +5,18 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import gpkvs.kernels
+from gpkvs.bench.gpm import logs
+from gpkvs.bench.gpm.workloads import bfs, black_scholes, gpdb, prefix_sum, srad
+from gpkvs.kernels.gpu_source import with_headers
 
 KERNELS = Path(gpkvs.kernels.__file__).parent
 SOURCES = sorted(KERNELS.glob("*.cu"))
+WORKLOADS = (prefix_sum, bfs, srad, gpdb, black_scholes, logs)
 
 
 def load_nvrtc() -> ctypes.CDLL | None:
@@ -26,14 +31,16 @@ def load_nvrtc() -> ctypes.CDLL | None:
 NVRTC = load_nvrtc()
 
 
-@pytest.mark.skipif(NVRTC is None, reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc (make check does)")
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_kernel_compiles_for_a_gpu(source: Path, architecture: str) -> None:
+needs_nvrtc = pytest.mark.skipif(
+    NVRTC is None, reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc (make check does)"
+)
+
+
+def compile_for_gpu(text: str, name: str, architecture: str) -> None:
+    """Compile kernels, and fail with the compiler's messages."""
     assert NVRTC is not None
     program = ctypes.c_void_p()
-    text = source.read_bytes()
-    assert NVRTC.nvrtcCreateProgram(ctypes.byref(program), text, source.name.encode(), 0, None, None) == 0
+    assert NVRTC.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), 0, None, None) == 0
     options = [f"--gpu-architecture={architecture}", f"--include-path={KERNELS}", "--std=c++17", "-default-device"]
     status = NVRTC.nvrtcCompileProgram(
         program, len(options), (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
@@ -45,3 +52,16 @@ def test_kernel_compiles_for_a_gpu(source: Path, architecture: str) -> None:
     assert status == 0, log.value.decode()
     NVRTC.nvrtcGetCUBINSize(program, ctypes.byref(size))
     assert size.value > 0
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_kernel_compiles_for_a_gpu(source: Path, architecture: str) -> None:
+    compile_for_gpu(source.read_text(), source.name, architecture)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.__name__.rpartition(".")[2])
+def test_workload_compiles_for_a_gpu(workload: ModuleType) -> None:
+    compile_for_gpu(with_headers(workload.SOURCE, workload.__name__), workload.__name__, "sm_80")

@@ -8,6 +8,7 @@ from gpkvs.cli.bench.disk import disk_command
 from gpkvs.cli.bench.door import door_command
 from gpkvs.cli.bench.engine import engine_command
 from gpkvs.cli.bench.expiry import expiry_command
+from gpkvs.cli.bench.gpm import gpm_command
 from gpkvs.cli.bench.gpu import gpu_command
 from gpkvs.cli.bench.growth import growth_command
 from gpkvs.cli.bench.operations import operations_command
@@ -39,6 +40,7 @@ app.command("security")(security_command)
 app.command("door")(door_command)
 app.command("redis")(redis_command)
 app.command("gpu")(gpu_command)
+app.command("gpm")(gpm_command)
 app.command("paper")(paper_command)
 app.command("paths")(paths_command)
 app.command("report")(report_command)
