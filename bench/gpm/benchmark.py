@@ -21,6 +21,7 @@ from typing import Any, Final
 from gpkvs import gpm
 from gpkvs.bench.gpm.cap import MODES, Cap
 from gpkvs.bench.gpm.checkpointing import checkpointed
+from gpkvs.bench.gpm.library import measure_library
 from gpkvs.bench.gpm.logs import compare_logs, stream_rate
 from gpkvs.bench.gpm.native import bfs, prefix_sum, srad
 from gpkvs.bench.gpm.operation import Operation
@@ -33,6 +34,7 @@ from gpkvs.errors import InvalidArgumentError
 
 GPM: Final = "GPM"
 SIZES: Final = ("tiny", "small", "paper")
+PARTS: Final = ("workloads", "library")
 _STREAM_BYTES: Final = {"tiny": 1 << 20, "small": 64 << 20, "paper": 1 << 30}
 _LOG_THREADS: Final = {
     "tiny": (1 << 8, 1 << 10),
@@ -68,6 +70,10 @@ class GpmOptions:
         One of `SIZES`.
     workloads
         Names of `WORKLOADS`.
+    parts
+        Some of `PARTS`.
+    disk
+        A directory on an ordinary disk, for the checkpoints that go there.
     runs
         How often each operation is timed, after once that is not.
     durability
@@ -78,6 +84,8 @@ class GpmOptions:
     place: str = "cpu"
     size: str = "small"
     workloads: tuple[str, ...] = tuple(WORKLOADS)
+    parts: tuple[str, ...] = PARTS
+    disk: Path = Path("/var/tmp")
     runs: int = 5
     durability: DurabilityName = "auto"
 
@@ -93,32 +101,40 @@ def run_gpm(options: GpmOptions, progress: Progress) -> dict[str, Any]:
     if options.size not in SIZES:
         raise InvalidArgumentError(f"size={options.size!r}: there are {', '.join(SIZES)}")
     place = gpm.find_place(options.place)
-    folder = Path(tempfile.mkdtemp(prefix="gpkvs-bench-gpm-", dir=options.directory))
+    folder, disk = (
+        Path(tempfile.mkdtemp(prefix="gpkvs-bench-gpm-", dir=where)) for where in (options.directory, options.disk)
+    )
     try:
-        progress("stores in a stream")
-        rate = stream_rate(folder, _STREAM_BYTES[options.size], place, options.durability)
-        logs = []
-        for threads in _LOG_THREADS[options.size]:
-            progress(f"logs of {threads:,} threads")
-            found = compare_logs(folder, threads, place, options.durability)
-            logs.append({**found, "limit_ms": found["bytes"] / rate * 1e3})
-        operations = []
-        for name in options.workloads:
-            operations += _measured(name, options, place, folder, rate, progress)
         result = {
             "benchmark": "gpm",
             **describe_run(folder),
             "place": place.name,
             "gpu": getattr(place, "gpu_name", None),
             "options": {"size": options.size, "runs": options.runs, "durability": options.durability},
-            "stream_bytes_per_s": rate,
-            "operations": operations,
-            "logs": logs,
         }
+        if "library" in options.parts:
+            result["library"] = measure_library(folder, disk, place, options.size, options.runs, progress)
+        if "workloads" in options.parts:
+            result |= _measure_workloads(options, place, folder, progress)
         result["commit"] = os.environ.get("GPKVS_REVISION") or result["commit"]
         return result
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for made in (folder, disk):
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _measure_workloads(options: GpmOptions, place: gpm.Place, folder: Path, progress: Progress) -> dict[str, Any]:
+    progress("stores in a stream")
+    rate = stream_rate(folder, _STREAM_BYTES[options.size], place, options.durability)
+    logs = []
+    for threads in _LOG_THREADS[options.size]:
+        progress(f"logs of {threads:,} threads")
+        found = compare_logs(folder, threads, place, options.durability)
+        logs.append({**found, "limit_ms": found["bytes"] / rate * 1e3})
+    operations = []
+    for name in options.workloads:
+        operations += _measured(name, options, place, folder, rate, progress)
+    return {"stream_bytes_per_s": rate, "operations": operations, "logs": logs}
 
 
 def _measured(

@@ -40,7 +40,23 @@ _WIDTH, _LEFT, _BAR, _HEAD = 880, 130, 13, 66
 
 def gpm_tables(result: dict[str, Any]) -> list[Rows]:
     """Return a result as tables."""
-    return [_speed(result), _amount(result), _logs(result)]
+    found = [_library(result)] if "library" in result else []
+    return [*found, _speed(result), _amount(result), _logs(result)] if "operations" in result else found
+
+
+def _library(result: dict[str, Any]) -> Rows:
+    lines: list[tuple[str, ...]] = [
+        (
+            row["what"],
+            f"{row['value']:.3g} {row['unit']}",
+            f"{row['limit']:.3g} {row['unit']}, {row['of']}" if row["limit"] else "",
+            f"{row['part']:.0%}" if row["limit"] else "",
+            (f"{row['aim']:.0%}" if row["limit"] else f"{row['aim']:.3g} {row['unit']}") if row["aim"] else "",
+        )
+        for row in result["library"]
+    ]
+    title = f"the library on {result['gpu'] or 'the CPU'}, size {result['options']['size']}"
+    return Rows(title, ("what", "found", "limit, of the same run", "of it", "aim"), lines, left=1)
 
 
 def _speed(result: dict[str, Any]) -> Rows:
