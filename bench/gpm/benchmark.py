@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ from typing import Any, Final
 from gpkvs import gpm
 from gpkvs.bench.gpm.cap import MODES, Cap
 from gpkvs.bench.gpm.checkpointing import checkpointed
-from gpkvs.bench.gpm.library import LIBRARY_SIZES, measure_library
+from gpkvs.bench.gpm.library import measure_library
 from gpkvs.bench.gpm.logs import compare_logs, stream_rate
 from gpkvs.bench.gpm.native import bfs, prefix_sum, srad
 from gpkvs.bench.gpm.operation import Operation
@@ -34,7 +34,7 @@ from gpkvs.errors import InvalidArgumentError
 
 GPM: Final = "GPM"
 SIZES: Final = ("tiny", "small", "paper")
-PARTS: Final = ("workloads", "logs", "library")
+PARTS: Final = ("workloads", "library")
 _STREAM_BYTES: Final = {"tiny": 1 << 20, "small": 64 << 20, "paper": 1 << 30}
 _LOG_THREADS: Final = {
     "tiny": (1 << 8, 1 << 10),
@@ -71,7 +71,9 @@ class GpmOptions:
     workloads
         Names of `WORKLOADS`.
     parts
-        Which of `PARTS` to run.
+        Some of `PARTS`.
+    disk
+        A directory on an ordinary disk, for the checkpoints that go there.
     runs
         How often each operation is timed, after once that is not.
     durability
@@ -83,6 +85,7 @@ class GpmOptions:
     size: str = "small"
     workloads: tuple[str, ...] = tuple(WORKLOADS)
     parts: tuple[str, ...] = PARTS
+    disk: Path = Path("/var/tmp")
     runs: int = 5
     durability: DurabilityName = "auto"
 
@@ -98,58 +101,40 @@ def run_gpm(options: GpmOptions, progress: Progress) -> dict[str, Any]:
     if options.size not in SIZES:
         raise InvalidArgumentError(f"size={options.size!r}: there are {', '.join(SIZES)}")
     place = gpm.find_place(options.place)
-    folder = Path(tempfile.mkdtemp(prefix="gpkvs-bench-gpm-", dir=options.directory))
+    folder, disk = (
+        Path(tempfile.mkdtemp(prefix="gpkvs-bench-gpm-", dir=where)) for where in (options.directory, options.disk)
+    )
     try:
-        progress("stores in a stream")
-        rate = stream_rate(folder, _STREAM_BYTES[options.size], place, options.durability)
-        found = {part: _PARTS[part](options, place, folder, rate, progress) for part in options.parts}
         result = {
             "benchmark": "gpm",
             **describe_run(folder),
             "place": place.name,
             "gpu": getattr(place, "gpu_name", None),
             "options": {"size": options.size, "runs": options.runs, "durability": options.durability},
-            "stream_bytes_per_s": rate,
-            **found,
         }
+        if "library" in options.parts:
+            result["library"] = measure_library(folder, disk, place, options.size, options.runs, progress)
+        if "workloads" in options.parts:
+            result |= _measure_workloads(options, place, folder, progress)
         result["commit"] = os.environ.get("GPKVS_REVISION") or result["commit"]
         return result
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for made in (folder, disk):
+            shutil.rmtree(made, ignore_errors=True)
 
 
-def _measure_workloads(
-    options: GpmOptions, place: gpm.Place, folder: Path, rate: float, progress: Progress
-) -> list[dict[str, Any]]:
-    found = []
-    for name in options.workloads:
-        found += _measured(name, options, place, folder, rate, progress)
-    return found
-
-
-def _measure_logs(
-    options: GpmOptions, place: gpm.Place, folder: Path, rate: float, progress: Progress
-) -> list[dict[str, Any]]:
+def _measure_workloads(options: GpmOptions, place: gpm.Place, folder: Path, progress: Progress) -> dict[str, Any]:
+    progress("stores in a stream")
+    rate = stream_rate(folder, _STREAM_BYTES[options.size], place, options.durability)
     logs = []
     for threads in _LOG_THREADS[options.size]:
         progress(f"logs of {threads:,} threads")
         found = compare_logs(folder, threads, place, options.durability)
         logs.append({**found, "limit_ms": found["bytes"] / rate * 1e3})
-    return logs
-
-
-def _measure_library(
-    options: GpmOptions, place: gpm.Place, folder: Path, _: float, progress: Progress
-) -> list[dict[str, Any]]:
-    rows = []
-    progress("the library: logs and checkpoints")
-    for row in measure_library(folder, place, LIBRARY_SIZES[options.size], options.runs):
-        progress(f"the library: {row.what}")
-        rows.append(asdict(row))
-    return rows
-
-
-_PARTS: Final = {"workloads": _measure_workloads, "logs": _measure_logs, "library": _measure_library}
+    operations = []
+    for name in options.workloads:
+        operations += _measured(name, options, place, folder, rate, progress)
+    return {"stream_bytes_per_s": rate, "operations": operations, "logs": logs}
 
 
 def _measured(

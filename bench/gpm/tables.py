@@ -40,10 +40,23 @@ _WIDTH, _LEFT, _BAR, _HEAD = 880, 130, 13, 66
 
 def gpm_tables(result: dict[str, Any]) -> list[Rows]:
     """Return a result as tables."""
-    found = [_speed(result), _amount(result)] if "workloads" in result else []
-    found += [_logs(result)] if "logs" in result else []
-    found += [_library(result)] if "library" in result else []
-    return found
+    found = [_library(result)] if "library" in result else []
+    return [*found, _speed(result), _amount(result), _logs(result)] if "operations" in result else found
+
+
+def _library(result: dict[str, Any]) -> Rows:
+    lines: list[tuple[str, ...]] = [
+        (
+            row["what"],
+            f"{row['value']:.3g} {row['unit']}",
+            f"{row['limit']:.3g} {row['unit']}, {row['of']}" if row["limit"] else "",
+            f"{row['part']:.0%}" if row["limit"] else "",
+            (f"{row['aim']:.0%}" if row["limit"] else f"{row['aim']:.3g} {row['unit']}") if row["aim"] else "",
+        )
+        for row in result["library"]
+    ]
+    title = f"the library on {result['gpu'] or 'the CPU'}, size {result['options']['size']}"
+    return Rows(title, ("what", "found", "limit, of the same run", "of it", "aim"), lines, left=1)
 
 
 def _speed(result: dict[str, Any]) -> Rows:
@@ -56,7 +69,7 @@ def _speed(result: dict[str, Any]) -> Rows:
             PAPER[one["name"]].speedup,
             f"{_ms(one['limit_seconds'])} ({one['share_of_limit']:.0%})",
         )
-        for one in result["workloads"]
+        for one in result["operations"]
     ]
     headings = (
         "workload",
@@ -72,7 +85,7 @@ def _speed(result: dict[str, Any]) -> Rows:
 
 def _amount(result: dict[str, Any]) -> Rows:
     lines: list[tuple[str, ...]] = []
-    for one in result["workloads"]:
+    for one in result["operations"]:
         paper = PAPER[one["name"]]
         share, said = one.get("restoration_share"), paper.restoration_percent
         lines.append(
@@ -128,28 +141,6 @@ def _logs(result: dict[str, Any]) -> Rows:
     return Rows(f"an entry of 64 B from each thread; stores in a stream: {rate:.3g} GB/s", headings, lines, left=0)
 
 
-def _library(result: dict[str, Any]) -> Rows:
-    lines: list[tuple[str, ...]] = [
-        (
-            one["what"],
-            f"{one['value']:.3g} {one['unit']}",
-            f"{one['limit']:.3g}" if one["limit"] else "",
-            one["of"],
-            f"{one['value'] / one['limit']:.0%}" if one["limit"] else "",
-            _aim(one),
-        )
-        for one in result["library"]
-    ]
-    headings = ("the library", "measured", "limit", "limit is", "reached", "aim")
-    return Rows("pieces of the library alone", headings, lines)
-
-
-def _aim(one: dict[str, Any]) -> str:
-    if not one["aim"]:
-        return ""
-    return f"at least {one['aim']:.0%}" if one["limit"] else f"at most {one['aim']:g} {one['unit']}"
-
-
 def _ms(seconds: float) -> str:
     return f"{float(f'{seconds * 1e3:.3g}'):,g}"
 
@@ -160,7 +151,7 @@ def _mb(count: float) -> str:
 
 def draw_gpm(result: dict[str, Any]) -> str:
     """Return an SVG like figure 9: how many times as fast as CAP-fs each way is, on a scale that begins at 0."""
-    operations = result["workloads"]
+    operations = result["operations"]
     each = 3 * (_BAR + 1) + 12
     height = _HEAD + len(operations) * each + 14
     scale = (_WIDTH - _LEFT - 90) / max(max(one["speedup"].values()) for one in operations)

@@ -32,8 +32,11 @@ def gpm_command(
         typer.Option("--workload", help=f"Workload to run: {', '.join(WORKLOADS)}; by default all. May be repeated."),
     ] = None,
     part: Annotated[
-        list[str] | None, typer.Option(help=f"Part to run: {', '.join(PARTS)}; by default all. May be repeated.")
+        list[str] | None, typer.Option(help=f"Part to run: {', '.join(PARTS)}; by default both. May be repeated.")
     ] = None,
+    disk: Annotated[
+        Path, typer.Option(help="A directory on an ordinary disk, for checkpoints there.", exists=True, file_okay=False)
+    ] = GpmOptions.disk,
     runs: Annotated[int, typer.Option(help="How often each operation is timed.", min=1)] = GpmOptions.runs,
     json_file: Annotated[Path | None, typer.Option("--json", help=JSON, dir_okay=False)] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the speedups into this file, as SVG.", dir_okay=False)] = None,
@@ -43,8 +46,9 @@ def gpm_command(
     CAP-fs copies results to the host, writes and syncs a file. CAP-mm copies them, and threads of the host store them
     to a mapping. GPM is gpkvs.gpm: kernels persist what they compute, in place, with a log, or as a checkpoint. Tables
     have the paper's figures beside these, and the time in which kernels of the same place store as many bytes in a
-    stream. Part logs compares coalesced logs with conventional ones; part library measures the pieces of the library
-    alone. On the CPU, size small takes a minute; size paper is for a GPU, and takes 30 GiB of the file system.
+    stream. The part library measures checkpoints against the link and the disk, training and a solver that persist, and
+    states of PyTorch, where there is one. On the CPU, size small takes a minute; size paper takes a GPU, minutes, and
+    30 GiB of the file system.
 
     Example: gpkvs bench gpm --place cuda --size paper --json bench/results/gpm.json --plot gpm.svg
     """
@@ -54,10 +58,11 @@ def gpm_command(
         chosen("size", [size], SIZES)[0],
         chosen("workload", workloads, tuple(WORKLOADS)),
         chosen("part", part, PARTS),
+        disk,
         runs,
     )
     with failures_exit(1), ended_by_signals(), shown() as show:
         result = run_gpm(options, show)
-    if plot and "workloads" in result:
+    if plot and "operations" in result:
         plot.write_text(draw_gpm(result))
     print_result(gpm_tables(result), result, json_file)
