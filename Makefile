@@ -159,13 +159,15 @@ build/plain/_door.so: $(patsubst %.cpp,build/plain/%.o,$(wildcard door/*.cpp))
 SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
 	tests/engine/test_native_planner.py tests/engine/test_native_resolve.py tests/engine/test_model.py
 
+FLIPS := $(if $(CI),250,500)
+
 sanitize: install-test build/sanitize/_kernels.so sanitize-door  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
 	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)"; \
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED) \
 		&& $(BIN)/python -m pytest -q -p no:cacheprovider --commit undo tests/engine/test_model.py tests/engine/test_u64.py \
-		&& $(BIN)/gpkvs bitflip --bits 500 --bursts 1000 --every 400 \
-		&& $(BIN)/gpkvs bitflip --commit journal --bits 500 --bursts 500 --every 400
+		&& $(BIN)/gpkvs bitflip --bits $(FLIPS) --bursts $(FLIPS) --every 400 \
+		&& $(BIN)/gpkvs bitflip --commit journal --bits $(FLIPS) --bursts $(FLIPS) --every 400
 
 # The door with a toy engine (tests/server/door/door_threads.cpp, door_allocations.cpp), as sanitizers want it.
 DOOR_PROGRAM := $(wildcard door/*.cpp) tests/server/door/door_threads.cpp

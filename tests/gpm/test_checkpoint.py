@@ -232,7 +232,7 @@ def test_killed_again_and_again(folder: Path, place: Place) -> None:
     seed = int(np.random.default_rng().integers(1 << 30))
     print(f"seed {seed}")
     numbers = []
-    for life in range(6):
+    for life in range(3):
         arguments = [sys.executable, "-c", LIFE, str(path), str(seed + life), place.name]
         done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=ROOT)
         assert done.returncode == -signal.SIGKILL, done.stderr

@@ -215,14 +215,14 @@ def test_killed_again_and_again(place: Place, memory: Path) -> None:
     seed = int(np.random.default_rng().integers(1 << 30))
     print(f"seed {seed}")
     active = 0
-    for life in range(8):
+    for life in range(4):
         arguments = [sys.executable, "-c", LIFE, str(memory), str(seed + life), place.name]
         done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
         assert done.returncode == -signal.SIGKILL, done.stderr
         with CoalescedLog.open(memory / "l.gpm") as log:
             log.verify()
             active += log.is_active
-    print(f"{active} of 8 were killed in a transaction")
+    print(f"{active} of 4 were killed in a transaction")
 
 
 def test_epochs_begin_anew(kernels: Kernels, place: Place, memory: Path) -> None:

@@ -31,7 +31,7 @@ from tests.docs.blocks import REPOSITORY
 
 SHM = Path("/dev/shm")
 pytestmark = pytest.mark.skipif(not SHM.is_dir(), reason="there is no /dev/shm")
-KILLS = 4
+KILLS = 2 if os.environ.get("CI") else 4
 
 
 @pytest.fixture
