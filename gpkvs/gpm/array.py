@@ -178,7 +178,7 @@ class PersistentArray:
         row_bytes = self.host.nbytes // rows if rows else 0
         if last > first:
             library.gpkvs_persist_range(self._file.address + first * row_bytes, (last - first) * row_bytes)
-            self._file.region.persist()
+            self._file.persist_stores()
 
     def verify(self) -> None:
         """Raise unless the file's header and size are right; what the array holds is the user's.

@@ -39,6 +39,7 @@ from gpkvs.gpm.kernels import own_kernels
 from gpkvs.gpm.opened import opened
 from gpkvs.gpm.place import HostPlace, Place, find_place, host_view
 from gpkvs.native import library
+from gpkvs.pm.mapping import map_memory
 
 BLOCK_BYTES: Final = 256 << 10
 _BLOCK_WORDS: Final = BLOCK_BYTES // 8
@@ -237,7 +238,8 @@ class Checkpoint:
         wait
             Whether to return only when the checkpoint is durable. Otherwise the arrays are copied at once, on their
             device, which takes as much of its memory; they may be changed then, and the checkpoint is written while
-            the caller goes on. It counts when `wait` has returned, and is begun by the next save at the latest.
+            the caller goes on. It counts when `wait` has returned, and is begun by the next save at the latest. Where
+            there is no memory for that copy, the call waits after all.
 
         Returns
         -------
@@ -248,8 +250,10 @@ class Checkpoint:
         ------
         InvalidArgumentError
             If there is no such group, or the arrays are not its.
-        OSError
+        NoSpaceError, OSError
             If the operating system could not write; the last checkpoint counts.
+        StoreAccessError
+            If an earlier save could not make durable what it wrote: open the file again.
         """
         self._file.require_writable()
         self.wait()
@@ -258,10 +262,10 @@ class Checkpoint:
             raise InvalidArgumentError(f"{self.path} is for one save of each group: create it without once=True")
         columns = [self._column(found, array, arrays) for array in self._same_names(found, arrays)]
         number = found.current.next.number
-        if wait:
+        copies = None if wait else self.place.snapshot(columns)
+        if copies is None:
             self._save(found, columns)
         else:
-            copies = [self.place.snapshot(column) for column in columns]
             self._pending = self._thread.submit(self.place.beside(partial(self._save, found, copies)))
         return number
 
@@ -288,7 +292,7 @@ class Checkpoint:
         self.place.settle()
         self._persist(at, group, differs)
         self._file.region.store(self._file.data_at + at, digest.tobytes())
-        self._file.region.persist()
+        self._file.persist_stores()
         store_current(self._file, group.number, new)
         group.current, group.known[new.copy] = new, digest
 
@@ -392,12 +396,17 @@ class Checkpoint:
         host = HostPlace()
         for group in self._groups.values():
             if read_current(self._file, group.number).number:
-                at = self._file.address + group.copy_at(group.current.copy)
-                columns = [
-                    host_view(at + array.at, np.dtype(np.uint8), (array.bytes,), self._file.region)
-                    for array in group.arrays
-                ]
-                self._require_digests(group, [self._digests(host, column) for column in columns], host)
+                at = group.copy_at(group.current.copy)
+                digests = [self._digests(host, self._on_host(at + array.at, array.bytes)) for array in group.arrays]
+                self._require_digests(group, digests, host)
+
+    def _on_host(self, at: int, count: int) -> U8:
+        """Return bytes of the file: read, if it is on a disk, which is faster than to map page after page."""
+        if self._disk and count:
+            memory = map_memory(count)
+            self._disk.read(self._file.data_at + at, memory.data)
+            return memory
+        return host_view(self._file.address + at, np.dtype(np.uint8), (count,), self._file.region)
 
     def _group(self, name: str) -> _Group:
         self._file.require_open()

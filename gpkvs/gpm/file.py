@@ -73,6 +73,7 @@ class GpmFile:
         self.domain = domain
         self.writable = writable
         self._lock = file
+        self._failed: OSError | None = None
         self.kind, self.about, self.data_at, self.data_bytes = _read_header(path, file)
         self.region = Region(path, domain if writable else None)
 
@@ -97,8 +98,10 @@ class GpmFile:
             raise StoreClosedError(f"{self.path} is closed: open it again")
 
     def require_writable(self) -> None:
-        """Raise if it was closed, or opened to be read only."""
+        """Raise if it was closed, or opened to be read only, or could not be written."""
         self.require_open()
+        if self._failed:
+            raise StoreAccessError(f"{self.path} could not be written ({self._failed}): close it and open it again")
         if not self.writable:
             raise InvalidArgumentError(f"{self.path} was opened to be read only: open it without readonly=True")
 
@@ -114,7 +117,36 @@ class GpmFile:
         """
         self.require_writable()
         self.region.store(self.state_at + 8 * word, value.to_bytes(8, "little"))
-        self.region.persist()
+        self.persist_stores()
+
+    def persist_stores(self) -> None:
+        """Make durable what the host stored to the file. If that fails, nothing is stored to it any more.
+
+        Raises
+        ------
+        OSError
+            If the operating system could not write. It takes for clean what it could not write, so nobody knows which
+            stores the disk has: a second try would succeed and prove nothing.
+        """
+        try:
+            self.region.persist()
+        except OSError as error:
+            self._failed = error
+            raise
+
+    def settle(self) -> None:
+        """Make durable what an earlier process stored, in whatever domain.
+
+        It may have been killed between a store and its persist. Who opens the file goes by what it reads there, and
+        stores over what was good before.
+
+        Raises
+        ------
+        OSError
+            If the operating system could not write.
+        """
+        self.region.redirty(self.state_at, STATE_BYTES)  # of a sync that failed, the system took the page for clean
+        self.region.fsync()
 
     def verify(self) -> None:
         """Raise `CorruptStoreError` or `FormatError` unless header and size are right."""
@@ -238,9 +270,17 @@ def open_file(path: Path | str, kind: str, durability: DurabilityName, *, readon
     except BaseException:
         os.close(file)
         raise
-    if found.kind != kind:
+    try:
+        if found.kind != kind:
+            raise FormatError(f"{path} holds {_a(found.kind)}, and {_a(kind)} is asked for")
+        if not readonly:
+            found.settle()
+    except OSError as error:
         found.close()
-        raise FormatError(f"{path} holds {_a(found.kind)}, and {_a(kind)} is asked for")
+        raise StoreAccessError(f"{path}: {error.strerror}") from error
+    except BaseException:
+        found.close()
+        raise
     return found
 
 

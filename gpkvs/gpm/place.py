@@ -6,6 +6,8 @@ import ctypes
 import math
 import os
 import struct
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
@@ -22,11 +24,12 @@ from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.gpm.host_compiler import compile_for_host
 from gpkvs.native import KernelSymbol, kernel_symbol, library
+from gpkvs.pm.mapping import map_memory
 from gpkvs.pm.region import Region
 
 _BYTES = np.dtype(np.uint8)
 _COPIED_AT_ONCE = 64 << 10  # GPM_COPIED_AT_ONCE in kernels/gpm_copy.cu
-_LONG = ("gpm_copy", "gpm_digest")  # kernels of which an item takes long,
+_LONG = ("gpm_copy", "gpm_load", "gpm_digest")  # kernels of which an item takes long,
 _ALL_OF_A_THREAD = 2048  # so that each is worth another thread
 
 
@@ -108,8 +111,8 @@ class Place(Protocol):
             If it is not in memory that the place reaches.
         """
 
-    def snapshot(self, array: Any, /) -> Any:
-        """Return a copy of an array as it is after what was launched so far."""
+    def snapshot(self, columns: Sequence[Any], /) -> list[Any] | None:
+        """Return copies of columns as they are after what was launched so far; None if there is no memory for them."""
 
     def beside(self, work: Callable[[], None], /) -> Callable[[], None]:
         """Return work for another thread, which follows what was launched so far, beside what will be."""
@@ -137,13 +140,24 @@ def host_view(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner:
     return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
 
+class _Threads:
+    """Native threads, which end with the thread that they belong to."""
+
+    def __init__(self, threads: int) -> None:
+        backend = CpuBackend(threads)
+        self.pool = backend.host_threads
+        # Not at the interpreter's exit: another thread may still run kernels.
+        weakref.finalize(self, backend.close).atexit = False
+
+
 class HostPlace:
     """The host's threads.
 
     Parameters
     ----------
     threads
-        How many share a kernel; 0: one for each processor this process may use.
+        How many share a kernel; 0: one for each processor this process may use. Every thread that launches kernels has
+        so many of its own: a pool runs one kernel at a time.
     """
 
     name = "cpu"
@@ -151,13 +165,18 @@ class HostPlace:
     xp: ModuleType = np
 
     def __init__(self, threads: int = 0) -> None:
-        self._backend = CpuBackend(threads)
+        self._count = threads
+        self._threads = threading.local()
         self._found: dict[str, UserKernel] = {}
 
     @property
     def pool(self) -> int:
-        """The address of the native pool of threads."""
-        return self._backend.host_threads
+        """The address of the calling thread's native pool."""
+        try:
+            own: _Threads = self._threads.own
+        except AttributeError:
+            own = self._threads.own = _Threads(self._count)
+        return own.pool
 
     def can_reach(self, region: Region, /) -> bool:
         """See `Place.can_reach`."""
@@ -240,9 +259,15 @@ class HostPlace:
         """See `Place.adopt`."""
         return adopt_on_host(array)
 
-    def snapshot(self, array: Any, /) -> Any:
+    def snapshot(self, columns: Sequence[Any], /) -> list[Any] | None:
         """See `Place.snapshot`."""
-        return array.copy()
+        try:
+            copies: list[Any] = [map_memory(len(column)) if len(column) else column.copy() for column in columns]
+        except MemoryError:
+            return None
+        for column, copy in zip(columns, copies, strict=True):
+            self._copy("gpm_load", column, copy)
+        return copies
 
     def beside(self, work: Callable[[], None], /) -> Callable[[], None]:
         """See `Place.beside`."""
@@ -251,14 +276,14 @@ class HostPlace:
     def copy_out(self, column: Any, first: int, last: int, address: int, /) -> None:
         """See `Place.copy_out`: by several threads, past the caches; it is durable when this returns."""
         target = host_view(address + first, _BYTES, (last - first,), None)
-        self._copy(column[first:last], target)
+        self._copy("gpm_copy", column[first:last], target)
 
     def copy_in(self, column: Any, address: int, /) -> None:
         """See `Place.copy_in`."""
-        self._copy(host_view(address, _BYTES, (len(column),), None), column)
+        self._copy("gpm_load", host_view(address, _BYTES, (len(column),), None), column)
 
-    def _copy(self, source: NDArray[Any], target: NDArray[Any]) -> None:
-        copy = self._found.setdefault("gpm_copy", self.own_kernels()("gpm_copy"))
+    def _copy(self, kernel: str, source: NDArray[Any], target: NDArray[Any]) -> None:
+        copy = self._found.setdefault(kernel, self.own_kernels()(kernel))
         words = [source.ctypes.data, target.ctypes.data, len(source)]
         self.launch(copy, -(-len(source) // _COPIED_AT_ONCE), words)
 

@@ -178,10 +178,15 @@ class StateCheckpoint:
         rest[: len(text) + 8] = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
         xp = self.place.xp
         arrays: dict[str, Any] = {str(n): self._bytes_of(tensor) for n, tensor in enumerate(tensors)}
-        return self._checkpoint.save(_GROUP, {**arrays, _REST: xp.asarray(rest)}, wait=wait)
+        number = self._checkpoint.save(_GROUP, {**arrays, _REST: xp.asarray(rest)}, wait=wait)
+        if self.place.is_gpu and not wait:
+            # The default stream makes the copies: what the current one launches next comes after them.
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+        return number
 
     def _bytes_of(self, tensor: torch.Tensor) -> Any:
-        there = tensor.detach().to(_device_of(self.place)).contiguous().reshape(-1).view(torch.uint8)
+        plain = tensor.detach().to(_device_of(self.place)).resolve_conj().resolve_neg()
+        there = plain.contiguous().reshape(-1).view(torch.uint8)
         return self.place.adopt(there if self.place.is_gpu else there.numpy())
 
     def load(self) -> dict[Any, Any]:
@@ -216,6 +221,11 @@ def _packed(state: Mapping[Any, Any]) -> tuple[bytes, list[torch.Tensor]]:
 
     def pack(value: Any, where: str) -> Any:
         if isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or value.is_quantized or value.is_meta:
+                raise InvalidArgumentError(
+                    f"{where} is a tensor of {value.dtype}, {value.layout}, on {value.device}: only dense ones are "
+                    "saved (to_dense, dequantize)"
+                )
             tensors.append(value)
             kind = str(value.dtype).removeprefix("torch.")
             return {"x": [len(tensors) - 1, kind, list(value.shape), value.is_cuda]}

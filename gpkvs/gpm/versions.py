@@ -154,7 +154,8 @@ class Versions:
     def flush_ahead(self, name: str, first: int, last: int) -> None:
         """Begin to make rows of a next array durable, by another thread: the program is done with them.
 
-        `commit` has less to wait for then. Rows are along the first axis.
+        `commit` has less to wait for then. Rows are along the first axis. On a GPU this does nothing: whether a kernel
+        has stored them is known when it is over, and `commit` waits for that.
 
         Raises
         ------
@@ -166,6 +167,8 @@ class Versions:
         rows = form.shape[0] if form.shape else 1
         if not 0 <= first <= last <= rows:
             raise InvalidArgumentError(f"rows {first} to {last} of {name}, which has {rows}")
+        if self.place.is_gpu:
+            return
         row_bytes = form.bytes // rows if rows else 0
         begin, end = first * row_bytes, last * row_bytes
         self._flushed.setdefault(name, []).append((begin, end))
@@ -173,7 +176,7 @@ class Versions:
 
     def _flush_now(self, address: int, begin: int, end: int) -> None:
         self._flush(address, begin, end)
-        self._file.region.persist()  # of a disk: what is there already need not wait for the commit
+        self._file.persist_stores()  # of a disk: what is there already need not wait for the commit
 
     def commit(self) -> int:
         """Make the next version durable, then have it count.
@@ -190,6 +193,8 @@ class Versions:
         ------
         OSError
             If the operating system could not write; the current version counts.
+        StoreAccessError
+            If it could not before, be it in a helper's `flush_ahead`: open the file again.
         """
         self._file.require_writable()
         self.place.settle()
@@ -202,7 +207,7 @@ class Versions:
             for begin, end in [*sorted(flushed.get(name, [])), (form.bytes, form.bytes)]:
                 self._flush(self._next_at + form.at, at, begin)
                 at = max(at, end)
-        self._file.region.persist()
+        self._file.persist_stores()
         new = Current(self._current.number + 1, 1 - self._current.copy)
         store_current(self._file, _WORD, new)
         self._current = new

@@ -17,6 +17,13 @@ GPKVS_PM_KERNEL(gpm_copy, GPM_COPY_ARGS) {
     for (u64 at = pairs; at < bytes; at++) gpm_store(target + at, source[at]);
 }
 
+// gpm_load: bytes to memory of the host, in the same parts.
+#define GPM_LOAD_ARGS(F) F(const u8*, source) F(u8*, target) F(u64, bytes)
+GPKVS_KERNEL(gpm_load, GPM_LOAD_ARGS) {
+    const u64 first = i * GPM_COPIED_AT_ONCE, rest = a.bytes - first;
+    memcpy(a.target + first, a.source + first, rest < GPM_COPIED_AT_ONCE ? rest : GPM_COPIED_AT_ONCE);
+}
+
 // gpm_digest: a hash of each block, 128 bits: NH of RFC 4418 with words of 64 bits. Two blocks that differ agree with a
 // probability of 2^-64, whatever they hold, as long as nobody chose them by the keys. Bytes behind the end count as zeros.
 #define GPM_DIGEST_ARGS(F) F(const u8*, source) F(u64, bytes) F(u64, block_words) F(const u64*, keys) F(u64*, digest)

@@ -217,13 +217,14 @@ class Region:
         else:
             self.persist()
 
-    def redirty(self) -> None:
-        """Store every byte again as it is, so that the operating system takes the whole file for changed.
+    def redirty(self, offset: int = 0, count: int | None = None) -> None:
+        """Store bytes again as they are, by default all, so that the operating system takes their pages for changed.
 
         What it could not write when a sync failed, it takes for clean: only what is stored to again is written later.
         """
         assert self._view is not None
-        self._view[:] = self._view.copy()
+        part = self._view[offset : self.bytes if count is None else offset + count]
+        part[:] = part.copy()
 
     def fsync(self) -> None:
         """Make durable whatever was ever stored to this file, by whom and in which domain; raises as `persist` does.

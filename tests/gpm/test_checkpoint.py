@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError, StoreLockedError
-from gpkvs.gpm import Checkpoint, Place
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError, StoreAccessError, StoreLockedError
+from gpkvs.gpm import Checkpoint, Kernels, Place
 from gpkvs.gpm.checkpoint import BLOCK_BYTES
+from gpkvs.gpm.file import STATE_BYTES
+from gpkvs.pm.region import Region
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,6 +130,80 @@ def test_as_a_dictionary(tmp_path_factory: pytest.TempPathFactory, place: Place,
         checkpoint.close()
         path.unlink()
         folder.rmdir()
+
+
+def test_kernels_of_the_caller_run_beside_a_save(memory: Path) -> None:
+    """Each thread has native threads of its own: a pool runs one kernel at a time."""
+    kernels = Kernels("""
+        #include "gpm.cuh"
+        #define ADVANCE_ARGS(F) F(const u64*, from) F(u64*, to)
+        GPM_KERNEL(advance, ADVANCE_ARGS) { a.to[i] = a.from[i] + 1; }
+    """)
+    old, new = np.zeros(1 << 16, "u8"), np.zeros(1 << 16, "u8")
+    array = np.zeros(8 << 20, "u1")
+    with Checkpoint.create(memory / "c.gpm", {"g": {"a": array}}) as checkpoint:
+        for number in range(1, 11):
+            array += 1
+            checkpoint.save("g", {"a": array}, wait=False)
+            for step in range(20):
+                kernels.launch("advance", len(old), **{"from": old, "to": new})
+                old, new = new, old
+                assert (old == (number - 1) * 20 + step + 1).all()
+            checkpoint.wait()
+            assert (checkpoint.load("g")["a"] == number).all()
+
+
+def test_without_memory_for_a_copy_a_save_waits(folder: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoint.create(folder / "c.gpm", {"g": {"a": (1000, "u1")}}, place=place) as checkpoint:
+        array = place.xp.ones(1000, "u1")
+        monkeypatch.setattr(type(place), "snapshot", lambda *_: None)
+        checkpoint.save("g", {"a": array}, wait=False)
+        array[:] = 2
+        assert checkpoint.number("g") == 1
+        assert same(place, checkpoint.load("g"), {"a": place.xp.ones(1000, "u1")})
+
+
+def test_after_a_failed_sync_only_opening_helps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system takes for clean what it could not write: a second sync would succeed and prove nothing."""
+    path = folder / "c.gpm"
+    for at in (1, 2):  # that of the data, and that of the word
+        with Checkpoint.create(path, {"g": {"a": (1000, "u1")}}, replace=True) as checkpoint:
+            checkpoint.save("g", {"a": np.ones(1000, "u1")})
+            persists = []
+
+            def persist(_: Region, persists: list[int] = persists, at: int = at) -> None:
+                persists.append(1)
+                if len(persists) == at:
+                    raise OSError(5, "no disk")
+
+            monkeypatch.setattr(Region, "persist", persist)
+            checkpoint.save("g", {"a": np.full(1000, 2, "u1")}, wait=False)
+            with pytest.raises(OSError, match="no disk"):
+                checkpoint.wait()
+            monkeypatch.undo()
+            with pytest.raises(StoreAccessError, match="open it again"):
+                checkpoint.save("g", {"a": np.full(1000, 3, "u1")})
+        with Checkpoint.open(path) as checkpoint:
+            checkpoint.verify()
+            assert (checkpoint.load("g")["a"] == checkpoint.number("g")).all()
+            assert checkpoint.number("g") == at
+            checkpoint.save("g", {"a": np.full(1000, 3, "u1")})
+
+
+def test_opening_makes_durable_what_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may have died between the store of a word and its sync: the next save writes over the copy before."""
+    path = folder / "c.gpm"
+    with Checkpoint.create(path, {"g": {"a": (1000, "u1")}}) as checkpoint:
+        checkpoint.save("g", {"a": np.ones(1000, "u1")})
+        state_at = checkpoint._file.state_at
+    did: list[Any] = []
+    redirty, fsync = Region.redirty, Region.fsync
+    monkeypatch.setattr(Region, "redirty", lambda *args: (did.append(args[1:]), redirty(*args)))
+    monkeypatch.setattr(Region, "fsync", lambda region: (did.append("fsync"), fsync(region)))
+    Checkpoint.open(path, readonly=True).close()
+    assert did == []
+    Checkpoint.open(path).close()
+    assert did == [(state_at, STATE_BYTES), "fsync"]
 
 
 LIFE = """

@@ -88,3 +88,14 @@ def test_what_cannot_be_saved_is_named(memory: Path) -> None:
     (memory / "s.gpm").write_bytes(data)
     with pytest.raises(CorruptStoreError):
         load(memory / "s.gpm")
+
+
+def test_tensors_that_are_views_are_saved_and_others_than_dense_ones_refused(tmp_path: Path, device: str) -> None:
+    numbers = torch.tensor([1 + 2j, 3 - 1j], device=device)
+    views = {"conjugate": numbers.conj(), "negative": numbers.conj().imag, "turned": numbers.reshape(2, 1).T}
+    save(views, tmp_path / "t.gpm")
+    assert same(load(tmp_path / "t.gpm"), views)
+    for odd in (torch.eye(3).to_sparse(), torch.empty(3, device="meta")):
+        with pytest.raises(InvalidArgumentError, match=r"state\['x'\] is a tensor of"):
+            save({"x": odd}, tmp_path / "t.gpm")
+    assert same(load(tmp_path / "t.gpm"), views)

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpkvs.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreClosedError
 from gpkvs.gpm import Place, Versions
+from gpkvs.pm.region import Region
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +48,26 @@ def test_current_stays_while_next_is_written(memory: Path, place: Place) -> None
     path.write_bytes(data)
     with pytest.raises(CorruptStoreError, match="gpm-current"):
         Versions.open(path, place=place)
+
+
+def test_after_a_failed_sync_only_opening_helps(memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be that of a helper: the error is told once, and no later commit may count."""
+    for folder in (memory, tmp_path):
+        with Versions.create(folder / "v.gpm", {"t": ((40, 50), "f4")}) as versions:
+            versions.next["t"][...] = 1
+            versions.commit()
+            versions.next["t"][...] = 2
+            with monkeypatch.context() as patched:
+                patched.setattr(Region, "persist", lambda _: (_ for _ in ()).throw(OSError(5, "no disk")))
+                versions.flush_ahead("t", 0, 10)
+                with pytest.raises((OSError, StoreAccessError), match="no disk"):
+                    versions.commit()
+            with pytest.raises(StoreAccessError, match="open it again"):
+                versions.commit()
+            assert versions.number == 1
+        with Versions.open(folder / "v.gpm") as versions:
+            assert versions.number == 1
+            assert (versions.current["t"] == 1).all()
 
 
 LIFE = """

@@ -184,9 +184,12 @@ class GpuPlace:
             ) from error
 
     @explained
-    def snapshot(self, array: Any, /) -> Any:
-        """See `Place.snapshot`."""
-        return array.copy()
+    def snapshot(self, columns: Sequence[Any], /) -> list[Any] | None:
+        """See `Place.snapshot`: the calling thread's stream makes them."""
+        try:
+            return [column.copy() for column in columns]
+        except cupy.cuda.memory.OutOfMemoryError:
+            return None
 
     @explained
     def beside(self, work: Callable[[], None], /) -> Callable[[], None]:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from gpkvs.config import DurabilityName
 from gpkvs.gpm import Checkpoint, CoalescedLog, Kernels, PartitionedLog, PersistentArray, Versions
+from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.place import HostPlace, Place
 
 Outcome = Any  # what a program holds after its recovery; compared with ==
@@ -262,6 +264,36 @@ def _saved(durability: DurabilityName, folder: Path) -> Outcome:
         return {name: {key: array.tolist() for key, array in arrays.items()} for name, arrays in found.items()}
 
 
+class _KilledError(Exception):
+    """Stands for the end of a process."""
+
+
+def _save_killed(folder: Path) -> Iterator[None]:
+    """Save; be killed between the store of the next word and its sync; open, which goes by that word; save."""
+
+    def arrays(step: int) -> dict[str, Any]:
+        return {"x": np.full(9, step, np.uint64), "y": np.full(3, step, np.uint64)}
+
+    def opened() -> Checkpoint:
+        return Checkpoint.open(folder / "c.gpm", place=_place(), durability="msync")
+
+    def persist_once(file: GpmFile) -> None:
+        if not persists:
+            raise _KilledError
+        persists.pop()(file)
+
+    persists = [GpmFile.persist_stores]  # that of the data
+    with opened() as checkpoint:
+        checkpoint.save("g", arrays(1))
+        yield
+        with suppress(_KilledError), patch.object(GpmFile, "persist_stores", persist_once):
+            checkpoint.save("g", arrays(2))
+    with opened() as checkpoint:
+        yield
+        checkpoint.save("g", arrays(3))
+        yield
+
+
 def _make_versions(durability: DurabilityName, folder: Path) -> None:
     Versions.create(folder / "v.gpm", {"t": (6, "u8")}, durability=durability, place=_place()).close()
 
@@ -360,6 +392,9 @@ WORKLOADS = (
     GpmWorkload("prefix-sum", _make_sums, _sum, _summed, ends_alike=True),
     GpmWorkload("bfs", _make_graph, _search, _searched, ends_alike=True),
     *_on_memory_and_disk("checkpoint", _make_checkpoint, _save, _saved),
+    GpmWorkload(
+        "checkpoint-killed", partial(_make_checkpoint, "msync"), _save_killed, partial(_saved, "msync"), "msync"
+    ),
     *_on_memory_and_disk("versions", _make_versions, _commit, _committed),
 )
 """All of them."""

@@ -41,7 +41,7 @@ IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 _STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE, _SYNC, _BARRIER = range(7)
 # The site of a persist is its caller, not one of the functions that all callers share.
 _SHARED_FILES = ("powerfail/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
-_SHARED_FUNCTIONS = ("store_flag", "sync_path")
+_SHARED_FUNCTIONS = ("persist_stores", "store_flag", "sync_path")
 
 if IS_TRACED:
     library.gpkvs_trace_begin.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
