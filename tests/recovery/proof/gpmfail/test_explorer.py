@@ -32,5 +32,5 @@ def test_every_fence_is_needed() -> None:
 def test_what_is_not_there_is_named() -> None:
     done = crash("--workload", "nothing")
     assert done.returncode == 1
-    assert "there are coalesced-log" in done.stderr
+    assert "there are creation" in done.stderr
     assert "leave it out" in crash("--part", "3").stderr
