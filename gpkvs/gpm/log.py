@@ -10,6 +10,7 @@ Invariants (`verify`)
 ---------------------
 gpm-log-flag   as `gpkvs.gpm.transaction` says
 gpm-log-tail   a tail is of no later epoch than the flag's, and counts no more than there is room for
+               (an opening looks, too, since kernels rely on it)
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Log:
         self.place = place
         self._flag = Flag(file)
         self._tails: U64 | None = host_view(file.address, np.dtype(np.uint64), (self._tail_count,), file.region)
+        self._require_tails()
         self._kernels: Kernels | None = None
         if file.writable:
             place.require_stores(file.region)
@@ -221,6 +223,9 @@ class Log:
         """
         self._file.verify()
         Flag(self._file)
+        self._require_tails()
+
+    def _require_tails(self) -> None:
         assert self._tails is not None
         wrong = (self._tails >> 32 > self._flag.epoch) | (self._tails & _COUNT_MAX > self._room)
         if wrong.any():
@@ -414,11 +419,14 @@ class CoalescedLog(Log):
         entries : (threads, entries, entry_bytes / 8) uint64
             Their words, on the host; zeros where there is no entry.
         """
-        xp = self.place.xp
-        counts = xp.zeros(self.threads, np.uint64)
-        entries = xp.zeros((self.threads, self.entries, self.entry_bytes // 8), np.uint64)
-        self._run("gpm_read", self.threads, count=counts, entry=entries)
-        return self.place.to_host(counts), self.place.to_host(entries)
+        counts = self.counts()
+        groups = self._tail_count // LANES
+        address = self._file.address + _tail_bytes(self._tail_count)
+        shape = groups, self.entries, self.entry_bytes // 8, LANES
+        striped: U64 = host_view(address, np.dtype(np.uint64), shape, self._file.region)
+        entries = striped.transpose(0, 3, 1, 2).reshape(-1, *shape[1:3])[: self.threads]
+        is_counted = np.arange(self.entries) < counts[:, None]
+        return counts, np.where(is_counted[..., None], entries, 0)
 
     def remove(self, first: int = 0, last: int | None = None) -> None:
         """Take the last entry of the threads `first` to `last - 1` off, durably; by default of all."""

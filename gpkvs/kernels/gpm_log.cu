@@ -5,20 +5,6 @@
 #define GPM_INSERT_ARGS(F) F(const GpmLog*, log) F(const u64*, entry) F(u64, first)
 GPKVS_PM_KERNEL(gpm_insert, GPM_INSERT_ARGS) { gpm_log_insert(a.log, a.first + i, a.entry + i * a.log->words); }
 
-// gpm_read: how many entries each thread has, and all of them, `depth` places a thread; what no tail counts becomes zero.
-#define GPM_READ_ARGS(F) F(const GpmLog*, log) F(u64*, count) F(u64*, entry)
-GPKVS_KERNEL(gpm_read, GPM_READ_ARGS) {
-    const GpmLog* log = a.log;
-    const u64 count = gpm_log_count(log, i);
-    a.count[i] = count;
-    for (u64 number = 0; number < log->depth; number++) {
-        u64* entry = a.entry + (i * log->depth + number) * log->words;
-        if (number < count) gpm_log_read(log, i, number, entry);
-        else
-            for (u64 w = 0; w < log->words; w++) entry[w] = 0;
-    }
-}
-
 // gpm_remove: the last entry of the threads from `first` on.
 #define GPM_REMOVE_ARGS(F) F(const GpmLog*, log) F(u64, first)
 GPKVS_PM_KERNEL(gpm_remove, GPM_REMOVE_ARGS) { gpm_log_remove(a.log, a.first + i); }

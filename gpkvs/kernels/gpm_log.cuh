@@ -51,17 +51,24 @@ GPKVS_DEVICE void gpm_log_set_count(const GpmLog* log, u64 thread, u64 count) {
     pm_persist();
 }
 
-// Adds an entry, durably; false, and nothing is stored, if the thread has no room for it.
-GPKVS_DEVICE bool gpm_log_insert(const GpmLog* log, u64 thread, const void* entry) {
+// Adds several entries, which lie one behind the other, durably and all at once: they share the two fences of one. False,
+// and nothing is stored, if the thread has no room for all.
+GPKVS_DEVICE bool gpm_log_insert_several(const GpmLog* log, u64 thread, const void* entries, u64 several) {
     const u64 count = thread < log->threads ? gpm_log_count(log, thread) : log->depth;
-    if (count == log->depth) {
+    if (several > log->depth - count) {
         *(volatile u64*)log->full = 1;
         return false;
     }
-    for (u64 w = 0; w < log->words; w++) pm_store(gpm_log_word(log, thread, count, w), ((const u64*)entry)[w]);
+    const u64* word = (const u64*)entries;
+    for (u64 number = count; number < count + several; number++)
+        for (u64 w = 0; w < log->words; w++) pm_store(gpm_log_word(log, thread, number, w), *word++);
     pm_persist();
-    gpm_log_set_count(log, thread, count + 1);
+    gpm_log_set_count(log, thread, count + several);
     return true;
+}
+
+GPKVS_DEVICE bool gpm_log_insert(const GpmLog* log, u64 thread, const void* entry) {
+    return gpm_log_insert_several(log, thread, entry, 1);
 }
 
 // Copies an entry, by its number from 0 on.

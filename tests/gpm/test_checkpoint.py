@@ -296,6 +296,31 @@ def test_damage_is_refused(folder: Path, place: Place) -> None:
                         check()
 
 
+def test_what_a_failed_save_wrote_is_not_taken_for_older_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filled(number: float) -> dict[str, Any]:
+        return {"a": np.full(1000, number), "b": np.full(1000, number)}
+
+    with Checkpoint.create(tmp_path / "c.gpm", {"g": filled(0)}, durability="msync") as checkpoint:
+        checkpoint.save("g", filled(1))
+        checkpoint.save("g", filled(2))
+        write, written = os.pwrite, []
+
+        def fail_the_second(*arguments: Any) -> int:
+            if written:
+                raise OSError(28, "No space left on device")
+            written.append(write(*arguments))
+            return written[0]
+
+        monkeypatch.setattr(os, "pwrite", fail_the_second)
+        with pytest.raises(NoSpaceError):
+            checkpoint.save("g", filled(3))
+        monkeypatch.undo()
+        checkpoint.save("g", filled(1))  # the copy held this before
+        assert (checkpoint.load("g")["a"] == 1).all()
+
+
 def test_a_disk_that_fails_keeps_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpoint.create(tmp_path / "c.gpm", {"g": {"a": (1000, "f8")}}, durability="msync") as checkpoint:
         checkpoint.save("g", {"a": np.ones(1000)})

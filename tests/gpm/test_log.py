@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gpkvs.gpm.log as log_module
 from gpkvs.errors import (
     BackendError,
     CorruptStoreError,
@@ -48,6 +47,12 @@ GPM_KERNEL(undo, UNDO_ARGS) {
 GPM_KERNEL(note, NOTE_ARGS) {
     const u64 entry[2] = {i, i * i};
     gpm_part_insert(a.log, i % a.partitions, entry, 1 + i % 2);
+}
+
+#define TWO_ARGS(F) F(const GpmLog*, log) F(u64*, was_inserted)
+GPM_KERNEL(insert_two, TWO_ARGS) {
+    const u64 entries[4] = {i, 1, i, 2};
+    a.was_inserted[i] = gpm_log_insert_several(a.log, i, entries, 2);
 }
 """
 
@@ -102,6 +107,21 @@ def test_as_lists(tmp_path_factory: pytest.TempPathFactory, place: Place, data: 
     finally:
         log.close()
         path.unlink()
+
+
+def test_several_entries_are_inserted_together_or_not(kernels: Kernels, place: Place, memory: Path) -> None:
+    with CoalescedLog.create(memory / "l.gpm", 40, 16, entries=3, place=place) as log:
+        for expected in (True, False):
+            was_inserted = place.xp.full(40, 9, "u8")
+            kernels.launch("insert_two", 40, log=log, was_inserted=was_inserted)
+            assert (place.to_host(was_inserted) == expected).all()
+            counts, entries = log.read()
+            assert (counts == 2).all()
+            assert entries.tolist() == [[[i, 1], [i, 2], [0, 0]] for i in range(40)]
+        with pytest.raises(NoSpaceError):
+            log.require_room()
+    with CoalescedLog.open(memory / "l.gpm", readonly=True) as log:
+        assert log.read()[1].tolist() == entries.tolist()
 
 
 def test_partitions(kernels: Kernels, place: Place, memory: Path) -> None:
@@ -194,10 +214,10 @@ with (
     PersistentArray.open(folder + "/t.gpm", place=is_gpu) as table,
     CoalescedLog.open(folder + "/l.gpm", place=is_gpu) as log,
 ):
+    threading.Thread(target=lambda: (time.sleep(random.random() / 30), os.kill(os.getpid(), signal.SIGKILL))).start()
     log.recover(undo(kernels, table))
     values = set((table.host - np.arange(len(table.host), dtype="u8")).tolist())
     assert len(values) == 1, values
-    threading.Thread(target=lambda: (time.sleep(random.random() / 30), os.kill(os.getpid(), signal.SIGKILL))).start()
     value = values.pop()
     while True:
         value += 1
@@ -267,6 +287,10 @@ def test_refusals(place: Place, memory: Path, tmp_path: Path, kernels: Kernels) 
         state_at, tails_at = log._file.state_at, log._file.data_at
     for at, invariant in ((state_at, "gpm-log-flag"), (tails_at, "gpm-log-tail")):
         path.write_bytes(data[:at] + b"\x07" + data[at + 1 :])
-        with pytest.raises(CorruptStoreError, match=invariant), CoalescedLog.open(path) as log:
+        with pytest.raises(CorruptStoreError, match=invariant):
+            CoalescedLog.open(path)
+    path.write_bytes(data)
+    with CoalescedLog.open(path) as log:
+        log._file.region.store(tails_at, (7).to_bytes(8, "little"))
+        with pytest.raises(CorruptStoreError, match="gpm-log-tail"):
             log.verify()
-    assert log_module.LANES == 32

@@ -82,7 +82,7 @@ def explore(
             for choice in choices(epoch.steps, random, samples):
                 visited.states[model] += 1
                 outcome, message = _judged(workload, directory / "state", epoch, choice, judged)
-                if not message and outcome not in allowed:
+                if not message and not _is_allowed(workload, outcome, allowed):
                     message = f"recovery gives {outcome}; allowed: {' or '.join(map(str, allowed))}"
                 if message:
                     name = f"{workload.name}/{model}/{epoch.number}/{'.'.join(map(str, choice)) or '-'}"
@@ -91,6 +91,12 @@ def explore(
                         return visited
     visited.distinct = len(judged)
     return visited
+
+
+def _is_allowed(workload: GpmWorkload, outcome: Outcome, allowed: list[Outcome]) -> bool:
+    if not workload.is_of_parts:
+        return outcome in allowed
+    return all(part in parts for part, *parts in zip(outcome, *allowed, strict=True))
 
 
 def events_of(workload: GpmWorkload, directory: Path, seed: int) -> tuple[Event, ...]:
@@ -118,7 +124,8 @@ def _run(workload: GpmWorkload, directory: Path, seed: int) -> tuple[Trace, list
 
 
 def _recovered(workload: GpmWorkload, folder: Path, image: Image) -> Outcome:
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     for name, words in image.items():
         words.tofile(folder / name)
     return workload.recover(folder)
