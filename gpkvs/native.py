@@ -108,8 +108,9 @@ library.gpkvs_write_back.argtypes = []
 library.gpkvs_write_back.restype = ctypes.c_uint32
 library.gpkvs_persist_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
 library.gpkvs_persist_range.restype = None
-library.gpkvs_trace_state.argtypes = []
-library.gpkvs_trace_state.restype = ctypes.c_void_p
+if IS_TRACED:
+    library.gpkvs_trace_state.argtypes = []
+    library.gpkvs_trace_state.restype = ctypes.c_void_p
 library.gpkvs_lines_written_back.argtypes = []
 library.gpkvs_lines_written_back.restype = ctypes.c_uint64
 library.gpkvs_audits.argtypes = []

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpkvs.config import DurabilityName
-from gpkvs.errors import CorruptStoreError, InvalidArgumentError
+from gpkvs.errors import CorruptStoreError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.file import GpmFile, create, open_file
+from gpkvs.gpm.opened import Opened, opened
 from gpkvs.gpm.place import Place, find_place, host_view
 from gpkvs.native import library
-from gpkvs.pm.domain import Domain
 
 
-class PersistentArray:
+class PersistentArray(Opened):
     """An array in a file; `create` makes it, `open` opens it.
 
     `host` and `device` are views of the same bytes. A store is durable after `persist`, or after the fence of the
@@ -44,9 +43,7 @@ class PersistentArray:
     """
 
     def __init__(self, file: GpmFile, place: Place) -> None:
-        self._file = file
-        self.path = file.path
-        self.place = place
+        super().__init__(file, place)
         self.shape, self.dtype = _form(file)
         self._host: NDArray[Any] | None = host_view(file.address, self.dtype, self.shape, file.region)
         if not file.writable:
@@ -88,10 +85,9 @@ class PersistentArray:
         StoreMissingError, StoreAccessError, StoreLockedError
             As `gpkvs.open` raises them.
         """
-        found = find_place(place)
         about = form_of((shape, dtype))
         data_bytes = max(1, math.prod(about["shape"]) * dtype_of(about["dtype"]).itemsize)
-        return cls(create(path, "array", about, data_bytes, durability, replace=replace), found)
+        return opened(cls, find_place(place), create(path, "array", about, data_bytes, durability, replace=replace))
 
     @classmethod
     def open(
@@ -118,13 +114,7 @@ class PersistentArray:
         FormatError, CorruptStoreError
             If it is no array of this format, or is damaged.
         """
-        found = find_place(place)
-        return cls(open_file(path, "array", durability, readonly=readonly), found)
-
-    @property
-    def domain(self) -> Domain:
-        """What "durable" means for the file."""
-        return self._file.domain
+        return opened(cls, find_place(place), open_file(path, "array", durability, readonly=readonly))
 
     @property
     def host(self) -> NDArray[Any]:
@@ -148,11 +138,7 @@ class PersistentArray:
 
     def kernel_address(self, place: Place, /) -> int:
         """See `Handed.kernel_address`."""
-        self._file.require_writable()
-        if place is not self.place:
-            raise InvalidArgumentError(
-                f"{self.path} was opened for {self.place.name}, and the kernel is {place.name}'s"
-            )
+        self._require_own(place)
         self.place.require_stores(self._file.region)
         self._reach()
         return self._file.address
@@ -200,14 +186,6 @@ class PersistentArray:
             self._is_reached = False
         self._host = None
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False and dtype not in (None, self.dtype):

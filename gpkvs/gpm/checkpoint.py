@@ -22,7 +22,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -34,9 +33,9 @@ from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.current_word import WORDS_MAX, Current, read_current, store_current
 from gpkvs.gpm.direct_file import DirectFile
-from gpkvs.gpm.file import PAGE_BYTES, GpmFile, create, open_file
+from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
 from gpkvs.gpm.kernels import own_kernels
-from gpkvs.gpm.opened import opened
+from gpkvs.gpm.opened import Opened, opened
 from gpkvs.gpm.place import HostPlace, Place, find_place, host_view
 from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
@@ -76,10 +75,10 @@ class _Group:
             self.arrays.append(_Array(array_name, shape, dtype, 0, slice(blocks, blocks + count)))
             blocks += count
         self.blocks = blocks
-        end = _pages(_DIGEST_BYTES * blocks)
+        end = whole_pages(_DIGEST_BYTES * blocks)
         for place, array in enumerate(self.arrays):
             self.arrays[place] = array._replace(at=end)
-            end += _pages(array.bytes)
+            end += whole_pages(array.bytes)
         self.copy_bytes = end
         self.current = Current(0, 0)
         # Digests of what the copies hold, where this process knows them: of one that is being written, nobody does.
@@ -90,11 +89,7 @@ class _Group:
         return self.at + copy * self.copy_bytes
 
 
-def _pages(count: int) -> int:
-    return -(-count // PAGE_BYTES) * PAGE_BYTES
-
-
-class Checkpoint:
+class Checkpoint(Opened):
     """Arrays that are saved together, atomically, again and again; `create` makes the file, `open` opens it.
 
     One thread at a time uses it.
@@ -119,8 +114,7 @@ class Checkpoint:
     """
 
     def __init__(self, file: GpmFile, place: Place) -> None:
-        self._file = file
-        self.path, self.place, self.domain = file.path, place, file.domain
+        super().__init__(file, place)
         self.last_bytes = 0
         self._copies: int = file.about["copies"]
         self._groups: dict[str, _Group] = {}
@@ -183,8 +177,9 @@ class Checkpoint:
         copies = 1 if once else 2
         header = {"key": secrets.randbits(64), "copies": copies, "groups": forms, "about": dict(about or {})}
         data_bytes = copies * sum(_Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
-        file = create(path, _KIND, header, max(1, data_bytes), durability, replace=replace)
-        return opened(cls, file, find_place(place))
+        return opened(
+            cls, find_place(place), create(path, _KIND, header, max(1, data_bytes), durability, replace=replace)
+        )
 
     @classmethod
     def open(
@@ -207,7 +202,7 @@ class Checkpoint:
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, open_file(path, _KIND, durability, readonly=readonly), find_place(place))
+        return opened(cls, find_place(place), open_file(path, _KIND, durability, readonly=readonly))
 
     @property
     def groups(self) -> dict[str, dict[str, tuple[tuple[int, ...], np.dtype[Any]]]]:
@@ -283,14 +278,18 @@ class Checkpoint:
         known = group.known[new.copy]
         differs = np.ones(group.blocks, np.bool_) if known is None else (digest != known).any(1)
         group.known[new.copy] = None
-        self.last_bytes = 0
-        for array, column in zip(group.arrays, columns, strict=True):
-            for first, last in _runs(differs[array.blocks]):
-                begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, array.bytes)
-                self._write(column, begin, end, at + array.at)
-                self.last_bytes += end - begin
+        parts = [
+            (column, first * BLOCK_BYTES, min(last * BLOCK_BYTES, array.bytes), at + array.at)
+            for array, column in zip(group.arrays, columns, strict=True)
+            for first, last in _runs(differs[array.blocks])
+        ]
+        for part in parts:
+            self._write(*part)
+        self.last_bytes = sum(last - first for _, first, last, _ in parts)
         self.place.settle()
-        self._persist(at, group, differs)
+        if self.place.is_gpu and not self._disk:  # the host's copy is durable, and a file is synced as a whole
+            for _, first, last, where in parts:
+                library.gpkvs_persist_range(self._file.address + where + first, last - first)
         self._file.region.store(self._file.data_at + at, digest.tobytes())
         self._file.persist_stores()
         store_current(self._file, group.number, new)
@@ -302,15 +301,6 @@ class Checkpoint:
             self._disk.write(self._file.data_at + at, self.place.pieces(column, first, last))
         else:
             self.place.copy_out(column, first, last, self._file.address + at)
-
-    def _persist(self, at: int, group: _Group, differs: NDArray[np.bool_]) -> None:
-        """Make durable what a GPU's copies brought; the host's copy has done it, and a file is synced as a whole."""
-        if self._disk or not self.place.is_gpu:
-            return
-        for array in group.arrays:
-            for first, last in _runs(differs[array.blocks]):
-                begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, array.bytes)
-                library.gpkvs_persist_range(self._file.address + at + array.at + begin, end - begin)
 
     def restore(self, group: str, arrays: Arrays) -> int:
         """Bring the last checkpoint of a group back into arrays.
@@ -453,14 +443,6 @@ class Checkpoint:
             else:
                 self.place.leave(self._file.region)
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _keys_of(seed: int) -> U64:

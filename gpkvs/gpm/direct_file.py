@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.errors import NoSpaceError
-from gpkvs.gpm.file import PAGE_BYTES
+from gpkvs.gpm.file import whole_pages
 from gpkvs.pm.mapping import map_memory
 
 _PIECE_BYTES: Final = 8 << 20
@@ -78,7 +78,7 @@ class DirectFile:
 
     def _write_piece(self, buffer: NDArray[np.uint8], count: int, at: int) -> None:
         try:
-            data = buffer.data[: -(-count // PAGE_BYTES) * PAGE_BYTES]
+            data = buffer.data[: whole_pages(count)]
             while data:
                 done = os.pwrite(self._file, data, at)
                 data, at = data[done:], at + done
@@ -101,7 +101,7 @@ class DirectFile:
     def _read_piece(self, at: int, into: memoryview) -> None:
         buffer = self._free.get()
         try:
-            data = buffer.data[: -(-len(into) // PAGE_BYTES) * PAGE_BYTES]
+            data = buffer.data[: whole_pages(len(into))]
             while data:
                 done = os.preadv(self._file, [data], at)
                 assert done, "the file has the size that its header says"

@@ -34,6 +34,7 @@ from gpkvs.errors import (
     StoreLockedError,
     StoreMissingError,
 )
+from gpkvs.media.directory import sync_path
 from gpkvs.native import crc32c
 from gpkvs.pm.domain import Domain, find_domain
 from gpkvs.pm.region import Region
@@ -45,6 +46,11 @@ _MAGIC: Final = b"GPKVSGPM"
 _BYTE_ORDER: Final = 0x01020304
 _FIELDS: Final = struct.Struct("<8sIIQQQQ")  # magic, version, byte order, header and data bytes, bytes of JSON, CRC
 _FIXED_BYTES: Final = 64
+
+
+def whole_pages(count: int) -> int:
+    """Return how many bytes the pages have that so many bytes take."""
+    return -(-count // PAGE_BYTES) * PAGE_BYTES
 
 
 class GpmFile:
@@ -217,7 +223,7 @@ def create(
         os.write(file, header)
         os.fsync(file)
         begun.rename(path)
-        sync_directory(path.parent)
+        sync_path(path.parent)
     except OSError as error:
         begun.unlink(missing_ok=True)
         needed = len(header) + STATE_BYTES + data_bytes
@@ -306,18 +312,9 @@ def _require_unlocked(path: Path) -> None:
         os.close(file)
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
 def _pack_header(kind: str, about: Mapping[str, Any], data_bytes: int) -> bytes:
     text = json.dumps({"kind": kind, **about}, separators=(",", ":")).encode()
-    header_bytes = -(-(_FIXED_BYTES + len(text)) // PAGE_BYTES) * PAGE_BYTES
+    header_bytes = whole_pages(_FIXED_BYTES + len(text))
     body = text.ljust(header_bytes - _FIXED_BYTES, b"\0")
     fields = _MAGIC, FORMAT_VERSION, _BYTE_ORDER, header_bytes, data_bytes, len(text)
     unsigned = _FIELDS.pack(*fields, 0).ljust(_FIXED_BYTES, b"\0") + body

@@ -15,10 +15,10 @@ gpm-log-tail   a tail is of no later epoch than the flag's, and counts no more t
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -27,19 +27,18 @@ from numpy.typing import NDArray
 from gpkvs.batch import U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
-from gpkvs.gpm.file import PAGE_BYTES, GpmFile, create, open_file
+from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
 from gpkvs.gpm.kernels import Kernels, own_kernels
-from gpkvs.gpm.opened import opened
+from gpkvs.gpm.opened import Opened, opened
 from gpkvs.gpm.place import Place, find_place, host_view
 from gpkvs.gpm.transaction import EPOCH_MAX, Flag, State
 from gpkvs.native import library
-from gpkvs.pm.domain import Domain
 
 LANES: Final = 32  # threads whose entries lie side by side (GPM_LANES)
 _COUNT_MAX: Final = (1 << 32) - 1
 
 
-class Log:
+class Log(Opened):
     """What both kinds of logs have; `CoalescedLog` and `PartitionedLog` are made and opened.
 
     Attributes
@@ -53,9 +52,7 @@ class Log:
     _KIND: ClassVar[str]
 
     def __init__(self, file: GpmFile, place: Place) -> None:
-        self._file = file
-        self.path = file.path
-        self.place = place
+        super().__init__(file, place)
         self._flag = Flag(file)
         self._tails: U64 | None = host_view(file.address, np.dtype(np.uint64), (self._tail_count,), file.region)
         self._require_tails()
@@ -68,17 +65,17 @@ class Log:
             self._hand_over()
 
     @property
-    def _tail_count(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _tail_count(self) -> int: ...
 
     @property
+    @abstractmethod
     def _room(self) -> int:
         """What a tail counts at most."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _geometry(self) -> Sequence[int]:
         """Return the words of the struct that kernels read, after the addresses and before the epoch."""
-        raise NotImplementedError
 
     def _hand_over(self) -> None:
         """Make the struct that kernels read; it holds the epoch."""
@@ -89,17 +86,8 @@ class Log:
 
     def kernel_address(self, place: Place, /) -> int:
         """See `Handed.kernel_address`."""
-        self._file.require_writable()
-        if place is not self.place:
-            raise InvalidArgumentError(
-                f"{self.path} was opened for {self.place.name}, and the kernel is {place.name}'s"
-            )
+        self._require_own(place)
         return self.place.address(self._words)
-
-    @property
-    def domain(self) -> Domain:
-        """What "durable" means for the file."""
-        return self._file.domain
 
     @property
     def is_active(self) -> bool:
@@ -196,9 +184,9 @@ class Log:
             )
 
     @property
+    @abstractmethod
     def _sizes(self) -> str:
         """What decides how large it is, for people."""
-        raise NotImplementedError
 
     def _counted(self) -> U64:
         """Return what the tails of the current epoch count."""
@@ -247,14 +235,6 @@ class Log:
         self._tails = None
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     @classmethod
     def open(
         cls,
@@ -278,11 +258,11 @@ class Log:
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, open_file(path, cls._KIND, durability, readonly=readonly), find_place(place))
+        return opened(cls, find_place(place), open_file(path, cls._KIND, durability, readonly=readonly))
 
 
 def _tail_bytes(tails: int) -> int:
-    return -(-8 * tails // PAGE_BYTES) * PAGE_BYTES
+    return whole_pages(8 * tails)
 
 
 def _require_positive(**sizes: int) -> None:
@@ -362,7 +342,7 @@ class CoalescedLog(Log):
         about = {"threads": threads, "entry_bytes": entry_bytes, "entries": entries}
         rounded = -(-threads // LANES) * LANES
         data_bytes = _tail_bytes(rounded) + rounded * entries * entry_bytes
-        return opened(cls, create(path, cls._KIND, about, data_bytes, durability, replace=replace), find_place(place))
+        return opened(cls, find_place(place), create(path, cls._KIND, about, data_bytes, durability, replace=replace))
 
     @property
     def _tail_count(self) -> int:
@@ -489,7 +469,7 @@ class PartitionedLog(Log):
             )
         about = {"partitions": partitions, "partition_bytes": partition_bytes}
         data_bytes = _tail_bytes(partitions) + partitions * partition_bytes
-        return opened(cls, create(path, cls._KIND, about, data_bytes, durability, replace=replace), find_place(place))
+        return opened(cls, find_place(place), create(path, cls._KIND, about, data_bytes, durability, replace=replace))
 
     @property
     def _tail_count(self) -> int:

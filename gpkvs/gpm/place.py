@@ -23,7 +23,7 @@ from gpkvs.backends.fields import KernelFields, fields_of
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.gpm.host_compiler import compile_for_host
-from gpkvs.native import KernelSymbol, kernel_symbol, library
+from gpkvs.native import IS_TRACED, KernelSymbol, kernel_symbol, library
 from gpkvs.pm.mapping import map_memory
 from gpkvs.pm.region import Region
 
@@ -231,7 +231,7 @@ class HostPlace:
         """See `Place.launch`."""
         compiled, symbol = kernel.handle
         if compiled:
-            compiled.gpm_attach(library.gpkvs_write_back(), library.gpkvs_trace_state())
+            compiled.gpm_attach(library.gpkvs_write_back(), library.gpkvs_trace_state() if IS_TRACED else None)
         arguments = (ctypes.c_uint64 * len(words))(*words)
         keys_per_item = max(1, kernel.block_threads)
         library.gpkvs_run(self.pool, ctypes.byref(symbol), arguments, items, keys_per_item)

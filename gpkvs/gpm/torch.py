@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -19,8 +18,9 @@ import torch
 from gpkvs.config import KIB, DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.checkpoint import Checkpoint
-from gpkvs.gpm.file import sync_directory
+from gpkvs.gpm.opened import Closing
 from gpkvs.gpm.place import Place, find_place
+from gpkvs.media.directory import sync_path
 
 _GROUP: Final = "state"
 _REST: Final = "rest"  # what is no tensor: its length in 8 bytes, then JSON, then anything
@@ -53,7 +53,7 @@ def save(state: Mapping[Any, Any], path: Path | str, *, durability: DurabilityNa
         with StateCheckpoint.create(begun, state, durability=durability, once=True) as checkpoint:
             checkpoint.save(state)
         begun.rename(path)
-        sync_directory(path.parent)
+        sync_path(path.parent)
     finally:
         begun.unlink(missing_ok=True)
 
@@ -84,7 +84,7 @@ def load(path: Path | str, *, place: Place | str | None = None) -> dict[Any, Any
         return state
 
 
-class StateCheckpoint:
+class StateCheckpoint(Closing):
     """A file of which one state after the other is saved, atomically; `create` makes it, `open` opens it.
 
     The shapes and dtypes of tensors stay as they were when it was made; the rest may change.
@@ -201,14 +201,6 @@ class StateCheckpoint:
     def close(self) -> None:
         """Wait for the last save, and let go of the file."""
         self._checkpoint.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _device_of(place: Place) -> torch.device:

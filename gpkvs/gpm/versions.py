@@ -19,7 +19,6 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -28,8 +27,8 @@ from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.current_word import Current, read_current, store_current
-from gpkvs.gpm.file import PAGE_BYTES, GpmFile, create, open_file
-from gpkvs.gpm.opened import opened
+from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
+from gpkvs.gpm.opened import Opened, opened
 from gpkvs.gpm.place import Place, find_place
 from gpkvs.native import library
 
@@ -47,7 +46,7 @@ class _Form(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class Versions:
+class Versions(Opened):
     """Arrays in two versions; `create` makes them, `open` opens them.
 
     Attributes
@@ -68,13 +67,12 @@ class Versions:
     """
 
     def __init__(self, file: GpmFile, place: Place) -> None:
-        self._file = file
-        self.path, self.place, self.domain = file.path, place, file.domain
+        super().__init__(file, place)
         self._forms: dict[str, _Form] = {}
         at = 0
         for about in file.about["arrays"]:
             form = self._forms[about["name"]] = _Form(tuple(about["shape"]), dtype_of(about["dtype"]), at)
-            at += -(-form.bytes // PAGE_BYTES) * PAGE_BYTES
+            at += whole_pages(form.bytes)
         self._version_bytes = at
         self._current = read_current(file, _WORD)
         place.reach(file.region)
@@ -118,9 +116,12 @@ class Versions:
         """
         forms = [{"name": name, **form_of(array)} for name, array in arrays.items()]
         sizes = [math.prod(form["shape"]) * dtype_of(form["dtype"]).itemsize for form in forms]
-        data_bytes = 2 * sum(-(-size // PAGE_BYTES) * PAGE_BYTES for size in sizes)
-        file = create(path, _KIND, {"arrays": forms}, max(1, data_bytes), durability, replace=replace)
-        return opened(cls, file, find_place(place))
+        data_bytes = 2 * sum(map(whole_pages, sizes))
+        return opened(
+            cls,
+            find_place(place),
+            create(path, _KIND, {"arrays": forms}, max(1, data_bytes), durability, replace=replace),
+        )
 
     @classmethod
     def open(cls, path: Path | str, *, place: Place | str = "cpu", durability: DurabilityName = "auto") -> Self:
@@ -131,7 +132,7 @@ class Versions:
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError, BackendError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, open_file(path, _KIND, durability), find_place(place))
+        return opened(cls, find_place(place), open_file(path, _KIND, durability))
 
     @property
     def number(self) -> int:
@@ -243,11 +244,3 @@ class Versions:
         self.place.leave(self._file.region)
         self._views.clear()
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

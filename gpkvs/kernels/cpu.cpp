@@ -176,14 +176,10 @@ void gpkvs_persist_range(u64 address, u64 bytes) {
     pm_persist();
 }
 
-// The trace, for kernels of another library; nullptr in a build that records none.
-void* gpkvs_trace_state() {
 #if defined(GPKVS_TRACE)
-    return trace;
-#else
-    return nullptr;
+// The trace, for kernels of another library.
+void* gpkvs_trace_state() { return trace; }
 #endif
-}
 
 // How many cache lines were written back since the process began.
 u64 gpkvs_lines_written_back() { return __atomic_load_n(&pm_lines_written_back, __ATOMIC_RELAXED); }

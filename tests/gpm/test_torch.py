@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, StoreMissingError
 from gpkvs.gpm import Place
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.machine
+HAS_TORCH = find_spec("torch") is not None
+pytestmark = [pytest.mark.machine, pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")]
+if HAS_TORCH:
+    import torch
 
-from gpkvs.gpm.torch import StateCheckpoint, load, save  # noqa: E402 - after it is known that there is one
+    from gpkvs.gpm.torch import StateCheckpoint, load, save
 
 
 def state_of(device: str) -> dict[Any, Any]:

@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "checkpoint-counts-before-it-is-durable",
         _CHECKPOINT,
-        "        self._persist(at, group, differs)\n",
-        "        store_current(self._file, group.number, new)\n        self._persist(at, group, differs)\n",
+        "        if self.place.is_gpu and not self._disk:",
+        "        store_current(self._file, group.number, new)\n        if self.place.is_gpu and not self._disk:",
         "a crash leaves a checkpoint that counts and is not whole, and the one before is gone",
         (_CRASHES,),
     ),
