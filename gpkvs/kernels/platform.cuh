@@ -53,6 +53,7 @@ GPKVS_DEVICE void atomic_add(u64* at, u64 value) { atomicAdd(at, value); }
 GPKVS_DEVICE void atomic_max(u64* at, u64 value) { atomicMax(at, value); }
 // Several threads may mark one place at once.
 GPKVS_DEVICE void mark_place(u8* at) { *(volatile u8*)at = 1; }
+GPKVS_DEVICE void set_mark(u64* at, u64 mark) { *(volatile u64*)at = mark; }
 GPKVS_DEVICE u64 load_unaligned(const u8* at) {
     if (((u64)at & 7) == 0) return *(const u64*)at;
     u64 word = 0;
@@ -162,6 +163,7 @@ GPKVS_DEVICE u64 mul_high(u64 a, u64 b) { return (u64)(((unsigned __int128)a * b
 GPKVS_DEVICE u32 first_bit(u32 mask) { return (u32)__builtin_ctz(mask); }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return (u32)__builtin_popcount(mask); }
 GPKVS_DEVICE void mark_place(u8* at) { __atomic_store_n(at, (u8)1, __ATOMIC_RELAXED); }
+GPKVS_DEVICE void set_mark(u64* at, u64 mark) { __atomic_store_n(at, mark, __ATOMIC_RELAXED); }
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 GPKVS_DEVICE void atomic_max(u64* at, u64 value) {
     u64 seen = __atomic_load_n(at, __ATOMIC_RELAXED);

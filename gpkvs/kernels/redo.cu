@@ -20,12 +20,13 @@ GPKVS_DEVICE u64 page_of(u64 slot) {
 GPKVS_PM_KERNEL(log_redo_bytes, LOG_REDO_BYTES_ARGS) { store_entry(a, i, a.contents[i]); }
 GPKVS_PM_KERNEL(log_redo_u64, LOG_REDO_U64_ARGS) { store_entry(a, i, a.contents[i]); }
 
-// mark_pages: the pages that a batch stored to. Several items may store the same mark to one page.
+// mark_pages: the pages that a batch stored to. Several items may store the same mark to one page. Marks lie in volatile
+// memory: a store that counts as one to PM would be written back later, when they may be gone.
 #define MARK_PAGES_ARGS(F) F(const u64*, changed_slot) F(u64, epoch) F(u64*, marks)
 
 template <class Slot, class Args>
 GPKVS_DEVICE void mark_page(const Args& a, u64 slot) {
-    pm_store(a.marks + page_of<Slot>(slot), a.epoch);
+    set_mark(a.marks + page_of<Slot>(slot), a.epoch);
 }
 GPKVS_KERNEL(mark_pages_bytes, MARK_PAGES_ARGS) { mark_page<BytesSlot>(a, a.changed_slot[i]); }
 GPKVS_KERNEL(mark_pages_u64, MARK_PAGES_ARGS) { mark_page<U64Slot>(a, a.changed_slot[i]); }

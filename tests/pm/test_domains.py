@@ -208,6 +208,23 @@ def test_a_kernel_writes_back_all_that_it_stores(tmp_path: Path, lines: Callable
 
 @pytest.mark.machine
 @needs_write_back
+def test_a_mark_of_a_page_is_not_written_back(tmp_path: Path, lines: Callable[[], int]) -> None:
+    """Marks lie in memory that another kernel may not touch when it writes back: it may be gone by then."""
+    (tmp_path / "index").write_bytes(bytes(4096))
+    index = Region(tmp_path / "index", FORCED_FLUSH)
+    backend = CpuBackend(1)
+    slots, contents = np.zeros(1, np.uint64), np.ones((1, 2), np.uint64)
+    backend.launch("mark_pages_u64", 1, changed_slot=slots, epoch=7, marks=(marks := np.zeros(1, np.uint64)))
+    assert marks[0] == 7
+    lines()
+    backend.launch("apply_u64", 1, changed_slot=slots, contents=contents, index=index.address)
+    assert lines() == 1
+    backend.close()
+    index.close()
+
+
+@pytest.mark.machine
+@needs_write_back
 @pytest.mark.undo
 def test_a_batch_in_flush_writes_back_every_line_that_changed(tmp_path: Path, lines: Callable[[], int]) -> None:
     path = tmp_path / "store"
