@@ -57,10 +57,12 @@ BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.
 test: suite doors docs phases pair undo  ## the whole test suite
 
 # In three processes, whatever the machine has: tests wait for servers and disks half of the time. A file's tests stay
-# together, since they share servers.
+# together, since they share servers. A process that crashes ends the run, and the report names the test: with another in
+# its place, the run would wait for ever.
+IN_PROCESSES := -n 3 --dist loadfile --max-worker-restart 0
+
 suite: install-test
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests --ignore tests/docs \
-		--ignore tests/conformance
+	$(BIN)/python -m pytest -q $(IN_PROCESSES) tests --ignore tests/docs --ignore tests/conformance
 
 # What a client sees of a server, again behind gRPC's own server: it is the native door's oracle. Only the native door
 # speaks the Redis protocol. CI runs what is of the contract; `make nightly` runs all.
@@ -68,7 +70,7 @@ DOORS := $(if $(CI),$(patsubst %,tests/server/test_%.py,kv options pipeline scan
 	tests/server --ignore tests/server/door --ignore tests/server/redis)
 
 doors: install-test
-	GPKVS_DOOR=grpcio $(BIN)/python -m pytest -q -n 3 --dist loadfile $(DOORS)
+	GPKVS_DOOR=grpcio $(BIN)/python -m pytest -q $(IN_PROCESSES) $(DOORS)
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
@@ -87,7 +89,7 @@ undo: install-test
 
 # CI leaves out a second library of the same kind, and random sequences, of which `suite` has others.
 conformance: install-test  ## Redis' own test suite and its client libraries, against a gpkvs server
-	$(BIN)/python -m pytest -q -n 3 $(if $(CI),-k "not valkey and not machines") tests/conformance
+	$(BIN)/python -m pytest -q -n 3 --max-worker-restart 0 $(if $(CI),-k "not valkey and not machines") tests/conformance
 
 docs: install-test  ## every block of README and documents, as a reader runs it
 	$(BIN)/python -m pytest -q tests/docs
