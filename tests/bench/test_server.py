@@ -90,11 +90,14 @@ def test_transactions_are_measured_and_the_sum_is_checked(tmp_path: Path, monkey
 
 
 @needs_shm
-@pytest.mark.parametrize(("door", "fewest", "most"), [("grpcio", 100, 10_000), ("native", 0, 100)])
+@pytest.mark.parametrize(("door", "fewest", "most"), [("grpcio", 100, 10_000), ("native", 0, 400)])
 def test_a_message_costs_the_same_calls_and_objects_whatever_it_holds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, door: str, fewest: int, most: int
 ) -> None:
-    """No Python object per operation between the socket and the kernels."""
+    """No Python object per operation between the socket and the kernels.
+
+    A turn of the native engine costs some 250 calls. It serves many messages; on a busy machine, few.
+    """
     monkeypatch.setenv("GPKVS_DOOR", door)
     sizes = (64, 4096)
     counted = asyncio.run(count_calls(ServerBenchOptions(SHM), tmp_path, sizes))
