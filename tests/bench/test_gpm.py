@@ -55,7 +55,7 @@ def test_each_workload_is_measured(tmp_path: Path) -> None:
     }  # fmt: skip
     assert all(one["coalesced_ms"] > 0 and one["conventional_ms"] > 0 for one in result["logs"])
     rows = {row["what"]: row for row in result["library"]}
-    assert {"save", "restore, checked", "save to a disk"} < rows.keys()
+    assert {"save", "restore, checked", "save to a disk", "safetensors.numpy: load"} < rows.keys()
     assert all(math.isfinite(row["value"]) for row in rows.values())
     assert rows["save"]["limit"] > 0
     ElementTree.parse(plot)
