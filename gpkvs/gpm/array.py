@@ -13,7 +13,7 @@ from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.file import GpmFile, create, open_file
-from gpkvs.gpm.opened import Opened, opened
+from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place, find_place, host_view
 from gpkvs.native import library
 
@@ -87,7 +87,7 @@ class PersistentArray(Opened):
         """
         about = form_of((shape, dtype))
         data_bytes = max(1, math.prod(about["shape"]) * dtype_of(about["dtype"]).itemsize)
-        return opened(cls, find_place(place), create(path, "array", about, data_bytes, durability, replace=replace))
+        return made(cls, find_place(place), create(path, "array", about, data_bytes, durability, replace=replace))
 
     @classmethod
     def open(

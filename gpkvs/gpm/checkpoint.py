@@ -31,11 +31,11 @@ from gpkvs.batch import U8, U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
-from gpkvs.gpm.current_word import WORDS_MAX, Current, read_current, store_current
+from gpkvs.gpm.current_word import WORDS_MAX, Current, none_saved, read_current, store_current
 from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
 from gpkvs.gpm.kernels import own_kernels
-from gpkvs.gpm.opened import Opened, opened
+from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import HostPlace, Place, find_place, host_view
 from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
@@ -177,8 +177,9 @@ class Checkpoint(Opened):
         copies = 1 if once else 2
         header = {"key": secrets.randbits(64), "copies": copies, "groups": forms, "about": dict(about or {})}
         data_bytes = copies * sum(_Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
-        return opened(
-            cls, find_place(place), create(path, _KIND, header, max(1, data_bytes), durability, replace=replace)
+        where, state = find_place(place), none_saved(len(groups))
+        return made(
+            cls, where, create(path, _KIND, header, max(1, data_bytes), durability, state=state, replace=replace)
         )
 
     @classmethod

@@ -4,7 +4,7 @@
     state page   one page: the few words that say what of the data counts (flags, epochs, which copy)
     data         from a whole page on
 
-A file gets its name only when its header and its zeros are durable, so a file that can be opened is whole. Everything
+A file gets its name only when its header, its state and its zeros are durable, so a file that can be opened is whole. Everything
 is little-endian; docs/format.md has the fields.
 
 Invariants (`verify`)
@@ -19,7 +19,7 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -175,9 +175,10 @@ def create(
     data_bytes: int,
     durability: DurabilityName,
     *,
+    state: Sequence[int] = (),
     replace: bool = False,
 ) -> GpmFile:
-    """Make a file of zeros and open it.
+    """Make a file and open it; its data are zeros.
 
     Parameters
     ----------
@@ -189,6 +190,8 @@ def create(
         How much data it has.
     durability
         As `gpkvs.open` has it.
+    state
+        The first words of its state page; the others are zeros.
     replace
         Whether a file that is there is replaced, at once; otherwise that is an error.
 
@@ -220,7 +223,7 @@ def create(
         raise StoreAccessError(f"{path}: {error.strerror}") from error
     try:
         os.posix_fallocate(file, 0, len(header) + STATE_BYTES + data_bytes)
-        os.write(file, header)
+        os.write(file, header + b"".join(word.to_bytes(8, "little") for word in state))
         os.fsync(file)
         begun.rename(path)
         sync_path(path.parent)

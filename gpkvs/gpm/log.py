@@ -29,9 +29,9 @@ from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
 from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
 from gpkvs.gpm.kernels import Kernels, own_kernels
-from gpkvs.gpm.opened import Opened, opened
+from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place, find_place, host_view
-from gpkvs.gpm.transaction import EPOCH_MAX, Flag, State
+from gpkvs.gpm.transaction import EPOCH_MAX, NEW_FLAG, Flag, State
 from gpkvs.native import library
 
 LANES: Final = 32  # threads whose entries lie side by side (GPM_LANES)
@@ -342,7 +342,10 @@ class CoalescedLog(Log):
         about = {"threads": threads, "entry_bytes": entry_bytes, "entries": entries}
         rounded = -(-threads // LANES) * LANES
         data_bytes = _tail_bytes(rounded) + rounded * entries * entry_bytes
-        return opened(cls, find_place(place), create(path, cls._KIND, about, data_bytes, durability, replace=replace))
+        where = find_place(place)
+        return made(
+            cls, where, create(path, cls._KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace)
+        )
 
     @property
     def _tail_count(self) -> int:
@@ -469,7 +472,10 @@ class PartitionedLog(Log):
             )
         about = {"partitions": partitions, "partition_bytes": partition_bytes}
         data_bytes = _tail_bytes(partitions) + partitions * partition_bytes
-        return opened(cls, find_place(place), create(path, cls._KIND, about, data_bytes, durability, replace=replace))
+        where = find_place(place)
+        return made(
+            cls, where, create(path, cls._KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace)
+        )
 
     @property
     def _tail_count(self) -> int:

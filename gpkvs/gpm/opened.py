@@ -27,6 +27,16 @@ def opened(kind: Callable[[GpmFile, Place], _T], place: Place, file: GpmFile) ->
         raise
 
 
+def made(kind: Callable[[GpmFile, Place], _T], place: Place, file: GpmFile) -> _T:
+    """Return an object over a file that was made for it, or remove the file if that fails."""
+    try:
+        return kind(file, place)
+    except BaseException:
+        file.path.unlink(missing_ok=True)
+        file.close()
+        raise
+
+
 class Closing(ABC):
     """What is closed at the end of a `with` block."""
 

@@ -1,7 +1,8 @@
 """The flag of a log: which entries count, and whether a transaction is under way.
 
-It is one word of the file's state page, (epoch << 8 | state), so it changes at once. Entries carry the epoch in their
-thread's tail: a new epoch makes all earlier entries worthless, and clears the log without touching it.
+It is one word of the file's state page (`gpkvs.gpm.state_word`: the epoch, and whether it is ACTIVE), so it changes at
+once. Entries carry the epoch in their thread's tail: a new epoch makes all earlier entries worthless, and clears the log
+without touching it.
 
     IDLE of epoch n -> ACTIVE of epoch n + 1 (durable) -> entries, each durable before what it undoes is stored
     -> all stored (durable) -> IDLE of epoch n + 1 (durable)
@@ -10,7 +11,7 @@ The order is that of gpKVS (GPM, ASPLOS '22, section 5.2, figure 6).
 
 Invariants
 ----------
-gpm-log-flag   the state is IDLE or ACTIVE, and the epoch fits 32 bits
+gpm-log-flag   its checksum is right, and the epoch fits 32 bits
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Final
 
 from gpkvs.errors import CorruptStoreError
 from gpkvs.gpm.file import GpmFile
+from gpkvs.gpm.state_word import StateWord, read_word, store_word
 
 EPOCH_MAX: Final = (1 << 32) - 1
 _WORD: Final = 0  # of the state page
+_INVARIANT: Final = "gpm-log-flag"
 
 
 class State(IntEnum):
@@ -30,6 +33,9 @@ class State(IntEnum):
 
     IDLE = 0
     ACTIVE = 1
+
+
+NEW_FLAG: Final = (StateWord(0, State.IDLE).pack(_WORD),)  # the state page of a new log
 
 
 class Flag:
@@ -55,19 +61,18 @@ class Flag:
 
     def __init__(self, file: GpmFile) -> None:
         self._file = file
-        word = file.state(_WORD)
-        self.epoch, state = word >> 8, word & 0xFF
-        if self.epoch > EPOCH_MAX or state > State.ACTIVE:
+        self.epoch, bit = read_word(file, _WORD, _INVARIANT)
+        if self.epoch > EPOCH_MAX:
             raise CorruptStoreError(
-                "gpm-log-flag",
-                f"{word:#x} is no flag: restore the file from a backup",
+                _INVARIANT,
+                f"the epoch {self.epoch:,} cannot be: restore the file from a backup",
                 path=file.path,
                 offset=file.state_at,
             )
-        self.state = State(state)
+        self.state = State(bit)
 
     def set(self, epoch: int, state: State) -> None:
         """Make another epoch and state durable; earlier stores of the host to the file are durable, too."""
         assert 0 <= epoch <= EPOCH_MAX
-        self._file.set_state(_WORD, epoch << 8 | state)
+        store_word(self._file, _WORD, StateWord(epoch, state))
         self.epoch, self.state = epoch, state

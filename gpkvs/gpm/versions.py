@@ -26,9 +26,9 @@ import numpy as np
 from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
-from gpkvs.gpm.current_word import Current, read_current, store_current
+from gpkvs.gpm.current_word import Current, none_saved, read_current, store_current
 from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
-from gpkvs.gpm.opened import Opened, opened
+from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place, find_place
 from gpkvs.native import library
 
@@ -117,10 +117,9 @@ class Versions(Opened):
         forms = [{"name": name, **form_of(array)} for name, array in arrays.items()]
         sizes = [math.prod(form["shape"]) * dtype_of(form["dtype"]).itemsize for form in forms]
         data_bytes = 2 * sum(map(whole_pages, sizes))
-        return opened(
-            cls,
-            find_place(place),
-            create(path, _KIND, {"arrays": forms}, max(1, data_bytes), durability, replace=replace),
+        where, about, state = find_place(place), {"arrays": forms}, none_saved(1)
+        return made(
+            cls, where, create(path, _KIND, about, max(1, data_bytes), durability, state=state, replace=replace)
         )
 
     @classmethod

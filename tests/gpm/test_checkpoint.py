@@ -278,12 +278,9 @@ def test_damage_is_refused(folder: Path, place: Place) -> None:
         group = checkpoint._groups["g"]
         state_at, data_at = checkpoint._file.state_at, checkpoint._file.data_at
     good = path.read_bytes()
-    for bit in range(64):
-        path.write_bytes(
-            good[:state_at]
-            + (int.from_bytes(good[state_at : state_at + 8], "little") ^ 1 << bit).to_bytes(8, "little")
-            + good[state_at + 8 :]
-        )
+    word = int.from_bytes(good[state_at : state_at + 8], "little")
+    for damaged in (0, *(word ^ 1 << bit for bit in range(64))):
+        path.write_bytes(good[:state_at] + damaged.to_bytes(8, "little") + good[state_at + 8 :])
         with pytest.raises(CorruptStoreError, match="gpm-current"):
             Checkpoint.open(path, place=place)
     for array in group.arrays:

@@ -269,6 +269,7 @@ def test_refusals(place: Place, memory: Path, tmp_path: Path, kernels: Kernels) 
         PartitionedLog.create(path, 1, 12)
     with pytest.raises(BackendError, match="ordinary disk"):
         CoalescedLog.create(memory / "m.gpm", 10, 8, durability="msync")
+    assert not (memory / "m.gpm").exists()
     with CoalescedLog.create(path, 10, 16, place=place) as log:
         with pytest.raises(StoreLockedError):
             CoalescedLog.open(path)
@@ -289,6 +290,9 @@ def test_refusals(place: Place, memory: Path, tmp_path: Path, kernels: Kernels) 
         path.write_bytes(data[:at] + b"\x07" + data[at + 1 :])
         with pytest.raises(CorruptStoreError, match=invariant):
             CoalescedLog.open(path)
+    path.write_bytes(data[:state_at] + bytes(8) + data[state_at + 8 :])
+    with pytest.raises(CorruptStoreError, match="gpm-log-flag"):
+        CoalescedLog.open(path)
     path.write_bytes(data)
     with CoalescedLog.open(path) as log:
         log._file.region.store(tails_at, (7).to_bytes(8, "little"))

@@ -92,10 +92,10 @@ MUTANTS = (
     ),
     Mutant(
         "damaged-flag-is-opened",
-        _FLAG,
-        "        if self.epoch > EPOCH_MAX or state > State.ACTIVE:",
-        "        state &= 1\n        if self.epoch > EPOCH_MAX:",
-        "a damaged flag passes for a transaction that is, or is not, under way",
+        "gpkvs/gpm/state_word.py",
+        "    if word != found.pack(place):",
+        "    if word and word != found.pack(place):",
+        "a state page that was lost passes for that of a new file",
         (f"{_LOGS}test_refusals",),
     ),
     Mutant(
