@@ -117,6 +117,8 @@ class Kernels:
         address = self.place.address(argument)
         if field.dtype is not None and argument.dtype != field.dtype:
             raise InvalidArgumentError(f"{kernel}: {field.name} is of {field.dtype}, and got {argument.dtype}")
+        if field.is_stored_to and isinstance(argument, np.ndarray) and not argument.flags.writeable:
+            raise InvalidArgumentError(f"{kernel}: {field.name} is stored to, and got an array that is read only")
         return address
 
 

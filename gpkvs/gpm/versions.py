@@ -141,9 +141,9 @@ class Versions(Opened):
 
     @property
     def current(self) -> dict[str, Any]:
-        """The arrays that count, by name: those of the last commit. They are not to be stored to."""
+        """The arrays that count, by name: those of the last commit. They are not to be stored to; NumPy refuses to."""
         self._file.require_open()
-        return self._views[self._current.copy]
+        return {name: _read_only(array) for name, array in self._views[self._current.copy].items()}
 
     @property
     def next(self) -> dict[str, Any]:
@@ -243,3 +243,10 @@ class Versions(Opened):
         self.place.leave(self._file.region)
         self._views.clear()
         self._file.close()
+
+
+def _read_only(array: Any) -> Any:
+    if isinstance(array, np.ndarray):
+        array = array.view()
+        array.flags.writeable = False
+    return array

@@ -77,6 +77,12 @@ def test_mistakes_are_named(kernels: Kernels, place: Place, memory: Path) -> Non
             kernels.launch(name, 4, **{**good, **change})
     with pytest.raises(InvalidArgumentError, match="of uint32, and got uint64"):
         kernels.launch("sums", 1, **{"in": xp.zeros(64, "u8")}, out=xp.zeros(1, "u8"))
+    if not place.is_gpu:  # arrays of CuPy have no such flag
+        kept = np.zeros(4, "f4")
+        kept.flags.writeable = False
+        kernels.launch("scale", 4, **{**good, "in": kept})
+        with pytest.raises(InvalidArgumentError, match="out is stored to, and got an array that is read only"):
+            kernels.launch("scale", 4, **{**good, "out": kept})
     with pytest.raises(BackendError, match="nonsense"):
         Kernels('#include "gpm.cuh"\nnonsense\n', place)
 

@@ -40,6 +40,9 @@ def test_current_stays_while_next_is_written(memory: Path, place: Place) -> None
         versions.commit()
     with Versions.open(path, place=place) as versions:
         assert versions.number == 5
+        if not place.is_gpu:
+            with pytest.raises(ValueError, match="read-only"):
+                versions.current["t"][0] = 6
         assert (place.to_host(versions.current["t"]) == 5).all()
         versions.verify()
         state_at = versions._file.state_at
