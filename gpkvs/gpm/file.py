@@ -4,8 +4,8 @@
     state page   one page: the few words that say what of the data counts (flags, epochs, which copy)
     data         from a whole page on
 
-A file gets its name only when its header, its state and its zeros are durable, so a file that can be opened is whole. Everything
-is little-endian; docs/format.md has the fields.
+A file gets its name only when its header, its state and its zeros are durable, so a file that can be opened is whole.
+Everything is little-endian; docs/format.md has the fields.
 
 Invariants (`verify`)
 ---------------------

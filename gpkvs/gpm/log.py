@@ -343,9 +343,7 @@ class CoalescedLog(Log):
         rounded = -(-threads // LANES) * LANES
         data_bytes = _tail_bytes(rounded) + rounded * entries * entry_bytes
         where = find_place(place)
-        return made(
-            cls, where, create(path, cls._KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace)
-        )
+        return made(cls, where, create(path, cls._KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace))
 
     @property
     def _tail_count(self) -> int:
@@ -473,9 +471,7 @@ class PartitionedLog(Log):
         about = {"partitions": partitions, "partition_bytes": partition_bytes}
         data_bytes = _tail_bytes(partitions) + partitions * partition_bytes
         where = find_place(place)
-        return made(
-            cls, where, create(path, cls._KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace)
-        )
+        return made(cls, where, create(path, cls._KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace))
 
     @property
     def _tail_count(self) -> int:

@@ -1,8 +1,8 @@
 """The flag of a log: which entries count, and whether a transaction is under way.
 
-It is one word of the file's state page (`gpkvs.gpm.state_word`: the epoch, and whether it is ACTIVE), so it changes at
-once. Entries carry the epoch in their thread's tail: a new epoch makes all earlier entries worthless, and clears the log
-without touching it.
+It is one word of the file's state page (`gpkvs.gpm.state_word`: the epoch, and whether it is ACTIVE), so it changes
+at once. Entries carry the epoch in their thread's tail: a new epoch makes all earlier entries worthless, and clears the
+log without touching it.
 
     IDLE of epoch n -> ACTIVE of epoch n + 1 (durable) -> entries, each durable before what it undoes is stored
     -> all stored (durable) -> IDLE of epoch n + 1 (durable)
