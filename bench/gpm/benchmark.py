@@ -30,11 +30,11 @@ from gpkvs.bench.gpm.workloads import workload
 from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.config import DurabilityName
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.errors import InvalidArgumentError, NoSpaceError
 
 GPM: Final = "GPM"
 SIZES: Final = ("tiny", "small", "paper")
-PARTS: Final = ("workloads", "library")
+PARTS: Final = ("workloads", "logs", "library")
 _STREAM_BYTES: Final = {"tiny": 1 << 20, "small": 64 << 20, "paper": 1 << 30}
 _LOG_THREADS: Final = {
     "tiny": (1 << 8, 1 << 10),
@@ -90,13 +90,22 @@ class GpmOptions:
     durability: DurabilityName = "auto"
 
 
-def run_gpm(options: GpmOptions, progress: Progress) -> dict[str, Any]:
+def run_gpm(options: GpmOptions, progress: Progress, keep: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Run all; return all results.
+
+    Parameters
+    ----------
+    options
+        What to measure.
+    progress
+        Called with what is done now.
+    keep
+        Called with the results so far, after each part and each workload: a long run may be ended.
 
     Raises
     ------
     GpkvsError
-        If a workload does not fit, or the place does not reach the directory.
+        If the place does not reach the directory. A workload that does not fit is left out, and `not_run` says why.
     """
     if options.size not in SIZES:
         raise InvalidArgumentError(f"size={options.size!r}: there are {', '.join(SIZES)}")
@@ -105,36 +114,47 @@ def run_gpm(options: GpmOptions, progress: Progress) -> dict[str, Any]:
         Path(tempfile.mkdtemp(prefix="gpkvs-bench-gpm-", dir=where)) for where in (options.directory, options.disk)
     )
     try:
-        result = {
+        result: dict[str, Any] = {
             "benchmark": "gpm",
             **describe_run(folder),
             "place": place.name,
             "gpu": getattr(place, "gpu_name", None),
             "options": {"size": options.size, "runs": options.runs, "durability": options.durability},
         }
+        result["commit"] = os.environ.get("GPKVS_REVISION") or result["commit"]
         if "library" in options.parts:
             result["library"] = measure_library(folder, disk, place, options.size, options.runs, progress)
+            keep(result)
+        if {"workloads", "logs"}.intersection(options.parts):
+            progress("stores in a stream")
+            rate = stream_rate(folder, _STREAM_BYTES[options.size], place, options.durability)
+            result["stream_bytes_per_s"] = rate
+        if "logs" in options.parts:
+            result["logs"] = _measure_logs(options, place, folder, rate, progress)
+            keep(result)
         if "workloads" in options.parts:
-            result |= _measure_workloads(options, place, folder, progress)
-        result["commit"] = os.environ.get("GPKVS_REVISION") or result["commit"]
+            result |= {"operations": [], "not_run": {}}
+            for name in options.workloads:
+                try:
+                    result["operations"] += _measured(name, options, place, folder, rate, progress)
+                except NoSpaceError as error:
+                    result["not_run"][name] = str(error)
+                keep(result)
         return result
     finally:
         for made in (folder, disk):
             shutil.rmtree(made, ignore_errors=True)
 
 
-def _measure_workloads(options: GpmOptions, place: gpm.Place, folder: Path, progress: Progress) -> dict[str, Any]:
-    progress("stores in a stream")
-    rate = stream_rate(folder, _STREAM_BYTES[options.size], place, options.durability)
+def _measure_logs(
+    options: GpmOptions, place: gpm.Place, folder: Path, rate: float, progress: Progress
+) -> list[dict[str, Any]]:
     logs = []
     for threads in _LOG_THREADS[options.size]:
         progress(f"logs of {threads:,} threads")
         found = compare_logs(folder, threads, place, options.durability)
         logs.append({**found, "limit_ms": found["bytes"] / rate * 1e3})
-    operations = []
-    for name in options.workloads:
-        operations += _measured(name, options, place, folder, rate, progress)
-    return {"stream_bytes_per_s": rate, "operations": operations, "logs": logs}
+    return logs
 
 
 def _measured(
@@ -146,11 +166,13 @@ def _measured(
     data_bytes = workload(name).SIZES[options.size].file_bytes
     progress(f"{name}: data")
     found = []
-    with Cap(folder, data_bytes, place, options.durability) as cap:
-        for operation in WORKLOADS[name](own, options.size, place, options.durability):
-            progress(f"{operation.name}: {operation.what}")
-            found.append(_measure(operation, cap, place, options.runs, rate))
-    shutil.rmtree(own)
+    try:
+        with Cap(folder, data_bytes, place, options.durability) as cap:
+            for operation in WORKLOADS[name](own, options.size, place, options.durability):
+                progress(f"{operation.name}: {operation.what}")
+                found.append(_measure(operation, cap, place, options.runs, rate))
+    finally:
+        shutil.rmtree(own)
     return found
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from gpkvs import gpm
 from gpkvs.config import DurabilityName
+from gpkvs.errors import NoSpaceError
 from gpkvs.native import library
 from gpkvs.pm.domain import find_domain
 from gpkvs.pm.region import Region
@@ -42,6 +43,11 @@ class Cap:
         Where the arrays are.
     durability
         As `gpkvs.open` has it.
+
+    Raises
+    ------
+    NoSpaceError
+        If the file has no room.
     """
 
     def __init__(self, folder: Path, data_bytes: int, place: gpm.Place, durability: DurabilityName) -> None:
@@ -49,8 +55,12 @@ class Cap:
         self.mode = MODES[0]
         self.stored_bytes = 0
         path = folder / "cap.bin"
-        with path.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, -(-data_bytes // 4096) * 4096)
+        try:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, -(-data_bytes // 4096) * 4096)
+        except OSError as error:
+            path.unlink()
+            raise NoSpaceError("disk", f"{path} needs {data_bytes:,} bytes for CAP: {error.strerror}") from error
         self._region = Region(path, find_domain(folder, durability))
         self._threads = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._threads)

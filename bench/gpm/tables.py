@@ -41,7 +41,11 @@ _WIDTH, _LEFT, _BAR, _HEAD = 880, 130, 13, 66
 def gpm_tables(result: dict[str, Any]) -> list[Rows]:
     """Return a result as tables."""
     found = [_library(result)] if "library" in result else []
-    return [*found, _speed(result), _amount(result), _logs(result)] if "operations" in result else found
+    if "operations" in result:
+        found += [_speed(result), _amount(result)]
+        if result["not_run"]:
+            found.append(Rows("not run", ("workload", "why"), list(result["not_run"].items()), left=2))
+    return [*found, _logs(result)] if "logs" in result else found
 
 
 def _library(result: dict[str, Any]) -> Rows:

@@ -9,6 +9,7 @@ import typer
 
 from gpkvs.bench.gpm.benchmark import PARTS, SIZES, WORKLOADS, GpmOptions, run_gpm
 from gpkvs.bench.gpm.tables import draw_gpm, gpm_tables
+from gpkvs.bench.report.results import write_result
 from gpkvs.cli.bench.shared import JSON, chosen, print_result, shown
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import exits
@@ -32,7 +33,7 @@ def gpm_command(
         typer.Option("--workload", help=f"Workload to run: {', '.join(WORKLOADS)}; by default all. May be repeated."),
     ] = None,
     part: Annotated[
-        list[str] | None, typer.Option(help=f"Part to run: {', '.join(PARTS)}; by default both. May be repeated.")
+        list[str] | None, typer.Option(help=f"Part to run: {', '.join(PARTS)}; by default all. May be repeated.")
     ] = None,
     disk: Annotated[
         Path, typer.Option(help="A directory on an ordinary disk, for checkpoints there.", exists=True, file_okay=False)
@@ -46,9 +47,10 @@ def gpm_command(
     CAP-fs copies results to the host, writes and syncs a file. CAP-mm copies them, and threads of the host store them
     to a mapping. GPM is gpkvs.gpm: kernels persist what they compute, in place, with a log, or as a checkpoint. Tables
     have the paper's figures beside these, and the time in which kernels of the same place store as many bytes in a
-    stream. The part library measures checkpoints against the link and the disk, training and a solver that persist, and
-    states of PyTorch, where there is one. On the CPU, size small takes a minute; size paper takes a GPU, minutes, and
-    30 GiB of the file system.
+    stream. The part logs compares both kinds of logs. The part library measures checkpoints against the link and the
+    disk, training and a solver that persist, and states of NumPy and PyTorch. On the CPU, size small takes a minute;
+    size paper takes a GPU, minutes, and 30 GiB of the file system. A workload without room is left out, with the
+    reason. With --json, what was measured so far is kept if the run is ended.
 
     Example: gpkvs bench gpm --place cuda --size paper --json bench/results/gpm.json --plot gpm.svg
     """
@@ -62,7 +64,7 @@ def gpm_command(
         runs,
     )
     with failures_exit(1), ended_by_signals(), shown() as show:
-        result = run_gpm(options, show)
-    if plot and "operations" in result:
+        result = run_gpm(options, show, lambda so_far: write_result(json_file, so_far) if json_file else None)
+    if plot and result.get("operations"):
         plot.write_text(draw_gpm(result))
     print_result(gpm_tables(result), result, json_file)

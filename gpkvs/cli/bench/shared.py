@@ -19,6 +19,7 @@ PROMISE = "What an acknowledged batch survives, in all stores alike: the death o
 GPU_DIRECTORY = "Where the benchmark makes its store, and removes it: a tmpfs, whose files the GPU can store to."
 JSON = "Write all results, with every single run, to this file."
 PROFILE = "Show where the time went as well."
+_FILE_COLUMNS = 200  # of a table that goes to a file: at 80 its words are cut
 
 
 @contextmanager
@@ -40,6 +41,8 @@ def shown(total: int | None = None) -> Iterator[Callable[[str], None]]:
 def print_result(tables: Iterable[Rows], result: dict[str, Any], json_file: Path | None) -> None:
     """Print a result's tables, and write the result to a file."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _FILE_COLUMNS
     for rows in tables:
         console.print(rows.rich())
     if json_file:
