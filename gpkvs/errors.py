@@ -154,9 +154,13 @@ class StoreError(GpkvsError):
 class StoreLockedError(StoreError):
     """Another process has the store open."""
 
-    def __init__(self, path: Path, pid: int | None) -> None:
+    def __init__(self, path: Path, pid: int | None, *, is_file: bool = False) -> None:
         owner = f"process {pid}" if pid else "another process"
-        super().__init__(f"{path} is in use by {owner}: stop it first, or use another directory")
+        super().__init__(
+            f"{path} is open already, in this process or in another one: close it there first"
+            if is_file
+            else f"{path} is in use by {owner}: stop it first, or use another directory"
+        )
         self.path = path
         self.pid = pid
 

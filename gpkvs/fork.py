@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import weakref
+from typing import Protocol
 
 from gpkvs.errors import ForkedError
 
@@ -18,6 +20,30 @@ def _count() -> None:
 
 
 os.register_at_fork(after_in_child=_count)
+
+
+class Lock(Protocol):
+    """A lock of this process, through a descriptor that the child of a fork shares."""
+
+    def release(self) -> None:
+        """Close the descriptor."""
+
+
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def release_in_child(lock: Lock) -> None:
+    """Have a child give its own copy of a lock away at once: else it would last for as long as the child lives."""
+    _locks.add(lock)
+
+
+def _release_all() -> None:
+    for lock in list(_locks):
+        lock.release()  # of the child's copy; the parent's lock stays
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_release_all)
 
 
 class Origin:

@@ -149,6 +149,11 @@ class VolatileArray:
         self.device: Any = place.xp.zeros(shape, dtype)
         self.host: Any = np.zeros(shape, dtype) if place.is_gpu else self.device
 
+    @property
+    def kernel_type(self) -> np.dtype[Any]:
+        """See `gpkvs.gpm.kernels.Handed`."""
+        return self.host.dtype  # type: ignore[no-any-return]
+
     def kernel_address(self, place: gpm.Place, /) -> int:
         """See `gpkvs.gpm.kernels.Handed`."""
         return place.address(self.device)

@@ -79,6 +79,8 @@ def gpdb(folder: Path, size: str, place: gpm.Place, durability: DurabilityName) 
 class _NoLog:
     """No log, for a kernel that takes one."""
 
+    kernel_type = "GpmLog"
+
     def kernel_address(self, _: gpm.Place, /) -> int:
         """See `gpkvs.gpm.kernels.Handed`."""
         return 0

@@ -59,9 +59,8 @@ GPM_KERNEL(update, UPDATE_ARGS) {{
 
 #define UNDO_ARGS(F) F(const GpmLog*, log) F(u64*, table)
 GPM_KERNEL(undo, UNDO_ARGS) {{
-    if (gpm_log_count(a.log, i) == 0) return;
     Entry entry;
-    gpm_log_read(a.log, i, 0, &entry);
+    if (!gpm_log_read(a.log, i, 0, &entry)) return;
     for (u32 c = 0; c < COLUMNS; c++) gpm_store(&a.table[entry.row * COLUMNS + c], entry.old[c]);
 }}
 """

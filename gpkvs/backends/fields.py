@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from gpkvs.backends.base import Argument
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.native import kernel_symbol
 
 _DTYPES: dict[str, np.dtype[np.generic]] = {
@@ -19,6 +20,7 @@ _DTYPES: dict[str, np.dtype[np.generic]] = {
     "float": np.dtype(np.float32),
     "double": np.dtype(np.float64),
 }
+_NUMBERS = ("u64", "i64", "double")  # of 8 bytes, as every argument
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Field:
     is_pointer: bool
     is_stored_to: bool
     dtype: np.dtype[np.generic] | None  # of what it points to; None for structures
+
+    @property
+    def pointed_to(self) -> str:
+        """The type in C++ of what it points to."""
+        return self.kind.removeprefix("const ").removesuffix("*").strip()
 
 
 class KernelFields:
@@ -72,6 +79,21 @@ class KernelFields:
         """Return the fields; a missing or extra argument is our own bug."""
         assert arguments.keys() == self.names, f"{self.kernel} takes {sorted(self.names)}, got {sorted(arguments)}"
         return self.fields
+
+
+def fields_of_user(kernel: str, text: bytes) -> tuple[Field, ...]:
+    """Return the fields of a user's kernel.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If one is of a type that cannot be handed over.
+    """
+    fields = fields_of(text)
+    for field in fields:
+        if not field.is_pointer and field.kind not in _NUMBERS:
+            raise InvalidArgumentError(f"{kernel}: {field.name} is a {field.kind}: numbers are u64, i64 or double")
+    return fields
 
 
 def fields_of(text: bytes) -> tuple[Field, ...]:

@@ -8,6 +8,7 @@ from gpkvs.gpm.checkpoint import Checkpoint
 from gpkvs.gpm.kernels import Kernels, header
 from gpkvs.gpm.log import CoalescedLog, PartitionedLog
 from gpkvs.gpm.place import Place, find_place
+from gpkvs.gpm.verify import verify
 from gpkvs.gpm.versions import Versions
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "Versions",
     "find_place",
     "header",
+    "verify",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gpkvs.config import DurabilityName
-from gpkvs.errors import CorruptStoreError
+from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.file import GpmFile, create, open_file
 from gpkvs.gpm.opened import Opened, made, opened
@@ -42,6 +42,8 @@ class PersistentArray(Opened):
     ...     grid.persist(0, 1)
     """
 
+    KIND = "array"
+
     def __init__(self, file: GpmFile, place: Place) -> None:
         super().__init__(file, place)
         self.shape, self.dtype = _form(file)
@@ -54,7 +56,7 @@ class PersistentArray(Opened):
     def create(
         cls,
         path: Path | str,
-        shape: int | tuple[int, ...],
+        shape: int | np.integer[Any] | tuple[int, ...],
         dtype: DTypeLike = np.float32,
         *,
         place: Place | str = "cpu",
@@ -87,7 +89,7 @@ class PersistentArray(Opened):
         """
         about = form_of((shape, dtype))
         data_bytes = max(1, math.prod(about["shape"]) * dtype_of(about["dtype"]).itemsize)
-        return made(cls, find_place(place), create(path, "array", about, data_bytes, durability, replace=replace))
+        return made(cls, find_place(place), create(path, cls.KIND, about, data_bytes, durability, replace=replace))
 
     @classmethod
     def open(
@@ -114,7 +116,7 @@ class PersistentArray(Opened):
         FormatError, CorruptStoreError
             If it is no array of this format, or is damaged.
         """
-        return opened(cls, find_place(place), open_file(path, "array", durability, readonly=readonly))
+        return opened(cls, find_place(place), open_file(path, cls.KIND, durability, readonly=readonly))
 
     @property
     def host(self) -> NDArray[Any]:
@@ -136,6 +138,11 @@ class PersistentArray(Opened):
         self._reach()
         return self.place.view(self._file.address, self.dtype, self.shape, self._file.region)
 
+    @property
+    def kernel_type(self) -> np.dtype[Any]:
+        """See `Handed.kernel_type`."""
+        return self.dtype
+
     def kernel_address(self, place: Place, /) -> int:
         """See `Handed.kernel_address`."""
         self._require_own(place)
@@ -155,12 +162,16 @@ class PersistentArray(Opened):
 
         Raises
         ------
+        InvalidArgumentError
+            If there are not those rows.
         OSError
             If the operating system could not write. Do not go on: what was stored may be lost.
         """
         self._file.require_writable()
         rows = self.shape[0] if self.shape else 1
-        first, last, _ = slice(first, last).indices(rows)
+        last = rows if last is None else last
+        if not 0 <= first <= last <= rows:
+            raise InvalidArgumentError(f"{self.path}: rows {first} to {last}: there are {rows}")
         row_bytes = self.host.nbytes // rows if rows else 0
         if last > first:
             library.gpkvs_persist_range(self._file.address + first * row_bytes, (last - first) * row_bytes)
@@ -198,9 +209,8 @@ class PersistentArray(Opened):
     def __dlpack_device__(self) -> Any:
         return self.device.__dlpack_device__()
 
-    def __repr__(self) -> str:
-        state = "closed" if self._file.is_closed else self._file.domain.name
-        return f"<PersistentArray {self.path}, {self.shape} of {self.dtype}, {self.place.name}, {state}>"
+    def _about(self) -> str:
+        return f"{self.shape} of {self.dtype}"
 
 
 def _form(file: GpmFile) -> tuple[tuple[int, ...], np.dtype[Any]]:

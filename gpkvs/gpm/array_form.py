@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ def form_of(array: Any) -> dict[str, Any]:
     Raises
     ------
     InvalidArgumentError
-        If its elements have no fixed size, or a side is negative.
+        If its elements have no fixed size, or a side is negative or no whole number.
     """
     if isinstance(array, tuple):
         shape, dtype = array
@@ -29,7 +31,10 @@ def form_of(array: Any) -> dict[str, Any]:
         raise InvalidArgumentError(
             f"dtype={dtype}: NumPy does not know it; view the array as one that it knows"
         ) from error
-    shape = (shape,) if isinstance(shape, int) else tuple(int(side) for side in shape)
+    try:
+        shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        raise InvalidArgumentError(f"shape={shape}: whole numbers are needed") from None
     if found.hasobject or not found.itemsize:
         raise InvalidArgumentError(f"dtype={found}: only elements of a fixed size persist, no objects")
     if any(side < 0 for side in shape):

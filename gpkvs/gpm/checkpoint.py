@@ -43,7 +43,6 @@ from gpkvs.pm.mapping import map_memory
 BLOCK_BYTES: Final = 256 << 10
 _BLOCK_WORDS: Final = BLOCK_BYTES // 8
 _DIGEST_BYTES: Final = 16
-_KIND: Final = "checkpoint"
 
 Arrays = Mapping[str, Any]
 
@@ -113,6 +112,8 @@ class Checkpoint(Opened):
     ...     checkpoint.restore("model", model)
     """
 
+    KIND = "checkpoint"
+
     def __init__(self, file: GpmFile, place: Place) -> None:
         super().__init__(file, place)
         self.last_bytes = 0
@@ -164,12 +165,19 @@ class Checkpoint(Opened):
         Raises
         ------
         InvalidArgumentError
-            If there is no group, or more than 512; if elements are objects; or if the file is there.
+            If there is no group, or more than 512; if one has no arrays by name; if elements are objects; or if the
+            file is there.
         NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
             As `PersistentArray.create` raises them.
         """
         if not 0 < len(groups) <= WORDS_MAX:
             raise InvalidArgumentError(f"{len(groups)} groups: at least 1 is needed, and at most {WORDS_MAX}")
+        for name, arrays in groups.items():
+            if not isinstance(arrays, Mapping):
+                raise InvalidArgumentError(
+                    f"the group {name!r} is a {type(arrays).__name__}: a group has arrays by name, as in "
+                    "{'model': {'weights': weights}}"
+                )
         forms: list[dict[str, Any]] = [
             {"name": name, "arrays": [{"name": key, **form_of(array)} for key, array in arrays.items()]}
             for name, arrays in groups.items()
@@ -179,7 +187,7 @@ class Checkpoint(Opened):
         data_bytes = copies * sum(_Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
         where, state = find_place(place), none_saved(len(groups))
         return made(
-            cls, where, create(path, _KIND, header, max(1, data_bytes), durability, state=state, replace=replace)
+            cls, where, create(path, cls.KIND, header, max(1, data_bytes), durability, state=state, replace=replace)
         )
 
     @classmethod
@@ -203,7 +211,7 @@ class Checkpoint(Opened):
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, find_place(place), open_file(path, _KIND, durability, readonly=readonly))
+        return opened(cls, find_place(place), open_file(path, cls.KIND, durability, readonly=readonly))
 
     @property
     def groups(self) -> dict[str, dict[str, tuple[tuple[int, ...], np.dtype[Any]]]]:
@@ -212,6 +220,9 @@ class Checkpoint(Opened):
             name: {array.name: (array.shape, array.dtype) for array in group.arrays}
             for name, group in self._groups.items()
         }
+
+    def _about(self) -> str:
+        return ", ".join(f"{name} saved {group.current.number} times" for name, group in self._groups.items())
 
     @property
     def about(self) -> dict[str, Any]:

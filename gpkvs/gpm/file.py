@@ -34,6 +34,7 @@ from gpkvs.errors import (
     StoreLockedError,
     StoreMissingError,
 )
+from gpkvs.fork import Origin, release_in_child
 from gpkvs.media.directory import sync_path
 from gpkvs.native import crc32c
 from gpkvs.pm.domain import Domain, find_domain
@@ -46,6 +47,7 @@ _MAGIC: Final = b"GPKVSGPM"
 _BYTE_ORDER: Final = 0x01020304
 _FIELDS: Final = struct.Struct("<8sIIQQQQ")  # magic, version, byte order, header and data bytes, bytes of JSON, CRC
 _FIXED_BYTES: Final = 64
+_DATA_BYTES_MAX: Final = 1 << 62
 
 
 def whole_pages(count: int) -> int:
@@ -79,6 +81,8 @@ class GpmFile:
         self.domain = domain
         self.writable = writable
         self._lock = file
+        self._origin = Origin(str(path))
+        release_in_child(self)
         self._failed: OSError | None = None
         self.kind, self.about, self.data_at, self.data_bytes = _read_header(path, file)
         self.region = Region(path, domain if writable else None)
@@ -99,7 +103,8 @@ class GpmFile:
         return self._lock < 0
 
     def require_open(self) -> None:
-        """Raise `StoreClosedError` if it was closed."""
+        """Raise `StoreClosedError` if it was closed, `ForkedError` in the child of a fork."""
+        self._origin.require()
         if self.is_closed:
             raise StoreClosedError(f"{self.path} is closed: open it again")
 
@@ -164,8 +169,13 @@ class GpmFile:
         if self.is_closed:
             return
         self.region.close()
-        os.close(self._lock)
-        self._lock = -1
+        self.release()
+
+    def release(self) -> None:
+        """Give the lock away, and what keeps the file open."""
+        if not self.is_closed:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def create(
@@ -193,12 +203,12 @@ def create(
     state
         The first words of its state page; the others are zeros.
     replace
-        Whether a file that is there is replaced, at once; otherwise that is an error.
+        Whether a file of gpkvs.gpm that is there is replaced, at once; otherwise that is an error.
 
     Raises
     ------
     InvalidArgumentError
-        If a file is there.
+        If a file is there, or something else.
     NoSpaceError
         If the space is not there; nothing is left behind.
     StoreMissingError
@@ -209,9 +219,11 @@ def create(
         If a process has the file that is replaced.
     """
     path = Path(path)
+    if not 0 < data_bytes < _DATA_BYTES_MAX:
+        raise NoSpaceError("disk", f"{path}: {data_bytes:,} bytes are more than a file has")
     header = _pack_header(kind, about, data_bytes)
     if replace:
-        _require_unlocked(path)
+        _require_replaceable(path)
     elif path.exists():
         raise InvalidArgumentError(f"{path} is there already: open it, or give replace=True")
     begun = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -222,21 +234,22 @@ def create(
     except OSError as error:
         raise StoreAccessError(f"{path}: {error.strerror}") from error
     try:
+        find_domain(path.parent, durability)  # if there is no such domain, no file is made
         os.posix_fallocate(file, 0, len(header) + STATE_BYTES + data_bytes)
         os.write(file, header + b"".join(word.to_bytes(8, "little") for word in state))
         os.fsync(file)
         begun.rename(path)
         sync_path(path.parent)
     except OSError as error:
-        begun.unlink(missing_ok=True)
         needed = len(header) + STATE_BYTES + data_bytes
         raise NoSpaceError("disk", f"{path} needs {needed:,} bytes: {error.strerror}") from error
     finally:
+        begun.unlink(missing_ok=True)
         os.close(file)
     return open_file(path, kind, durability)
 
 
-def open_file(path: Path | str, kind: str, durability: DurabilityName, *, readonly: bool = False) -> GpmFile:
+def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *, readonly: bool = False) -> GpmFile:
     """Open a file.
 
     Parameters
@@ -244,7 +257,7 @@ def open_file(path: Path | str, kind: str, durability: DurabilityName, *, readon
     path
         Where it is.
     kind
-        What it has to be.
+        What it has to be; None: anything.
     durability
         As `gpkvs.open` has it.
     readonly
@@ -280,7 +293,7 @@ def open_file(path: Path | str, kind: str, durability: DurabilityName, *, readon
         os.close(file)
         raise
     try:
-        if found.kind != kind:
+        if kind and found.kind != kind:
             raise FormatError(f"{path} holds {_a(found.kind)}, and {_a(kind)} is asked for")
         if not readonly:
             found.settle()
@@ -301,15 +314,20 @@ def _lock(path: Path, file: int, *, shared: bool) -> None:
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise StoreLockedError(path, None) from error
+        raise StoreLockedError(path, None, is_file=True) from error
 
 
-def _require_unlocked(path: Path) -> None:
+def _require_replaceable(path: Path) -> None:
+    """Raise unless what is there, if anything, is a file of gpkvs.gpm that nobody has open."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise StoreAccessError(f"{path}: {error.strerror}") from error
     try:
+        if path.is_dir() or os.pread(file, len(_MAGIC), 0) != _MAGIC:
+            raise InvalidArgumentError(f"{path} is there, and is no file of gpkvs.gpm: it is not replaced")
         _lock(path, file, shared=False)
     finally:
         os.close(file)

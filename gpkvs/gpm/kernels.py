@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,9 +24,16 @@ def header() -> str:
     return with_headers('#include "gpm.cuh"\n', "gpm")
 
 
+_LOGS: Final = ("GpmLog", "GpmPartitions")
+
+
 @runtime_checkable
 class Handed(Protocol):
     """What can be handed to a kernel: an array or a log in persistent memory."""
+
+    @property
+    def kernel_type(self) -> str | np.dtype[Any]:
+        """What a kernel's pointer points to: elements, or a structure of ``gpm_log.cuh`` by its name."""
 
     def kernel_address(self, place: Place, /) -> int:
         """Return the pointer that kernels of a place get.
@@ -86,8 +94,13 @@ class Kernels:
         ------
         InvalidArgumentError
             If there is no such kernel, or an argument is missing, too many, or of a wrong kind.
+
+        Notes
+        -----
+        A kernel stores where it likes: that its threads stay inside their arrays is its own affair.
         """
         code = self._found.get(kernel) or self._look_up(kernel)
+        items = _whole(kernel, items)
         names = [field.name for field in code.fields]
         if sorted(names) != sorted(arguments):
             raise InvalidArgumentError(f"the kernel {kernel} takes {', '.join(names)}; got {', '.join(arguments)}")
@@ -108,18 +121,35 @@ class Kernels:
             raise InvalidArgumentError(f"there is no kernel {kernel} in this source") from None
 
     def _word(self, kernel: str, field: Field, argument: Any) -> int:
-        if isinstance(argument, Handed):
-            return argument.kernel_address(self.place)
         if isinstance(argument, (int, np.integer, float, np.floating)):
             return _number_word(kernel, field, argument)
         if not field.is_pointer:
             raise InvalidArgumentError(f"{kernel}: {field.name} is a number, and got a {type(argument).__name__}")
+        if isinstance(argument, Handed):
+            _require_type(kernel, field, argument.kernel_type)
+            return argument.kernel_address(self.place)
         address = self.place.address(argument)
-        if field.dtype is not None and argument.dtype != field.dtype:
-            raise InvalidArgumentError(f"{kernel}: {field.name} is of {field.dtype}, and got {argument.dtype}")
+        _require_type(kernel, field, argument.dtype)
         if field.is_stored_to and isinstance(argument, np.ndarray) and not argument.flags.writeable:
             raise InvalidArgumentError(f"{kernel}: {field.name} is stored to, and got an array that is read only")
         return address
+
+
+def _require_type(kernel: str, field: Field, got: str | np.dtype[Any]) -> None:
+    """Raise unless a pointer takes an array of a dtype, or a log; structures of a user's own are taken on trust."""
+    wanted: str | np.dtype[Any] = field.pointed_to if field.dtype is None else field.dtype
+    if got != wanted and (field.dtype is not None or isinstance(got, str) or wanted in _LOGS):
+        raise InvalidArgumentError(f"{kernel}: {field.name} is of {wanted}, and got {got}")
+
+
+def _whole(kernel: str, items: Any) -> int:
+    try:
+        found = operator.index(items)
+    except TypeError:
+        raise InvalidArgumentError(f"{kernel}: {items!r} items: a whole number is needed") from None
+    if found < 0:
+        raise InvalidArgumentError(f"{kernel}: {found} items: 0 at least is needed")
+    return found
 
 
 def _number_word(kernel: str, field: Field, number: Any) -> int:

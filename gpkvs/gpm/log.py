@@ -36,6 +36,12 @@ from gpkvs.native import library
 
 LANES: Final = 32  # threads whose entries lie side by side (GPM_LANES)
 _COUNT_MAX: Final = (1 << 32) - 1
+_FULL: Final = 1
+_REFUSALS: Final = {  # other values of GpmRefusal
+    2: "an entry of a thread that the log has not",
+    3: "an entry for a partition that the log has not",
+    4: "entries of a type of another size than the log's",
+}
 
 
 class Log(Opened):
@@ -49,7 +55,7 @@ class Log(Opened):
         Where kernels that use it run.
     """
 
-    _KIND: ClassVar[str]
+    _STRUCT: ClassVar[str]  # in kernels/gpm_log.cuh
 
     def __init__(self, file: GpmFile, place: Place) -> None:
         super().__init__(file, place)
@@ -61,7 +67,7 @@ class Log(Opened):
             place.require_stores(file.region)
             place.reach(file.region)
             self._kernels = own_kernels(place)
-            self._counts, self._full = place.words(self._tails), place.words([0])
+            self._counts, self._refusal = place.words(self._tails), place.words([0])
             self._hand_over()
 
     @property
@@ -80,9 +86,14 @@ class Log(Opened):
     def _hand_over(self) -> None:
         """Make the struct that kernels read; it holds the epoch."""
         address = self.place.address
-        near = [address(self._counts), address(self._full)]
+        near = [address(self._counts), address(self._refusal)]
         words = [self._file.address, self._file.address + _tail_bytes(self._tail_count), *near, *self._geometry()]
         self._words = self.place.words([*words, self._flag.epoch])
+
+    @property
+    def kernel_type(self) -> str:
+        """See `Handed.kernel_type`."""
+        return self._STRUCT
 
     def kernel_address(self, place: Place, /) -> int:
         """See `Handed.kernel_address`."""
@@ -108,8 +119,8 @@ class Log(Opened):
         ------
         InvalidArgumentError
             If a transaction is under way already; after a crash, `recover` ends it.
-        NoSpaceError
-            At the end, if an entry had no room; the transaction is ACTIVE then, and `recover` undoes it.
+        NoSpaceError, InvalidArgumentError
+            At the end, as `require_room`; the transaction is ACTIVE then, and `recover` undoes it.
         """
         self._file.require_writable()
         if self.is_active:
@@ -121,7 +132,7 @@ class Log(Opened):
         self._flag.set(self._flag.epoch, State.IDLE)
 
     def recover(self, undo: Callable[[Self], None]) -> bool:
-        """Undo a transaction that a crash, or an error, has interrupted.
+        """Undo a transaction that a crash, or an error, has interrupted; the log is empty then.
 
         Parameters
         ----------
@@ -132,14 +143,20 @@ class Log(Opened):
         -------
         bool
             Whether there was one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If a kernel of `undo` reads entries of another size; the transaction is ACTIVE still.
         """
         self._file.require_writable()
         if not self.is_active:
             return False
+        self._refusal[...] = 0
         undo(self)
         self.place.settle()
-        self._set_full(0)
-        self._flag.set(self._flag.epoch, State.IDLE)
+        self.require_room()
+        self._next_epoch(State.IDLE)
         return True
 
     def clear(self) -> None:
@@ -159,7 +176,7 @@ class Log(Opened):
         self.place.settle()
         if self._flag.epoch == EPOCH_MAX:
             self._forget_epochs()
-        self._set_full(0)
+        self._refusal[...] = 0
         self._flag.set(self._flag.epoch + 1, state)
         self._hand_over()
 
@@ -172,21 +189,34 @@ class Log(Opened):
         self._counts = self.place.words(self._tails)
         self._flag.set(0, State.IDLE)
 
-    def _set_full(self, value: int) -> None:
-        self._full[...] = value
-
     def require_room(self) -> None:
-        """Raise `NoSpaceError` if an entry had no room since the log was cleared, or the transaction began."""
+        """Raise if an entry was refused since the log was cleared, or the transaction began.
+
+        `insert` and the end of a transaction call it. After kernels of your own outside of one, you do.
+
+        Raises
+        ------
+        NoSpaceError
+            If one had no room.
+        InvalidArgumentError
+            If one had another size than the log's entries, or its thread or partition is not there.
+        """
         self._file.require_open()
-        if self._kernels and int(self.place.to_host(self._full)[0]):
+        refusal = int(self.place.to_host(self._refusal)[0]) if self._kernels else 0
+        if refusal == _FULL:
             raise NoSpaceError(
                 "log", f"{self.path}: an entry had no room, and was not inserted: make the log larger ({self._sizes})"
             )
+        if refusal:
+            raise InvalidArgumentError(f"{self.path}: a kernel has {_REFUSALS[refusal]} ({self._sizes})")
 
     @property
     @abstractmethod
     def _sizes(self) -> str:
         """What decides how large it is, for people."""
+
+    def _about(self) -> str:
+        return self._sizes
 
     def _counted(self) -> U64:
         """Return what the tails of the current epoch count."""
@@ -258,7 +288,7 @@ class Log(Opened):
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, find_place(place), open_file(path, cls._KIND, durability, readonly=readonly))
+        return opened(cls, find_place(place), open_file(path, cls.KIND, durability, readonly=readonly))
 
 
 def _tail_bytes(tails: int) -> int:
@@ -267,8 +297,10 @@ def _tail_bytes(tails: int) -> int:
 
 def _require_positive(**sizes: int) -> None:
     for name, size in sizes.items():
+        if not isinstance(size, (int, np.integer)):
+            raise InvalidArgumentError(f"{size!r}: a whole number is needed", field=name)
         if size < 1:
-            raise InvalidArgumentError(f"{name}={size}: at least 1 is needed", field=name)
+            raise InvalidArgumentError(f"{size}: at least 1 is needed", field=name)
 
 
 class CoalescedLog(Log):
@@ -294,7 +326,8 @@ class CoalescedLog(Log):
     where the kernel begins with ``gpm_log_insert(a.log, i, &entry)``.
     """
 
-    _KIND = "coalesced log"
+    KIND = "coalesced log"
+    _STRUCT = "GpmLog"
 
     def __init__(self, file: GpmFile, place: Place) -> None:
         self.threads: int = file.about["threads"]
@@ -338,12 +371,12 @@ class CoalescedLog(Log):
         """
         _require_positive(threads=threads, entry_bytes=entry_bytes, entries=entries)
         if entry_bytes % 8:
-            raise InvalidArgumentError(f"entry_bytes={entry_bytes}: a multiple of 8 is needed", field="entry_bytes")
-        about = {"threads": threads, "entry_bytes": entry_bytes, "entries": entries}
+            raise InvalidArgumentError(f"{entry_bytes}: a multiple of 8 is needed", field="entry_bytes")
+        about = {"threads": int(threads), "entry_bytes": int(entry_bytes), "entries": int(entries)}
         rounded = -(-threads // LANES) * LANES
         data_bytes = _tail_bytes(rounded) + rounded * entries * entry_bytes
         where = find_place(place)
-        return made(cls, where, create(path, cls._KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace))
+        return made(cls, where, create(path, cls.KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace))
 
     @property
     def _tail_count(self) -> int:
@@ -358,7 +391,7 @@ class CoalescedLog(Log):
 
     @property
     def _sizes(self) -> str:
-        return f"threads={self.threads}, entries={self.entries}"
+        return f"threads={self.threads}, entry_bytes={self.entry_bytes}, entries={self.entries}"
 
     def insert(self, entries: Any, first: int = 0) -> None:
         """Insert an entry for each of some threads, durably.
@@ -410,9 +443,17 @@ class CoalescedLog(Log):
         return counts, np.where(is_counted[..., None], entries, 0)
 
     def remove(self, first: int = 0, last: int | None = None) -> None:
-        """Take the last entry of the threads `first` to `last - 1` off, durably; by default of all."""
-        first, last, _ = slice(first, last).indices(self.threads)
-        self._run("gpm_remove", max(0, last - first), first=first)
+        """Take the last entry of the threads `first` to `last - 1` off, durably; by default of all.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there are not so many threads.
+        """
+        last = self.threads if last is None else last
+        if not 0 <= first <= last <= self.threads:
+            raise InvalidArgumentError(f"threads {first} to {last}: there are {self.threads}")
+        self._run("gpm_remove", last - first, first=first)
 
 
 class PartitionedLog(Log):
@@ -426,7 +467,8 @@ class PartitionedLog(Log):
         Of each.
     """
 
-    _KIND = "partitioned log"
+    KIND = "partitioned log"
+    _STRUCT = "GpmPartitions"
 
     def __init__(self, file: GpmFile, place: Place) -> None:
         self.partitions: int = file.about["partitions"]
@@ -466,12 +508,12 @@ class PartitionedLog(Log):
         _require_positive(partitions=partitions, partition_bytes=partition_bytes)
         if partition_bytes % 8 or partition_bytes // 8 > _COUNT_MAX:
             raise InvalidArgumentError(
-                f"partition_bytes={partition_bytes}: a multiple of 8 up to 32 GiB is needed", field="partition_bytes"
+                f"{partition_bytes}: a multiple of 8 up to 32 GiB is needed", field="partition_bytes"
             )
-        about = {"partitions": partitions, "partition_bytes": partition_bytes}
+        about = {"partitions": int(partitions), "partition_bytes": int(partition_bytes)}
         data_bytes = _tail_bytes(partitions) + partitions * partition_bytes
         where = find_place(place)
-        return made(cls, where, create(path, cls._KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace))
+        return made(cls, where, create(path, cls.KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace))
 
     @property
     def _tail_count(self) -> int:
@@ -502,8 +544,9 @@ class PartitionedLog(Log):
         ------
         InvalidArgumentError
             If the arrays are of other shapes or types.
+            Or if a partition is not there; the other entries are inserted.
         NoSpaceError
-            If a partition has no room, or is not there; the other entries are inserted.
+            If a partition has no room; the other entries are inserted.
         """
         if entries.ndim != 2 or len(entries) != len(partitions):
             raise InvalidArgumentError(f"{len(partitions)} partitions and entries of shape {entries.shape}")
@@ -534,4 +577,4 @@ class PartitionedLog(Log):
 
     def _require_partition(self, partition: int) -> None:
         if not 0 <= partition < self.partitions:
-            raise InvalidArgumentError(f"partition={partition}: there are {self.partitions}", field="partition")
+            raise InvalidArgumentError(f"{partition}: there are {self.partitions}", field="partition")

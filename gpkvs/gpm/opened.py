@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.file import GpmFile
@@ -64,6 +64,8 @@ class Opened(Closing):
         Where kernels that use it run.
     """
 
+    KIND: ClassVar[str]  # as the file's header says it
+
     def __init__(self, file: GpmFile, place: Place) -> None:
         self._file = file
         self.path = file.path
@@ -73,6 +75,19 @@ class Opened(Closing):
     def domain(self) -> Domain:
         """What "durable" means for the file (docs/persistence.md)."""
         return self._file.domain
+
+    @abstractmethod
+    def verify(self) -> None:
+        """Raise `FormatError` or `CorruptStoreError` unless all is right that the file has checksums for."""
+
+    @abstractmethod
+    def _about(self) -> str:
+        """Return what else `repr` says."""
+
+    def __repr__(self) -> str:
+        state = "closed" if self._file.is_closed else self.domain.name
+        said = (str(self.path), self._about(), self.place.name, state)
+        return f"<{type(self).__name__} {', '.join(filter(None, said))}>"
 
     def _require_own(self, place: Place) -> None:
         """Raise `InvalidArgumentError` unless a kernel that it is handed to is of its place."""

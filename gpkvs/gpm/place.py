@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import CpuBackend, address_of, adopt_on_host
-from gpkvs.backends.fields import KernelFields, fields_of
+from gpkvs.backends.fields import KernelFields, fields_of_user
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.gpm.host_compiler import compile_for_host
@@ -210,9 +210,8 @@ class HostPlace:
                 symbol = KernelSymbol.in_dll(compiled, f"gpkvs_kernel_{kernel}")
             except ValueError as error:
                 raise KeyError(kernel) from error
-            fields = fields_of(symbol.fields)
-            if symbol.args_bytes != 8 * len(fields):
-                raise InvalidArgumentError(f"{kernel}: an argument has not 8 bytes; use pointers, u64, i64 and double")
+            fields = fields_of_user(kernel, symbol.fields)
+            assert symbol.args_bytes == 8 * len(fields)
             threads = symbol.lanes if symbol.lanes > 1 else 0
             return UserKernel(fields, threads, (compiled, symbol))
 

@@ -16,7 +16,7 @@ gpm-current   as `gpkvs.gpm.current_word` says
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -32,7 +32,6 @@ from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place, find_place
 from gpkvs.native import library
 
-_KIND: Final = "pair of versions"
 _WORD: Final = 0
 
 
@@ -44,6 +43,28 @@ class _Form(NamedTuple):
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+class _Version(Mapping[str, Any]):
+    """The arrays of a version. Their elements are stored to; the arrays stay."""
+
+    def __init__(self, arrays: dict[str, Any]) -> None:
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> Any:
+        return self._arrays[name]
+
+    def __setitem__(self, name: str, array: Any) -> None:
+        if array is not self._arrays.get(name):  # `next["t"] += 1` comes here, too
+            raise InvalidArgumentError(
+                f"{name!r} is an array of the file: store into it, as next[{name!r}][...] = array"
+            )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
 
 class Versions(Opened):
@@ -66,6 +87,8 @@ class Versions(Opened):
     ...         versions.commit()
     """
 
+    KIND = "pair of versions"
+
     def __init__(self, file: GpmFile, place: Place) -> None:
         super().__init__(file, place)
         self._forms: dict[str, _Form] = {}
@@ -76,7 +99,8 @@ class Versions(Opened):
         self._version_bytes = at
         self._current = read_current(file, _WORD)
         place.reach(file.region)
-        self._views = [self._view(version) for version in range(2)]
+        self._views = [_Version(self._view(version)) for version in range(2)]
+        self._protect()
         self._flusher = ThreadPoolExecutor(1, "gpkvs-versions")
         self._flushing: list[Future[None]] = []
         self._flushed: dict[str, list[tuple[int, int]]] = {}
@@ -119,7 +143,7 @@ class Versions(Opened):
         data_bytes = 2 * sum(map(whole_pages, sizes))
         where, about, state = find_place(place), {"arrays": forms}, none_saved(1)
         return made(
-            cls, where, create(path, _KIND, about, max(1, data_bytes), durability, state=state, replace=replace)
+            cls, where, create(path, cls.KIND, about, max(1, data_bytes), durability, state=state, replace=replace)
         )
 
     @classmethod
@@ -131,7 +155,7 @@ class Versions(Opened):
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError, BackendError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, find_place(place), open_file(path, _KIND, durability))
+        return opened(cls, find_place(place), open_file(path, cls.KIND, durability))
 
     @property
     def number(self) -> int:
@@ -140,16 +164,22 @@ class Versions(Opened):
         return self._current.number
 
     @property
-    def current(self) -> dict[str, Any]:
+    def current(self) -> Mapping[str, Any]:
         """The arrays that count, by name: those of the last commit. They are not to be stored to; NumPy refuses to."""
         self._file.require_open()
-        return {name: _read_only(array) for name, array in self._views[self._current.copy].items()}
+        return self._views[self._current.copy]
 
     @property
-    def next(self) -> dict[str, Any]:
-        """The arrays that the next commit makes current. Every element must be stored: they hold an older version."""
+    def next(self) -> Mapping[str, Any]:
+        """The arrays that the next commit makes current. Every element must be stored: they hold an older version.
+
+        Ask for them anew after each commit, since the two change places.
+        """
         self._file.require_open()
         return self._views[1 - self._current.copy]
+
+    def _about(self) -> str:
+        return f"{', '.join(self._forms)}, {self._current.number} committed"
 
     def flush_ahead(self, name: str, first: int, last: int) -> None:
         """Begin to make rows of a next array durable, by another thread: the program is done with them.
@@ -211,7 +241,15 @@ class Versions(Opened):
         new = Current(self._current.number + 1, 1 - self._current.copy)
         store_current(self._file, _WORD, new)
         self._current = new
+        self._protect()
         return new.number
+
+    def _protect(self) -> None:
+        """Have NumPy refuse stores to the version that counts, also by a name of it that was `next` before."""
+        for copy, version in enumerate(self._views):
+            for array in version.values():
+                if isinstance(array, np.ndarray):
+                    array.flags.writeable = self._file.writable and copy != self._current.copy
 
     @property
     def _next_at(self) -> int:
@@ -243,10 +281,3 @@ class Versions(Opened):
         self.place.leave(self._file.region)
         self._views.clear()
         self._file.close()
-
-
-def _read_only(array: Any) -> Any:
-    if isinstance(array, np.ndarray):
-        array = array.view()
-        array.flags.writeable = False
-    return array

@@ -11,11 +11,14 @@
 
 static const u64 GPM_LANES = 32;
 
+// Why an entry was not inserted (`_REFUSALS` in gpkvs/gpm/log.py).
+enum GpmRefusal : u64 { GPM_FULL = 1, GPM_NO_SUCH_THREAD, GPM_NO_SUCH_PARTITION, GPM_OTHER_SIZE };
+
 struct GpmLog {
     u64* tails;  // one for each thread
     u64* entries;
-    u64* counts;  // the tails again, in memory that is near
-    u64* full;    // becomes 1 if an entry had no room
+    u64* counts;   // the tails again, in memory that is near
+    u64* refusal;  // becomes a GpmRefusal
     u64 threads, depth, words;  // of an entry
     u64 epoch;
 };
@@ -24,7 +27,7 @@ struct GpmPartitions {
     u64* tails;  // one for each partition; they count words
     u64* entries;
     u64* counts;
-    u64* full;
+    u64* refusal;
     u64* locks;
     u64 partitions, words;  // of a partition
     u64 epoch;
@@ -35,8 +38,22 @@ GPKVS_DEVICE u64 gpm_tail(const Log* log, u64 count) {
     return log->epoch << 32 | count;
 }
 
+GPKVS_DEVICE bool gpm_refuse(u64* refusal, GpmRefusal why) {
+    *(volatile u64*)refusal = why;
+    return false;
+}
+
+// Whether entries of a kernel's own type are as long as those of the log. Words are taken as they come.
+template <class Entry>
+GPKVS_DEVICE bool gpm_is_entry(const GpmLog* log, const Entry*) {
+    static_assert(sizeof(Entry) % 8 == 0, "an entry has whole words of 8 bytes");
+    return sizeof(Entry) == 8 * log->words;
+}
+GPKVS_DEVICE bool gpm_is_entry(const GpmLog*, const u64*) { return true; }
+
 // How many entries a thread has.
 GPKVS_DEVICE u64 gpm_log_count(const GpmLog* log, u64 thread) {
+    if (thread >= log->threads) return 0;
     const u64 tail = log->counts[thread];
     return tail >> 32 == log->epoch ? (u32)tail : 0;
 }
@@ -52,13 +69,13 @@ GPKVS_DEVICE void gpm_log_set_count(const GpmLog* log, u64 thread, u64 count) {
 }
 
 // Adds several entries, which lie one behind the other, durably and all at once: they share the two fences of one. False,
-// and nothing is stored, if the thread has no room for all.
-GPKVS_DEVICE bool gpm_log_insert_several(const GpmLog* log, u64 thread, const void* entries, u64 several) {
-    const u64 count = thread < log->threads ? gpm_log_count(log, thread) : log->depth;
-    if (several > log->depth - count) {
-        *(volatile u64*)log->full = 1;
-        return false;
-    }
+// and nothing is stored, if the thread has no room for all, or their type has another size than the log's entries.
+template <class Entry>
+GPKVS_DEVICE bool gpm_log_insert_several(const GpmLog* log, u64 thread, const Entry* entries, u64 several) {
+    if (!gpm_is_entry(log, entries)) return gpm_refuse(log->refusal, GPM_OTHER_SIZE);
+    if (thread >= log->threads) return gpm_refuse(log->refusal, GPM_NO_SUCH_THREAD);
+    const u64 count = gpm_log_count(log, thread);
+    if (several > log->depth - count) return gpm_refuse(log->refusal, GPM_FULL);
     const u64* word = (const u64*)entries;
     for (u64 number = count; number < count + several; number++)
         for (u64 w = 0; w < log->words; w++) pm_store(gpm_log_word(log, thread, number, w), *word++);
@@ -67,13 +84,19 @@ GPKVS_DEVICE bool gpm_log_insert_several(const GpmLog* log, u64 thread, const vo
     return true;
 }
 
-GPKVS_DEVICE bool gpm_log_insert(const GpmLog* log, u64 thread, const void* entry) {
+template <class Entry>
+GPKVS_DEVICE bool gpm_log_insert(const GpmLog* log, u64 thread, const Entry* entry) {
     return gpm_log_insert_several(log, thread, entry, 1);
 }
 
-// Copies an entry, by its number from 0 on.
-GPKVS_DEVICE void gpm_log_read(const GpmLog* log, u64 thread, u64 number, void* entry) {
+// Copies an entry, by its number from 0 on. False, and nothing is copied, if the thread has no such entry, or if its type
+// has another size: do not undo anything then.
+template <class Entry>
+GPKVS_DEVICE bool gpm_log_read(const GpmLog* log, u64 thread, u64 number, Entry* entry) {
+    if (!gpm_is_entry(log, (const Entry*)entry)) return gpm_refuse(log->refusal, GPM_OTHER_SIZE);
+    if (number >= gpm_log_count(log, thread)) return false;
     for (u64 w = 0; w < log->words; w++) ((u64*)entry)[w] = *gpm_log_word(log, thread, number, w);
+    return true;
 }
 
 // Takes the last entry off, durably: what it was for is durable.
@@ -118,10 +141,7 @@ GPKVS_DEVICE void gpm_part_set_words(const GpmPartitions* log, u64 partition, u6
 
 // Adds an entry of so many words behind the others, durably: its words, then their number, so that it can be taken off again.
 GPKVS_DEVICE bool gpm_part_insert(const GpmPartitions* log, u64 partition, const void* entry, u64 words) {
-    if (partition >= log->partitions) {
-        *(volatile u64*)log->full = 1;
-        return false;
-    }
+    if (partition >= log->partitions) return gpm_refuse(log->refusal, GPM_NO_SUCH_PARTITION);
     gpm_lock(log->locks + partition);
     const u64 used = gpm_part_words(log, partition);
     const bool fits = words < log->words && used + words + 1 <= log->words;
@@ -132,7 +152,7 @@ GPKVS_DEVICE bool gpm_part_insert(const GpmPartitions* log, u64 partition, const
         pm_persist();
         gpm_part_set_words(log, partition, used + words + 1);
     } else {
-        *(volatile u64*)log->full = 1;
+        gpm_refuse(log->refusal, GPM_FULL);
     }
     gpm_unlock(log->locks + partition);
     return fits;

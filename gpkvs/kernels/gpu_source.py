@@ -26,7 +26,8 @@ def with_headers(source: str, name: str) -> str:
 
 def _file(name: str, seen: set[str]) -> str:
     seen.add(name)
-    return _placed((_FOLDER / name).read_text(), name, seen)
+    text = (_FOLDER / name).read_text()
+    return _placed(text.replace("#pragma once\n", "\n"), name, seen)  # in a main file, compilers warn of it
 
 
 def _placed(text: str, name: str, seen: set[str]) -> str:

@@ -22,7 +22,6 @@ import os
 import re
 import secrets
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -38,6 +37,7 @@ from gpkvs.errors import (
     StoreLockedError,
     StoreMissingError,
 )
+from gpkvs.fork import release_in_child
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.layout import (
     BLOCK_BYTES,
@@ -95,8 +95,7 @@ class DirectoryLock:
     """The lock on a store's directory; the operating system drops it when the process ends, however it ends.
 
     The directory itself is locked, so nothing done to the files in it undoes the lock; ``LOCK`` only tells others
-    who has it (`sign`). The child of a fork shares the locked descriptor, so it gives its own copy away at once: else
-    the store would stay locked for as long as the child lives.
+    who has it (`sign`). The child of a fork gives its copy away.
 
     Raises
     ------
@@ -115,7 +114,8 @@ class DirectoryLock:
         except BaseException:
             os.close(self._directory)
             raise
-        _locks.add(self)
+        self._is_held = True
+        release_in_child(self)
 
     def sign(self) -> None:
         """Tell others who has it. Nothing is written before: the directory may turn out to be no store's."""
@@ -123,20 +123,9 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let others open the store."""
-        _locks.discard(self)
-        os.close(self._directory)
-
-
-_locks: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()  # those that this process holds
-
-
-def _release_in_child() -> None:
-    """Close the child's copies of the descriptors; the parent's locks stay."""
-    for lock in list(_locks):
-        lock.release()
-
-
-os.register_at_fork(after_in_child=_release_in_child)
+        if self._is_held:
+            self._is_held = False
+            os.close(self._directory)
 
 
 def _write_owner(lock_file: Path) -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from gpkvs.config import DurabilityName
-from gpkvs.errors import BackendError
+from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.native import library
 
 
@@ -125,17 +125,26 @@ def find_domain(directory: Path, wanted: DurabilityName) -> Domain:
 
     Raises
     ------
+    InvalidArgumentError
+        If there is no such domain.
     BackendError
         If ``flush`` is asked for and the processor has no instruction for it.
     """
     found = _found(directory)
-    name = found if wanted == "auto" else DomainName(wanted)
+    name = found if wanted == "auto" else _named(wanted)
     if name is DomainName.FLUSH and not can_write_back():
         raise BackendError(
             "durability 'flush' needs clwb, clflushopt or clflush, which this processor has not (on other processors "
             "than x86-64 it is not supported): use auto, or msync"
         )
     return Domain(found, name)
+
+
+def _named(wanted: str) -> DomainName:
+    try:
+        return DomainName(wanted)
+    except ValueError:
+        raise InvalidArgumentError(f"{wanted!r}: there are auto, {', '.join(DomainName)}", field="durability") from None
 
 
 def can_write_back() -> bool:

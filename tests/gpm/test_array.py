@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from gpkvs.errors import (
     BackendError,
     CorruptStoreError,
+    ForkedError,
     FormatError,
     InvalidArgumentError,
     NoSpaceError,
@@ -109,9 +111,53 @@ def test_refusals_name_the_file_and_what_to_do(memory: Path, tmp_path: Path) -> 
         PersistentArray.create(path, 3)
     PersistentArray.create(path, 5, replace=True).close()
     assert sorted(file.name for file in memory.iterdir()) == ["a.gpm"]
-    with pytest.raises(NoSpaceError):
-        PersistentArray.create(memory / "b.gpm", 1 << 50)
+    for size in (1 << 50, (1 << 40, 1 << 40)):
+        with pytest.raises(NoSpaceError):
+            PersistentArray.create(memory / "b.gpm", size)
+    with pytest.raises(InvalidArgumentError, match="whole numbers"):
+        PersistentArray.create(memory / "b.gpm", 1e6)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="durability: 'foo': there are auto, "):
+        PersistentArray.create(memory / "b.gpm", 3, durability="foo")  # type: ignore[arg-type]
     assert sorted(file.name for file in memory.iterdir()) == ["a.gpm"]
+    with PersistentArray.open(path) as array:
+        for rows in ((0, 6), (3, 2), (-1, 2)):
+            with pytest.raises(InvalidArgumentError, match="there are 5"):
+                array.persist(*rows)
+
+
+def test_only_files_of_its_own_are_replaced(memory: Path) -> None:
+    (memory / "notes.txt").write_text("important")
+    (memory / "folder").mkdir()
+    for name in ("notes.txt", "folder"):
+        with pytest.raises(InvalidArgumentError, match="it is not replaced"):
+            PersistentArray.create(memory / name, 3, replace=True)
+    assert (memory / "notes.txt").read_text() == "important"
+    PersistentArray.create(memory / "new.gpm", np.int64(3), replace=True).close()
+
+
+def test_a_child_of_a_fork_is_refused(memory: Path) -> None:
+    with PersistentArray.create(memory / "a.gpm", 3) as array:
+        child = os.fork()
+        if child == 0:
+            try:
+                array.persist()
+            except ForkedError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        array.persist()
+        alive, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(tell, b"x")
+            time.sleep(60)
+            os._exit(0)
+        os.read(alive, 1)
+    try:
+        PersistentArray.open(memory / "a.gpm").close()  # an idle child does not keep it locked
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_read_only(memory: Path) -> None:

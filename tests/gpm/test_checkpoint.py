@@ -271,6 +271,11 @@ def test_wrong_arrays_are_named(memory: Path, place: Place) -> None:
         assert not checkpoint.load("g")["weights"].any()
 
 
+def test_a_group_has_arrays_by_name(memory: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="'w' is a ndarray: a group has arrays by name"):
+        Checkpoint.create(memory / "c.gpm", {"w": np.zeros(3)})  # type: ignore[dict-item]
+
+
 def test_damage_is_refused(folder: Path, place: Place) -> None:
     path, arrays = folder / "c.gpm", arrays_of(place, 1)
     with Checkpoint.create(path, {"g": arrays}, place=place) as checkpoint:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpkvs.errors import BackendError, InvalidArgumentError
-from gpkvs.gpm import Kernels, PersistentArray, Place, header
+from gpkvs.gpm import CoalescedLog, Kernels, PersistentArray, Place, header
 
 SOURCE = """
 #include "gpm.cuh"
@@ -31,6 +31,14 @@ GPM_BLOCK_KERNEL(sums, SUMS_ARGS, 64) {
         gpm_persist();
     }
 }
+"""
+
+LOGGED = """
+#include "gpm.cuh"
+#define COUNT_ARGS(F) F(const GpmLog*, log) F(u32*, out)
+GPM_KERNEL(count, COUNT_ARGS) { gpm_store(&a.out[i], (u32)gpm_log_count(a.log, i)); }
+#define SINGLE_ARGS(F) F(u32*, out) F(float, by)
+GPM_KERNEL(single, SINGLE_ARGS) { gpm_store(&a.out[i], (u32)a.by); }
 """
 
 
@@ -77,6 +85,27 @@ def test_mistakes_are_named(kernels: Kernels, place: Place, memory: Path) -> Non
             kernels.launch(name, 4, **{**good, **change})
     with pytest.raises(InvalidArgumentError, match="of uint32, and got uint64"):
         kernels.launch("sums", 1, **{"in": xp.zeros(64, "u8")}, out=xp.zeros(1, "u8"))
+    for items, words in ((-1, "-1 items"), (1.5, "whole number")):
+        with pytest.raises(InvalidArgumentError, match=words):
+            kernels.launch("scale", items, **good)  # type: ignore[arg-type]
+    with (
+        PersistentArray.create(memory / "a.gpm", 4, "u4", place=place) as array,
+        CoalescedLog.create(memory / "l.gpm", 4, 8, place=place) as log,
+    ):
+        for change, words in (
+            ({"in": array}, "in is of float32, and got uint32"),
+            ({"in": log}, "in is of float32, and got GpmLog"),
+            ({"by": log}, "by is a number, and got a CoalescedLog"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=words):
+                kernels.launch("scale", 4, **{**good, **change})
+        logged = Kernels(LOGGED, place)
+        logged.launch("count", 4, log=log, out=array)
+        for wrong, words in ((array, "log is of GpmLog, and got uint32"), (xp.zeros(4, "u8"), "got uint64")):
+            with pytest.raises(InvalidArgumentError, match=words):
+                logged.launch("count", 4, log=wrong, out=array)
+        with pytest.raises(InvalidArgumentError, match="by is a float: numbers are u64, i64 or double"):
+            logged.launch("single", 4, out=array, by=1.5)
     if not place.is_gpu:  # arrays of CuPy have no such flag
         kept = np.zeros(4, "f4")
         kept.flags.writeable = False

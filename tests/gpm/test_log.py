@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,21 @@ from gpkvs.errors import (
 from gpkvs.gpm import CoalescedLog, Kernels, PartitionedLog, PersistentArray, Place
 from gpkvs.gpm.transaction import EPOCH_MAX, State
 
+OTHER_SIZE = """
+#include "gpm.cuh"
+struct Old { u64 at, value, more; };
+
+#define UPDATE_ARGS(F) F(const GpmLog*, log) F(u64*, table)
+GPM_KERNEL(update, UPDATE_ARGS) {
+    const Old old = {i, a.table[i], 0};
+    if (gpm_log_insert(a.log, i, &old)) gpm_store(&a.table[i], 99ull);
+}
+
+GPM_KERNEL(undo, UPDATE_ARGS) {
+    Old old;
+    if (gpm_log_read(a.log, i, 0, &old)) gpm_store(&a.table[old.at], old.value);
+}
+"""
 SOURCE = """
 #include "gpm.cuh"
 struct Old { u64 at, value; };
@@ -38,8 +54,7 @@ GPM_KERNEL(update, UPDATE_ARGS) {
 GPM_KERNEL(undo, UNDO_ARGS) {
     for (u64 n = gpm_log_count(a.log, i); n > 0; n--) {
         Old old;
-        gpm_log_read(a.log, i, n - 1, &old);
-        gpm_store(&a.table[old.at], old.value);
+        if (gpm_log_read(a.log, i, n - 1, &old)) gpm_store(&a.table[old.at], old.value);
     }
 }
 
@@ -187,18 +202,48 @@ def test_a_transaction_that_fails_is_undone(kernels: Kernels, place: Place, memo
         assert not log.is_active
 
 
+def test_entries_of_another_size_are_refused(kernels: Kernels, place: Place, memory: Path) -> None:
+    """A struct in a kernel and `entry_bytes` differ: neither is an entry inserted, nor one read and undone."""
+    wrong, at = Kernels(OTHER_SIZE, place), place.xp.arange(40, dtype="u8")
+    with (
+        PersistentArray.create(memory / "t.gpm", 40, "u8", place=place) as table,
+        CoalescedLog.create(memory / "l.gpm", 40, 16, place=place) as log,
+    ):
+        with pytest.raises(InvalidArgumentError, match="another size than the log's"), log.transaction():
+            wrong.launch("update", 40, log=log, table=table)
+        assert not table.host.any()
+        assert not log.counts().any()
+        assert log.recover(lambda log: None)
+        with suppress(InterruptedError), log.transaction():
+            kernels.launch("update", 40, log=log, table=table, at=at, value=5)
+            raise InterruptedError
+        before = table.host.copy()
+        with pytest.raises(InvalidArgumentError, match="another size than the log's"):
+            log.recover(lambda log: wrong.launch("undo", 40, log=log, table=table))
+        assert np.array_equal(table.host, before)
+        assert log.is_active
+        assert log.recover(lambda log: kernels.launch("undo", 40, log=log, table=table))
+        assert not table.host.any()
+        assert not log.counts().any()
+        log.insert(place.xp.zeros((40, 2), "u8"))  # there is room again
+
+
 def test_what_does_not_fit_is_not_stored(kernels: Kernels, place: Place, memory: Path) -> None:
     with (
         PersistentArray.create(memory / "t.gpm", 1000, "u8", place=place) as table,
         CoalescedLog.create(memory / "l.gpm", 100, 16, place=place) as log,
     ):
         at = place.xp.arange(101, dtype="u8")
-        with pytest.raises(NoSpaceError, match="threads=100"):
+        with pytest.raises(InvalidArgumentError, match=r"a thread that the log has not \(threads=100"):
             updated(kernels, log, table, at, 5)
         assert table.host[100] == 0
         log.recover(undo(kernels, table))
         assert not table.host.any()
         updated(kernels, log, table, at[:100], 5)
+        log.clear()
+        log.insert(place.xp.zeros((40, 2), "u8"), 60)
+        with pytest.raises(NoSpaceError, match="threads=100"):
+            log.insert(place.xp.zeros((2, 2), "u8"), 59)
 
 
 LIFE = """
@@ -263,7 +308,7 @@ def test_refusals(place: Place, memory: Path, tmp_path: Path, kernels: Kernels) 
     path = memory / "l.gpm"
     with pytest.raises(InvalidArgumentError, match="multiple of 8"):
         CoalescedLog.create(path, 10, 12)
-    with pytest.raises(InvalidArgumentError, match="threads=0"):
+    with pytest.raises(InvalidArgumentError, match="threads: 0"):
         CoalescedLog.create(path, 0, 8)
     with pytest.raises(InvalidArgumentError, match="multiple of 8"):
         PartitionedLog.create(path, 1, 12)

@@ -104,3 +104,22 @@ def test_killed_again_and_again(memory: Path, tmp_path: Path, place: Place, wher
     with Versions.open(path / "v.gpm") as versions:
         versions.verify()
         assert (versions.current["t"] == versions.number).all()
+
+
+def test_an_array_kept_over_a_commit_is_refused(memory: Path) -> None:
+    """It is the version that counts by then."""
+    with Versions.create(memory / "v.gpm", {"t": ((4,), "f4")}) as versions:
+        kept = versions.next["t"]
+        kept[:] = 1
+        versions.commit()
+        with pytest.raises(ValueError, match="read-only"):
+            kept[:] = 2
+        versions.next["t"][:] = 2
+        versions.commit()
+        versions.next["t"][:] = 2
+        versions.next["t"] += 1  # type: ignore[index]
+        with pytest.raises(InvalidArgumentError, match=r"store into it, as next\['t'\]\[\.\.\.\] = array"):
+            versions.next["t"] = np.ones(4, "f4")  # type: ignore[index]
+        versions.commit()
+        assert versions.current["t"].tolist() == [3] * 4
+        assert "t, 3 committed" in repr(versions)

@@ -45,10 +45,26 @@ MUTANTS = (
     Mutant(
         "full-log-is-not-told",
         _DEVICE,
-        "    if (several > log->depth - count) {\n        *(volatile u64*)log->full = 1;",
-        "    if (several > log->depth - count) {",
+        "return gpm_refuse(log->refusal, GPM_FULL);",
+        "return false;",
         "a transaction counts, and some of its stores were never made",
         (f"{_LOGS}test_what_does_not_fit_is_not_stored",),
+    ),
+    Mutant(
+        "entries-of-any-size-are-taken",
+        _DEVICE,
+        "    return sizeof(Entry) == 8 * log->words;",
+        "    return true;",
+        "an undo stores what lies behind an entry, or in front of it",
+        (f"{_LOGS}test_entries_of_another_size_are_refused",),
+    ),
+    Mutant(
+        "a-version-that-counts-can-be-stored-to",
+        _VERSIONS,
+        "        self._current = new\n        self._protect()\n",
+        "        self._current = new\n",
+        "a program that keeps an array over a commit stores to the version that counts",
+        ("gpm/test_versions.py::test_an_array_kept_over_a_commit_is_refused",),
     ),
     Mutant(
         "part-of-several-entries-fits",

@@ -20,7 +20,7 @@ from gpkvs.backends.cuda.errors import explained
 from gpkvs.backends.cuda.gpus import Gpus
 from gpkvs.backends.cuda.host_memory import HostMemory, pinned
 from gpkvs.backends.cuda.kernel import driver_launch
-from gpkvs.backends.fields import KernelFields, fields_of
+from gpkvs.backends.fields import KernelFields, fields_of_user
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.kernels.gpu_source import translation_unit, with_headers
@@ -117,7 +117,7 @@ class GpuPlace:
             except CUDADriverError as error:
                 raise KeyError(kernel) from error
             threads = int.from_bytes(_global(module, f"gpm_threads_{kernel}", 4), "little")
-            return UserKernel(fields_of(text.rstrip(b"\0")), threads, (module, function))
+            return UserKernel(fields_of_user(kernel, text.rstrip(b"\0")), threads, (module, function))
 
         return explained(find)
 

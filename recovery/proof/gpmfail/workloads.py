@@ -71,8 +71,7 @@ GPM_KERNEL(update, UPDATE_ARGS) {
 GPM_KERNEL(undo, UNDO_ARGS) {
     for (u64 n = gpm_log_count(a.log, i); n > 0; n--) {
         Old old;
-        gpm_log_read(a.log, i, n - 1, &old);
-        gpm_store(&a.table[old.at], old.value);
+        if (gpm_log_read(a.log, i, n - 1, &old)) gpm_store(&a.table[old.at], old.value);
     }
 }
 
