@@ -72,12 +72,13 @@ class Cap:
 
         The place is a multiple of 8.
         """
+        before = library.gpkvs_write_back()
         if self.mode == "CAP-mm":
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
         for array in arrays:
             at += self._copy(array, at)
         if self.mode == "CAP-mm":
-            library.gpkvs_write_back_on(0)
+            library.gpkvs_write_back_on(before)
         else:
             os.fsync(self._region.file)
 

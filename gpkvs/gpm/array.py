@@ -12,9 +12,9 @@ from numpy.typing import DTypeLike, NDArray
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
-from gpkvs.gpm.file import GpmFile, create, open_file
+from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.opened import Opened, made, opened
-from gpkvs.gpm.place import Place, find_place, host_view
+from gpkvs.gpm.place import Place, host_view
 from gpkvs.native import library
 
 
@@ -89,7 +89,7 @@ class PersistentArray(Opened):
         """
         about = form_of((shape, dtype))
         data_bytes = max(1, math.prod(about["shape"]) * dtype_of(about["dtype"]).itemsize)
-        return made(cls, find_place(place), create(path, cls.KIND, about, data_bytes, durability, replace=replace))
+        return made(cls, path, about, data_bytes, place=place, durability=durability, replace=replace)
 
     @classmethod
     def open(
@@ -116,7 +116,7 @@ class PersistentArray(Opened):
         FormatError, CorruptStoreError
             If it is no array of this format, or is damaged.
         """
-        return opened(cls, find_place(place), open_file(path, cls.KIND, durability, readonly=readonly))
+        return opened(cls, path, place=place, durability=durability, readonly=readonly)
 
     @property
     def host(self) -> NDArray[Any]:

@@ -31,6 +31,8 @@ def form_of(array: Any) -> dict[str, Any]:
         raise InvalidArgumentError(
             f"dtype={dtype}: NumPy does not know it; view the array as one that it knows"
         ) from error
+    if found.subdtype:
+        raise InvalidArgumentError(f"dtype={dtype}: make {found.shape} a part of the shape, and the dtype {found.base}")
     try:
         shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
     except TypeError:

@@ -33,10 +33,10 @@ from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.current_word import WORDS_MAX, Current, none_saved, read_current, store_current
 from gpkvs.gpm.direct_file import DirectFile
-from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
+from gpkvs.gpm.file import GpmFile, whole_pages
 from gpkvs.gpm.kernels import own_kernels
 from gpkvs.gpm.opened import Opened, made, opened
-from gpkvs.gpm.place import HostPlace, Place, find_place, host_view
+from gpkvs.gpm.place import HostPlace, Place, host_view
 from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
 
@@ -128,8 +128,8 @@ class Checkpoint(Opened):
         self._keys = _keys_of(file.about["key"])
         self._near_keys = place.words(self._keys)
         self._disk: DirectFile | None = None
-        if file.region.is_paged or file.region.syncs or not place.can_reach(file.region):
-            self._disk = DirectFile(file.path, writable=file.writable)
+        if file.is_on_disk or not place.can_reach(file.region):
+            self._disk = DirectFile(file.begun or file.path, writable=file.writable)
         else:
             place.reach(file.region)
         self._thread = ThreadPoolExecutor(1, "gpkvs-checkpoint")
@@ -185,9 +185,9 @@ class Checkpoint(Opened):
         copies = 1 if once else 2
         header = {"key": secrets.randbits(64), "copies": copies, "groups": forms, "about": dict(about or {})}
         data_bytes = copies * sum(_Group(0, "", group["arrays"], 0).copy_bytes for group in forms)
-        where, state = find_place(place), none_saved(len(groups))
+        state = none_saved(len(groups))
         return made(
-            cls, where, create(path, cls.KIND, header, max(1, data_bytes), durability, state=state, replace=replace)
+            cls, path, header, max(1, data_bytes), place=place, durability=durability, replace=replace, state=state
         )
 
     @classmethod
@@ -211,7 +211,7 @@ class Checkpoint(Opened):
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, find_place(place), open_file(path, cls.KIND, durability, readonly=readonly))
+        return opened(cls, path, place=place, durability=durability, readonly=readonly)
 
     @property
     def groups(self) -> dict[str, dict[str, tuple[tuple[int, ...], np.dtype[Any]]]]:
@@ -271,16 +271,20 @@ class Checkpoint(Opened):
         number = found.current.next.number
         copies = None if wait else self.place.snapshot(columns)
         if copies is None:
-            self._save(found, columns)
+            with self._file.changing():
+                self._save(found, columns)
         else:
             self._pending = self._thread.submit(self.place.beside(partial(self._save, found, copies)))
         return number
 
     def wait(self) -> None:
         """Return when the last save is durable; raises what it raised."""
-        pending, self._pending = self._pending, None
-        if pending:
-            pending.result()
+        if pending := self._pending:
+            try:
+                pending.result()
+            finally:
+                if pending.done():  # else the wait was interrupted, and the save goes on
+                    self._pending = None
 
     def _save(self, group: _Group, columns: list[Any]) -> None:
         new = group.current.next
@@ -459,7 +463,8 @@ class Checkpoint(Opened):
 
 def _keys_of(seed: int) -> U64:
     """Return the keys of the hash of blocks."""
-    return np.random.Generator(np.random.Philox(seed)).integers(0, 1 << 64, _BLOCK_WORDS, np.uint64)
+    keys: U64 = np.random.Philox(seed).random_raw(_BLOCK_WORDS)  # NumPy promises this stream; that of a Generator, not
+    return keys
 
 
 def _runs(marks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

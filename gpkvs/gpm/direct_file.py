@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,12 +70,24 @@ class DirectFile:
                     piece = memory[first : first + _PIECE_BYTES]
                     buffer = self._free.get()
                     buffer[: len(piece)] = piece
-                    written.append(self._threads.submit(self._write_piece, buffer, len(piece), at + offset + first))
+                    written.append(self._begin(self._write_piece, buffer, len(piece), at + offset + first))
         finally:
             for part in written:
                 part.exception()  # nobody writes when this ends
         for part in written:
             part.result()
+
+    def _begin(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
+        try:
+            return self._threads.submit(work, *arguments)
+        except RuntimeError:  # the interpreter ends, and its threads take no more: a save that nobody waited for
+            done: Future[None] = Future()
+            try:
+                work(*arguments)
+                done.set_result(None)
+            except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
+                done.set_exception(error)
+            return done
 
     def _write_piece(self, buffer: NDArray[np.uint8], count: int, at: int) -> None:
         try:
@@ -90,9 +103,7 @@ class DirectFile:
     def read(self, at: int, into: memoryview) -> None:
         """Fill memory with a part of the file; raises `OSError` if the operating system could not read."""
         firsts = range(0, len(into), _PIECE_BYTES)
-        parts = [
-            self._threads.submit(self._read_piece, at + first, into[first : first + _PIECE_BYTES]) for first in firsts
-        ]
+        parts = [self._begin(self._read_piece, at + first, into[first : first + _PIECE_BYTES]) for first in firsts]
         for part in parts:
             part.exception()
         for part in parts:
@@ -104,7 +115,8 @@ class DirectFile:
             data = buffer.data[: whole_pages(len(into))]
             while data:
                 done = os.preadv(self._file, [data], at)
-                assert done, "the file has the size that its header says"
+                if not done:
+                    raise OSError(errno.EIO, "the file has become shorter")
                 data, at = data[done:], at + done
             into[:] = buffer[: len(into)].data
         finally:

@@ -18,8 +18,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,9 +38,9 @@ from gpkvs.errors import (
     StoreMissingError,
 )
 from gpkvs.fork import Origin, release_in_child
-from gpkvs.media.directory import sync_path
+from gpkvs.media.directory import NO_SPACE, reserve, sync_path
 from gpkvs.native import crc32c
-from gpkvs.pm.domain import Domain, find_domain
+from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.pm.region import Region
 
 PAGE_BYTES: Final = 4096
@@ -70,27 +73,36 @@ class GpmFile:
         What "durable" means for it (docs/persistence.md).
     region
         The file, mapped whole.
+    begun
+        Its name, if it is made and was not published yet.
     data_at
         Where its data begin, in bytes.
     data_bytes
         How many there are.
     """
 
-    def __init__(self, path: Path, file: int, domain: Domain, *, writable: bool) -> None:
+    def __init__(self, path: Path, file: int, domain: Domain, *, writable: bool, begun: Path | None = None) -> None:
         self.path = path
+        self.begun = begun
         self.domain = domain
         self.writable = writable
         self._lock = file
         self._origin = Origin(str(path))
         release_in_child(self)
-        self._failed: OSError | None = None
+        self._failed: BaseException | None = None
         self.kind, self.about, self.data_at, self.data_bytes = _read_header(path, file)
-        self.region = Region(path, domain if writable else None)
+        self.region = Region(begun or path, domain if writable else None)
+        self.region.path = path  # as errors name it
 
     @property
     def state_at(self) -> int:
         """Where the state page begins, in bytes."""
         return self.data_at - STATE_BYTES
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether its bytes come from an ordinary disk, or stores to it need a call of the system."""
+        return self.domain.name is DomainName.MSYNC or not (self.domain.is_volatile or self.domain.maps_synchronously)
 
     @property
     def address(self) -> int:
@@ -112,7 +124,8 @@ class GpmFile:
         """Raise if it was closed, or opened to be read only, or could not be written."""
         self.require_open()
         if self._failed:
-            raise StoreAccessError(f"{self.path} could not be written ({self._failed}): close it and open it again")
+            why = str(self._failed) or type(self._failed).__name__
+            raise StoreAccessError(f"{self.path} could not be written ({why}): close it and open it again")
         if not self.writable:
             raise InvalidArgumentError(f"{self.path} was opened to be read only: open it without readonly=True")
 
@@ -143,6 +156,22 @@ class GpmFile:
             self.region.persist()
         except OSError as error:
             self._failed = error
+            raise
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Change the file and what this process knows of it, both or none.
+
+        An interruption in between, as by Ctrl-C, leaves the two apart. Nothing is stored to the file then any more:
+        who opens it again finds what it says.
+        """
+        self.require_writable()
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException as interrupted:
+            self._failed = interrupted
             raise
 
     def settle(self) -> None:
@@ -186,9 +215,8 @@ def create(
     durability: DurabilityName,
     *,
     state: Sequence[int] = (),
-    replace: bool = False,
 ) -> GpmFile:
-    """Make a file and open it; its data are zeros.
+    """Make a file and open it; its data are zeros. It has another name until `publish`.
 
     Parameters
     ----------
@@ -202,31 +230,22 @@ def create(
         As `gpkvs.open` has it.
     state
         The first words of its state page; the others are zeros.
-    replace
-        Whether a file of gpkvs.gpm that is there is replaced, at once; otherwise that is an error.
 
     Raises
     ------
-    InvalidArgumentError
-        If a file is there, or something else.
     NoSpaceError
         If the space is not there; nothing is left behind.
     StoreMissingError
         If the directory is not there.
     StoreAccessError
         If the operating system refuses.
-    StoreLockedError
-        If a process has the file that is replaced.
     """
     path = Path(path)
     if not 0 < data_bytes < _DATA_BYTES_MAX:
         raise NoSpaceError("disk", f"{path}: {data_bytes:,} bytes are more than a file has")
     header = _pack_header(kind, about, data_bytes)
-    if replace:
-        _require_replaceable(path)
-    elif path.exists():
-        raise InvalidArgumentError(f"{path} is there already: open it, or give replace=True")
-    begun = path.with_name(f".{path.name}.{os.getpid()}.new")
+    needed = len(header) + STATE_BYTES + data_bytes
+    begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
         file = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileNotFoundError as error:
@@ -234,19 +253,115 @@ def create(
     except OSError as error:
         raise StoreAccessError(f"{path}: {error.strerror}") from error
     try:
-        find_domain(path.parent, durability)  # if there is no such domain, no file is made
-        os.posix_fallocate(file, 0, len(header) + STATE_BYTES + data_bytes)
+        domain = find_domain(path.parent, durability)
+        _lock(path, file, shared=False)
+        reserve(file, needed)
         os.write(file, header + b"".join(word.to_bytes(8, "little") for word in state))
         os.fsync(file)
-        begun.rename(path)
-        sync_path(path.parent)
-    except OSError as error:
-        needed = len(header) + STATE_BYTES + data_bytes
-        raise NoSpaceError("disk", f"{path} needs {needed:,} bytes: {error.strerror}") from error
-    finally:
+        return GpmFile(path, file, domain, writable=True, begun=begun)
+    except BaseException as error:
         begun.unlink(missing_ok=True)
         os.close(file)
-    return open_file(path, kind, durability)
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise NoSpaceError("disk", f"{path} needs {needed:,} bytes: {error.strerror}") from error
+        if isinstance(error, OSError):
+            raise StoreAccessError(f"{path}: {error.strerror}") from error
+        raise
+
+
+def publish(file: GpmFile, *, replace: bool) -> None:
+    """Give a file that was made its name, durably.
+
+    Parameters
+    ----------
+    file
+        That `create` has returned.
+    replace
+        Whether a file of gpkvs.gpm that is there is replaced; otherwise that is an error.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a file is there, or something else than a file of gpkvs.gpm.
+    StoreLockedError
+        If somebody has the file that is to be replaced.
+    StoreAccessError
+        If the operating system refuses.
+    """
+    assert file.begun
+    with replaceable(file.path) if replace else _unnamed(file.path) as name:
+        name(file.begun)
+    file.begun = None
+
+
+def discard(file: GpmFile) -> None:
+    """Remove a file that was made and not published."""
+    if file.begun:
+        file.begun.unlink(missing_ok=True)
+    file.close()
+
+
+def require_name(path: Path | str, *, replace: bool) -> None:
+    """Raise as `publish` would, before anything is made."""
+    with replaceable(Path(path)) if replace else _unnamed(Path(path)):
+        pass
+
+
+@contextmanager
+def replaceable(path: Path) -> Iterator[Callable[[Path], None]]:
+    """Keep others from a file that is to be replaced; what is returned gives its name to another one, durably.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If something is there that is no file of gpkvs.gpm.
+    StoreLockedError
+        If somebody has it.
+    StoreAccessError
+        If the operating system refuses.
+    """
+    try:
+        file = _open_locked(path, os.O_RDONLY, shared=False)
+    except StoreMissingError:
+        with _unnamed(path) as name:
+            yield name
+        return
+    try:
+        if path.is_dir() or os.pread(file, len(_MAGIC), 0) != _MAGIC:
+            raise InvalidArgumentError(f"{path} is there, and is no file of gpkvs.gpm: it is not replaced")
+        yield partial(_named, path, os.rename)
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _unnamed(path: Path) -> Iterator[Callable[[Path], None]]:
+    """Do the same where no file is."""
+    if path.exists():
+        raise InvalidArgumentError(f"{path} is there already: open it, or give replace=True")
+    yield partial(_named, path, _link)
+
+
+def _named(path: Path, rename: Callable[[Path, Path], None], begun: Path) -> None:
+    try:
+        rename(begun, path)
+        sync_path(path.parent)
+    except FileExistsError:
+        raise InvalidArgumentError(f"{path} is there already: somebody has made it meanwhile") from None
+    except OSError as error:
+        raise StoreAccessError(f"{path}: {error.strerror}") from error
+
+
+def _link(begun: Path, path: Path) -> None:
+    """Rename a file; unlike `os.rename`, fail where one is."""
+    try:
+        os.link(begun, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        begun.rename(path)
+    else:
+        begun.unlink()
 
 
 def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *, readonly: bool = False) -> GpmFile:
@@ -273,18 +388,16 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
         If it is no file of gpkvs.gpm, of another format, or of another kind.
     CorruptStoreError
         If its header or its size is wrong.
+    NoSpaceError
+        If it has holes, as a sparse copy, and the file system has no room to fill them.
     StoreAccessError
         If the operating system refuses.
     """
     path = Path(path)
+    file = _open_locked(path, os.O_RDONLY if readonly else os.O_RDWR, shared=readonly)
     try:
-        file = os.open(path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise StoreMissingError(f"there is no file {path}: create it first") from error
-    except OSError as error:
-        raise StoreAccessError(f"{path}: {error.strerror}") from error
-    try:
-        _lock(path, file, shared=readonly)
+        if not readonly:
+            _require_reserved(path, file)
         found = GpmFile(path, file, find_domain(path.parent, durability), writable=not readonly)
     except OSError as error:
         os.close(file)
@@ -310,6 +423,25 @@ def _a(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
+def _open_locked(path: Path, access: int, *, shared: bool) -> int:
+    """Open and lock what has a name, and has it still when it is locked: it may have been replaced before."""
+    while True:
+        try:
+            file = os.open(path, access | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise StoreMissingError(f"there is no file {path}: create it first") from error
+        except OSError as error:
+            raise StoreAccessError(f"{path}: {error.strerror}") from error
+        try:
+            _lock(path, file, shared=shared)
+            if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):  # noqa: PTH110, PTH116
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
 def _lock(path: Path, file: int, *, shared: bool) -> None:
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -317,20 +449,16 @@ def _lock(path: Path, file: int, *, shared: bool) -> None:
         raise StoreLockedError(path, None, is_file=True) from error
 
 
-def _require_replaceable(path: Path) -> None:
-    """Raise unless what is there, if anything, is a file of gpkvs.gpm that nobody has open."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreAccessError(f"{path}: {error.strerror}") from error
-    try:
-        if path.is_dir() or os.pread(file, len(_MAGIC), 0) != _MAGIC:
-            raise InvalidArgumentError(f"{path} is there, and is no file of gpkvs.gpm: it is not replaced")
-        _lock(path, file, shared=False)
-    finally:
-        os.close(file)
+def _require_reserved(path: Path, file: int) -> None:
+    """Reserve what a sparse copy of a file has not: a store to a hole of a full file system would end the process."""
+    found = os.fstat(file)
+    if found.st_blocks * 512 < found.st_size:
+        try:
+            reserve(file, found.st_size, found.st_blocks * 512)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            raise NoSpaceError("disk", f"{path} has holes, and no room to fill them: {error.strerror}") from error
 
 
 def _pack_header(kind: str, about: Mapping[str, Any], data_bytes: int) -> bytes:

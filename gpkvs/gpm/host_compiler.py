@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shlex
 import subprocess
 import tempfile
@@ -14,11 +15,13 @@ from pathlib import Path
 
 from gpkvs.errors import BackendError
 from gpkvs.kernels.gpu_source import with_headers
+from gpkvs.media.directory import sync_path
 from gpkvs.native import IS_TRACED
 
 CACHE_VARIABLE = "GPKVS_CACHE_DIR"
 _HEADERS = Path(with_headers.__code__.co_filename).parent
 _FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fno-strict-aliasing")
+_INCLUDED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _MACHINE_FLAGS = {"x86_64": ("-march=x86-64-v2",), "aarch64": ("-march=armv8-a+crc",)}
 
 
@@ -41,11 +44,19 @@ def compile_for_host(source: str, name: str) -> ctypes.CDLL:
     if IS_TRACED:
         command.append("-DGPKVS_TRACE")
     text = with_headers(source, name)
+    if set(_INCLUDED.findall(source)) - {header.name for header in _HEADERS.glob("*.cuh")}:
+        _version(command[0])
+        # Headers of the user's own: what they hold must count, too.
+        text = _run(text, [*command, "-E"]).stdout
     digest = hashlib.sha256("\0".join([text, _version(command[0]), *command]).encode()).hexdigest()
     built = _cache_directory() / f"{digest[:32]}.so"
     if not built.exists():
         _build(text, command, built)
-    return ctypes.CDLL(str(built))
+    try:
+        return ctypes.CDLL(str(built))
+    except OSError:  # left by a power failure, say
+        _build(text, command, built)
+        return ctypes.CDLL(str(built))
 
 
 def _compiler() -> list[str]:
@@ -79,13 +90,15 @@ def _build(text: str, command: list[str], built: Path) -> None:
     """Compile to a name of its own, then rename: another process may build the same."""
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
         output = Path(folder) / built.name
-        done = subprocess.run(
-            [*command, "-I", str(_HEADERS), "-x", "c++", "-", "-o", str(output)],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise BackendError(f"the kernels do not compile for the CPU:\n{done.stderr}")
+        _run(text, [*command, "-o", str(output)])
+        sync_path(output)
         output.rename(built)
+
+
+def _run(text: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*command, "-I", str(_HEADERS), "-x", "c++", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BackendError(f"the kernels do not compile for the CPU:\n{done.stderr}")
+    return done

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from gpkvs.batch import U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
-from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
+from gpkvs.gpm.file import GpmFile, whole_pages
 from gpkvs.gpm.kernels import Kernels, own_kernels
 from gpkvs.gpm.opened import Opened, made, opened
-from gpkvs.gpm.place import Place, find_place, host_view
+from gpkvs.gpm.place import Place, host_view
 from gpkvs.gpm.transaction import EPOCH_MAX, NEW_FLAG, Flag, State
 from gpkvs.native import library
 
@@ -42,6 +42,7 @@ _REFUSALS: Final = {  # other values of GpmRefusal
     3: "an entry for a partition that the log has not",
     4: "entries of a type of another size than the log's",
 }
+_DAMAGED: Final = 5
 
 
 class Log(Opened):
@@ -189,6 +190,14 @@ class Log(Opened):
         self._counts = self.place.words(self._tails)
         self._flag.set(0, State.IDLE)
 
+    def _run_checked(self, kernel: str, items: int, **arguments: Any) -> None:
+        """Run a kernel that may refuse. What was refused before a transaction, or outside of one, was told then."""
+        self._file.require_writable()
+        if not self.is_active:
+            self._refusal[...] = 0
+        self._run(kernel, items, **arguments)
+        self.require_room()
+
     def require_room(self) -> None:
         """Raise if an entry was refused since the log was cleared, or the transaction began.
 
@@ -200,6 +209,8 @@ class Log(Opened):
             If one had no room.
         InvalidArgumentError
             If one had another size than the log's entries, or its thread or partition is not there.
+        CorruptStoreError
+            If one that was to be removed is damaged.
         """
         self._file.require_open()
         refusal = int(self.place.to_host(self._refusal)[0]) if self._kernels else 0
@@ -207,6 +218,8 @@ class Log(Opened):
             raise NoSpaceError(
                 "log", f"{self.path}: an entry had no room, and was not inserted: make the log larger ({self._sizes})"
             )
+        if refusal == _DAMAGED:
+            raise CorruptStoreError("gpm-log-tail", "an entry does not say how long it is", path=self.path)
         if refusal:
             raise InvalidArgumentError(f"{self.path}: a kernel has {_REFUSALS[refusal]} ({self._sizes})")
 
@@ -288,7 +301,7 @@ class Log(Opened):
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, find_place(place), open_file(path, cls.KIND, durability, readonly=readonly))
+        return opened(cls, path, place=place, durability=durability, readonly=readonly)
 
 
 def _tail_bytes(tails: int) -> int:
@@ -375,8 +388,7 @@ class CoalescedLog(Log):
         about = {"threads": int(threads), "entry_bytes": int(entry_bytes), "entries": int(entries)}
         rounded = -(-threads // LANES) * LANES
         data_bytes = _tail_bytes(rounded) + rounded * entries * entry_bytes
-        where = find_place(place)
-        return made(cls, where, create(path, cls.KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace))
+        return made(cls, path, about, data_bytes, place=place, durability=durability, replace=replace, state=NEW_FLAG)
 
     @property
     def _tail_count(self) -> int:
@@ -416,8 +428,7 @@ class CoalescedLog(Log):
                 f"{entries.nbytes} bytes for the threads from {first} on: entries have {self.entry_bytes} bytes, and "
                 f"there are {self.threads} threads"
             )
-        self._run("gpm_insert", count, entry=entries.reshape(-1).view(np.uint64), first=first)
-        self.require_room()
+        self._run_checked("gpm_insert", count, entry=entries.reshape(-1).view(np.uint64), first=first)
 
     def counts(self) -> U64:
         """Return how many entries each thread has, as (threads,) uint64 on the host."""
@@ -512,8 +523,7 @@ class PartitionedLog(Log):
             )
         about = {"partitions": int(partitions), "partition_bytes": int(partition_bytes)}
         data_bytes = _tail_bytes(partitions) + partitions * partition_bytes
-        where = find_place(place)
-        return made(cls, where, create(path, cls.KIND, about, data_bytes, durability, state=NEW_FLAG, replace=replace))
+        return made(cls, path, about, data_bytes, place=place, durability=durability, replace=replace, state=NEW_FLAG)
 
     @property
     def _tail_count(self) -> int:
@@ -550,8 +560,7 @@ class PartitionedLog(Log):
         """
         if entries.ndim != 2 or len(entries) != len(partitions):
             raise InvalidArgumentError(f"{len(partitions)} partitions and entries of shape {entries.shape}")
-        self._run("gpm_part_append", len(entries), partition=partitions, entry=entries, words=entries.shape[1])
-        self.require_room()
+        self._run_checked("gpm_part_append", len(entries), partition=partitions, entry=entries, words=entries.shape[1])
 
     def read(self, partition: int) -> list[U64]:
         """Return the entries of a partition, the oldest first, as words on the host."""
@@ -571,9 +580,29 @@ class PartitionedLog(Log):
         return entries[::-1]
 
     def remove(self, partition: int) -> None:
-        """Take the last entry of a partition off, durably."""
+        """Take the last entry of a partition off, durably.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such partition.
+        CorruptStoreError
+            If the entry is damaged.
+        """
         self._require_partition(partition)
-        self._run("gpm_part_take", 1, partition=self.place.words([partition]))
+        self._run_checked("gpm_part_take", 1, partition=self.place.words([partition]))
+
+    def verify(self) -> None:
+        """Raise unless header, flag, tails and the lengths of all entries are right.
+
+        Raises
+        ------
+        FormatError, CorruptStoreError
+            If they are not.
+        """
+        super().verify()
+        for partition in np.flatnonzero(self._counted()).tolist():
+            self.read(partition)
 
     def _require_partition(self, partition: int) -> None:
         if not 0 <= partition < self.partitions:

@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
+from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.gpm.file import GpmFile
-from gpkvs.gpm.place import Place
+from gpkvs.gpm.file import GpmFile, create, discard, open_file, publish, require_name
+from gpkvs.gpm.place import Place, find_place
 from gpkvs.pm.domain import Domain
-
-_T = TypeVar("_T")
-
-
-def opened(kind: Callable[[GpmFile, Place], _T], place: Place, file: GpmFile) -> _T:
-    """Return an object over a file, or close the file if that fails.
-
-    The place comes before the file: if there is no such place, no file is made.
-    """
-    try:
-        return kind(file, place)
-    except BaseException:
-        file.close()
-        raise
-
-
-def made(kind: Callable[[GpmFile, Place], _T], place: Place, file: GpmFile) -> _T:
-    """Return an object over a file that was made for it, or remove the file if that fails."""
-    try:
-        return kind(file, place)
-    except BaseException:
-        file.path.unlink(missing_ok=True)
-        file.close()
-        raise
 
 
 class Closing(ABC):
@@ -96,3 +74,69 @@ class Opened(Closing):
             raise InvalidArgumentError(
                 f"{self.path} was opened for {self.place.name}, and the kernel is {place.name}'s"
             )
+
+
+_O = TypeVar("_O", bound=Opened)
+
+
+def made(
+    kind: type[_O],
+    path: Path | str,
+    about: Mapping[str, Any],
+    data_bytes: int,
+    *,
+    place: Place | str,
+    durability: DurabilityName,
+    replace: bool,
+    state: Sequence[int] = (),
+) -> _O:
+    """Make a file and return an object over it; if that fails, nothing has changed.
+
+    Parameters
+    ----------
+    kind
+        Of the object.
+    path, about, data_bytes, durability, state
+        As `gpkvs.gpm.file.create` has them.
+    place
+        Where kernels run.
+    replace
+        Whether a file of gpkvs.gpm that is there is replaced.
+
+    Raises
+    ------
+    InvalidArgumentError, NoSpaceError, StoreMissingError, StoreAccessError, StoreLockedError, BackendError
+        As `create`, `publish` and the object raise them.
+    """
+    where = find_place(place)
+    require_name(path, replace=replace)
+    file = create(path, kind.KIND, about, data_bytes, durability, state=state)
+    try:
+        found = kind(file, where)
+    except BaseException:
+        discard(file)
+        raise
+    try:
+        publish(file, replace=replace)
+    except BaseException:
+        found.close()
+        discard(file)
+        raise
+    return found
+
+
+def opened(
+    kind: type[_O], path: Path | str, *, place: Place | str, durability: DurabilityName, readonly: bool = False
+) -> _O:
+    """Open a file and return an object over it; raises as `open_file`, and as the object."""
+    where = find_place(place)
+    return over(kind, where, open_file(path, kind.KIND, durability, readonly=readonly))
+
+
+def over(kind: type[_O], place: Place, file: GpmFile) -> _O:
+    """Return an object over an open file, or close the file if that fails."""
+    try:
+        return kind(file, place)
+    except BaseException:
+        file.close()
+        raise

@@ -7,7 +7,7 @@ dictionaries) goes beside them as JSON.
 from __future__ import annotations
 
 import json
-import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,9 +18,9 @@ import torch
 from gpkvs.config import KIB, DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.checkpoint import Checkpoint
+from gpkvs.gpm.file import replaceable
 from gpkvs.gpm.opened import Closing
 from gpkvs.gpm.place import Place, find_place
-from gpkvs.media.directory import sync_path
 
 _GROUP: Final = "state"
 _REST: Final = "rest"  # what is no tensor: its length in 8 bytes, then JSON, then anything
@@ -44,18 +44,18 @@ def save(state: Mapping[Any, Any], path: Path | str, *, durability: DurabilityNa
     ------
     InvalidArgumentError
         If the state holds something else, with its place.
-    NoSpaceError, StoreMissingError, StoreAccessError
+    NoSpaceError, StoreMissingError, StoreAccessError, StoreLockedError
         As `Checkpoint.create` raises them; a file that was there stays.
     """
     path = Path(path)
-    begun = path.with_name(f".{path.name}.{os.getpid()}.saved")
-    try:
-        with StateCheckpoint.create(begun, state, durability=durability, once=True) as checkpoint:
-            checkpoint.save(state)
-        begun.rename(path)
-        sync_path(path.parent)
-    finally:
-        begun.unlink(missing_ok=True)
+    begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.saved")
+    with replaceable(path) as name:
+        try:
+            with StateCheckpoint.create(begun, state, durability=durability, once=True) as checkpoint:
+                checkpoint.save(state)
+            name(begun)
+        finally:
+            begun.unlink(missing_ok=True)
 
 
 def load(path: Path | str, *, place: Place | str | None = None) -> dict[Any, Any]:

@@ -74,5 +74,6 @@ class Flag:
     def set(self, epoch: int, state: State) -> None:
         """Make another epoch and state durable; earlier stores of the host to the file are durable, too."""
         assert 0 <= epoch <= EPOCH_MAX
-        store_word(self._file, _WORD, StateWord(epoch, state))
-        self.epoch, self.state = epoch, state
+        with self._file.changing():
+            store_word(self._file, _WORD, StateWord(epoch, state))
+            self.epoch, self.state = epoch, state

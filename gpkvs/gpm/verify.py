@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from gpkvs.errors import FormatError
 from gpkvs.gpm.array import PersistentArray
 from gpkvs.gpm.checkpoint import Checkpoint
-from gpkvs.gpm.file import GpmFile, open_file
+from gpkvs.gpm.file import open_file
 from gpkvs.gpm.log import CoalescedLog, PartitionedLog
-from gpkvs.gpm.opened import Opened, opened
-from gpkvs.gpm.place import Place, find_place
+from gpkvs.gpm.opened import Opened, over
+from gpkvs.gpm.place import find_place
 from gpkvs.gpm.versions import Versions
 
-_KINDS: Final[dict[str, Callable[[GpmFile, Place], Opened]]] = {
+_KINDS: Final[dict[str, type[Opened]]] = {
     kind.KIND: kind for kind in (PersistentArray, Checkpoint, CoalescedLog, PartitionedLog, Versions)
 }
 
@@ -46,6 +45,6 @@ def verify(path: Path | str) -> str:
     except KeyError:
         file.close()
         raise FormatError(f"{path} holds {file.kind!r}, which this version of gpkvs does not know") from None
-    with opened(kind, find_place("cpu"), file) as found:
+    with over(kind, find_place("cpu"), file) as found:
         found.verify()
         return repr(found)

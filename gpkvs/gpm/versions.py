@@ -27,9 +27,9 @@ from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.current_word import Current, none_saved, read_current, store_current
-from gpkvs.gpm.file import GpmFile, create, open_file, whole_pages
+from gpkvs.gpm.file import GpmFile, whole_pages
 from gpkvs.gpm.opened import Opened, made, opened
-from gpkvs.gpm.place import Place, find_place
+from gpkvs.gpm.place import Place
 from gpkvs.native import library
 
 _WORD: Final = 0
@@ -141,21 +141,33 @@ class Versions(Opened):
         forms = [{"name": name, **form_of(array)} for name, array in arrays.items()]
         sizes = [math.prod(form["shape"]) * dtype_of(form["dtype"]).itemsize for form in forms]
         data_bytes = 2 * sum(map(whole_pages, sizes))
-        where, about, state = find_place(place), {"arrays": forms}, none_saved(1)
+        about, state = {"arrays": forms}, none_saved(1)
         return made(
-            cls, where, create(path, cls.KIND, about, max(1, data_bytes), durability, state=state, replace=replace)
+            cls, path, about, max(1, data_bytes), place=place, durability=durability, replace=replace, state=state
         )
 
     @classmethod
-    def open(cls, path: Path | str, *, place: Place | str = "cpu", durability: DurabilityName = "auto") -> Self:
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        readonly: bool = False,
+    ) -> Self:
         """Open both versions; what the next one holds means nothing.
+
+        Parameters
+        ----------
+        path, place, durability, readonly
+            As `PersistentArray.open` has them. A file that is only read is read on the host.
 
         Raises
         ------
         StoreMissingError, StoreLockedError, StoreAccessError, FormatError, CorruptStoreError, BackendError
             As `PersistentArray.open` raises them.
         """
-        return opened(cls, find_place(place), open_file(path, cls.KIND, durability))
+        return opened(cls, path, place=place, durability=durability, readonly=readonly)
 
     @property
     def number(self) -> int:
@@ -239,8 +251,9 @@ class Versions(Opened):
                 at = max(at, end)
         self._file.persist_stores()
         new = Current(self._current.number + 1, 1 - self._current.copy)
-        store_current(self._file, _WORD, new)
-        self._current = new
+        with self._file.changing():
+            store_current(self._file, _WORD, new)
+            self._current = new
         self._protect()
         return new.number
 

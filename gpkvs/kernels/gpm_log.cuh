@@ -12,7 +12,7 @@
 static const u64 GPM_LANES = 32;
 
 // Why an entry was not inserted (`_REFUSALS` in gpkvs/gpm/log.py).
-enum GpmRefusal : u64 { GPM_FULL = 1, GPM_NO_SUCH_THREAD, GPM_NO_SUCH_PARTITION, GPM_OTHER_SIZE };
+enum GpmRefusal : u64 { GPM_FULL = 1, GPM_NO_SUCH_THREAD, GPM_NO_SUCH_PARTITION, GPM_OTHER_SIZE, GPM_DAMAGED };
 
 struct GpmLog {
     u64* tails;  // one for each thread
@@ -162,7 +162,11 @@ GPKVS_DEVICE bool gpm_part_insert(const GpmPartitions* log, u64 partition, const
 GPKVS_DEVICE void gpm_part_remove(const GpmPartitions* log, u64 partition) {
     gpm_lock(log->locks + partition);
     const u64 used = gpm_part_words(log, partition);
-    if (used) gpm_part_set_words(log, partition, used - 1 - log->entries[partition * log->words + used - 1]);
+    if (used) {
+        const u64 words = log->entries[partition * log->words + used - 1];
+        if (words < used) gpm_part_set_words(log, partition, used - 1 - words);
+        else gpm_refuse(log->refusal, GPM_DAMAGED);
+    }
     gpm_unlock(log->locks + partition);
 }
 

@@ -417,18 +417,21 @@ def reserve_file(path: Path, size: int, start: bytes, zeroed: int = 0) -> None:
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        free = os.fstatvfs(file)
-        if (
-            size > free.f_bfree * free.f_frsize
-        ):  # it would take all there is before it fails, and others would have none
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.posix_fallocate(file, 0, size)
+        reserve(file, size)
         _write_all(file, start)
         for at in range(0, zeroed, len(_ZEROS)):
             _write_all(file, _ZEROS[: zeroed - at])
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def reserve(file: int, size: int, has: int = 0) -> None:
+    """Reserve the space of a file on its disk, of which it has some already; raises `OSError`."""
+    free = os.fstatvfs(file)
+    if size - has > free.f_bfree * free.f_frsize:  # it would take all there is before it fails: others would have none
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.posix_fallocate(file, 0, size)
 
 
 def extend_file(path: Path, size: int, longer: int, pause: Callable[[float, int], bool] | None = None) -> int:

@@ -96,6 +96,8 @@ def test_refusals_name_the_file_and_what_to_do(memory: Path, tmp_path: Path) -> 
         PersistentArray.create(memory / "none" / "a.gpm", 3)
     with pytest.raises(InvalidArgumentError, match="objects"):
         PersistentArray.create(path, 3, object)
+    with pytest.raises(InvalidArgumentError, match="a part of the shape"):
+        PersistentArray.create(path, 3, ("f4", (2,)))
     with pytest.raises(InvalidArgumentError, match="negative"):
         PersistentArray.create(path, (2, -1))
     with pytest.raises(InvalidArgumentError, match="there are 'cpu'"):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError, StoreAccessError, StoreLockedError
 from gpkvs.gpm import Checkpoint, Kernels, Place
 from gpkvs.gpm.checkpoint import BLOCK_BYTES
+from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.file import STATE_BYTES
 from gpkvs.pm.region import Region
 
@@ -338,3 +340,39 @@ def test_a_disk_that_fails_keeps_the_last_one(tmp_path: Path, monkeypatch: pytes
         assert checkpoint.load("g")["a"].all()
         checkpoint.save("g", {"a": np.zeros(1000)})
         assert not checkpoint.load("g")["a"].any()
+
+
+def test_each_group_is_verified(memory: Path) -> None:
+    groups = {name: {"a": np.full(1000, number)} for number, name in enumerate("gh")}
+    with Checkpoint.create(memory / "c.gpm", groups) as checkpoint:
+        for name, arrays in groups.items():
+            checkpoint.save(name, arrays)
+        second = checkpoint._groups["h"]
+        at = checkpoint._file.data_at + second.copy_at(second.current.copy) + second.arrays[0].at
+        checkpoint._file.region.store(at, (7).to_bytes(8, "little"))
+        with pytest.raises(CorruptStoreError, match="h/a"):
+            checkpoint.verify()
+        checkpoint.load("g")
+
+
+def test_nobody_writes_after_a_piece_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, under_way, real = np.ones(5 << 20), [0], DirectFile._write_piece
+
+    def piece(self: DirectFile, buffer: Any, count: int, at: int) -> None:
+        if not under_way[0]:
+            raise NoSpaceError("disk", "full")
+        time.sleep(0.1)
+        real(self, buffer, count, at)
+        under_way[0] -= 1
+
+    def begin(self: DirectFile, work: Any, *arguments: Any) -> Any:
+        begun = self._threads.submit(work, *arguments)
+        under_way[0] += 1
+        return begun
+
+    monkeypatch.setattr(DirectFile, "_write_piece", piece)
+    monkeypatch.setattr(DirectFile, "_begin", begin)
+    with Checkpoint.create(tmp_path / "c.gpm", {"g": {"a": array}}) as checkpoint:
+        with pytest.raises(NoSpaceError):
+            checkpoint.save("g", {"a": array})
+        assert under_way[0] == 1  # the piece that failed

@@ -129,6 +129,28 @@ def test_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
+def test_a_header_of_the_users_own_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Kernels that were kept are not those of a header that has changed since; what cannot be loaded is built anew."""
+    monkeypatch.setenv("GPKVS_CACHE_DIR", str(tmp_path / "cache"))
+    source = f'#include "gpm.cuh"\n#include "{tmp_path}/mine.h"\n#define ARGS(F) F(u64*, out)\n'
+    source += "GPM_KERNEL(put, ARGS) { gpm_store(&a.out[i], (u64)VALUE); }\n"
+    for value in (1, 2):
+        (tmp_path / "mine.h").write_text(f"#define VALUE {value}\n")
+        out = np.zeros(3, np.uint64)
+        Kernels(source).launch("put", 3, out=out)
+        assert out.tolist() == [value] * 3
+    (tmp_path / "mine.h").write_text("#define VALUE 3\n")
+    built = set((tmp_path / "cache").glob("*.so"))
+    assert len(built) == 2
+    text = source.replace(f'#include "{tmp_path}/mine.h"', "#define VALUE 4")
+    Kernels(text)
+    (new,) = set((tmp_path / "cache").glob("*.so")) - built
+    new.unlink()
+    new.write_bytes(b"")  # as a power failure leaves it
+    Kernels(text).launch("put", 3, out=out)
+    assert out.tolist() == [4] * 3
+
+
 @pytest.mark.gpu
 def test_a_raw_module(place: Place, memory: Path) -> None:
     mine = """

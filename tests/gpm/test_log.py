@@ -162,6 +162,16 @@ def test_partitions(kernels: Kernels, place: Place, memory: Path) -> None:
             log.require_room()
         with pytest.raises(InvalidArgumentError, match="there are 3"):
             log.read(3)
+        with pytest.raises(InvalidArgumentError, match="a partition that the log has not"):
+            log.insert(xp.asarray([3], dtype="u8"), xp.asarray([[7]], dtype="u8"))
+        log.clear()
+        log.insert(xp.asarray([2, 2], dtype="u8"), xp.asarray([[7, 8, 9]] * 2, dtype="u8"))
+        entries_at = log._file.data_at + 4096 + 2 * log.partition_bytes
+        log._file.region.store(entries_at + 8 * 7, (1 << 20).to_bytes(8, "little"))  # how long the last one is
+        for use in (log.verify, lambda: log.read(2), lambda: log.remove(2)):
+            with pytest.raises(CorruptStoreError, match="gpm-log-tail"):
+                use()
+        assert log._counted().tolist() == [0, 0, 8]
 
 
 def updated(kernels: Kernels, log: CoalescedLog, table: PersistentArray, at: Any, value: int) -> None:
@@ -238,12 +248,14 @@ def test_what_does_not_fit_is_not_stored(kernels: Kernels, place: Place, memory:
             updated(kernels, log, table, at, 5)
         assert table.host[100] == 0
         log.recover(undo(kernels, table))
+        log.require_room()
         assert not table.host.any()
         updated(kernels, log, table, at[:100], 5)
         log.clear()
         log.insert(place.xp.zeros((40, 2), "u8"), 60)
         with pytest.raises(NoSpaceError, match="threads=100"):
             log.insert(place.xp.zeros((2, 2), "u8"), 59)
+        log.insert(place.xp.zeros((10, 2), "u8"))  # which was told once, and is not told of these
 
 
 LIFE = """

@@ -11,7 +11,7 @@ import pytest
 
 from gpkvs.errors import CorruptStoreError, FormatError
 from gpkvs.gpm import Checkpoint, CoalescedLog, PartitionedLog, PersistentArray, Versions, verify
-from gpkvs.gpm.file import create
+from gpkvs.gpm.file import create, publish
 from gpkvs.gpm.opened import Opened
 from tests.serving import run_gpkvs
 
@@ -64,6 +64,8 @@ def test_the_command(memory: Path) -> None:
 
 
 def test_what_a_later_version_made_is_told(memory: Path) -> None:
-    create(memory / "x.gpm", "picture", {}, 8, "auto").close()
+    file = create(memory / "x.gpm", "picture", {}, 8, "auto")
+    publish(file, replace=False)
+    file.close()
     with pytest.raises(FormatError, match="'picture', which this version of gpkvs does not know"):
         verify(memory / "x.gpm")

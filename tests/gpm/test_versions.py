@@ -5,13 +5,18 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreClosedError
 from gpkvs.gpm import Place, Versions
+from gpkvs.gpm import versions as module
+from gpkvs.gpm.current_word import store_current
 from gpkvs.pm.region import Region
 
 ROOT = Path(__file__).parents[2]
@@ -123,3 +128,33 @@ def test_an_array_kept_over_a_commit_is_refused(memory: Path) -> None:
         versions.commit()
         assert versions.current["t"].tolist() == [3] * 4
         assert "t, 3 committed" in repr(versions)
+
+
+def test_all_of_a_version_is_flushed_before_it_counts(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `flush_ahead`, which is waited for, or by `commit`; what was flushed for the last version counts for none."""
+    flushed: set[int] = set()
+
+    def flush(address: int, begin: int, end: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.05)
+        flushed.update(range(address + begin, address + end))
+
+    with Versions.create(memory / "v.gpm", {"t": ((40, 2), "f8"), "n": ((7,), "i4")}) as versions:
+        monkeypatch.setattr(Versions, "_flush", staticmethod(flush))
+        for ranges in ((), ((3, 9), (20, 40)), ((0, 1),), ((5, 30), (2, 11)), ()):
+            flushed.clear()
+            for first, last in ranges:
+                versions.flush_ahead("t", first, last)
+            needed = {array.ctypes.data + byte for array in versions.next.values() for byte in range(array.nbytes)}
+
+            def store(*arguments: Any, needed: set[int] = needed) -> None:
+                assert needed <= flushed
+                store_current(*arguments)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(module, "store_current", store)
+                versions.commit()
+        flushed.clear()
+        versions.flush_ahead("t", 3, 9)
+        versions._flushing[0].result()
+        assert len(flushed) == 6 * 16

@@ -61,8 +61,8 @@ MUTANTS = (
     Mutant(
         "a-version-that-counts-can-be-stored-to",
         _VERSIONS,
-        "        self._current = new\n        self._protect()\n",
-        "        self._current = new\n",
+        "            self._current = new\n        self._protect()\n",
+        "            self._current = new\n",
         "a program that keeps an array over a commit stores to the version that counts",
         ("gpm/test_versions.py::test_an_array_kept_over_a_commit_is_refused",),
     ),

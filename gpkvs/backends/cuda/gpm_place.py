@@ -60,6 +60,7 @@ class GpuPlace:
         self._registered: dict[int, HostMemory] = {}
         self._has_warned = False
         self._beside = cupy.cuda.Stream(non_blocking=True)
+        self._used: dict[int, cupy.cuda.Stream] = {}  # streams of the caller, since `settle`
 
     def can_reach(self, region: Region, /) -> bool:
         """See `Place.can_reach`."""
@@ -141,7 +142,9 @@ class GpuPlace:
         blocks = items if kernel.block_threads else -(-items // threads)
         addresses = arguments.ctypes.data, ctypes.addressof(count), ctypes.addressof(limit)
         parameters = (ctypes.c_void_p * 3)(*addresses)
-        stream = cupy.cuda.get_current_stream().ptr
+        current = cupy.cuda.get_current_stream()
+        stream = current.ptr
+        self._used[stream] = current
         blocks = min(blocks, (1 << 31) - 1)  # threads go on from there by the grid's stride
         status = driver_launch()(kernel.handle[1], blocks, 1, 1, threads, 1, 1, 0, stream, parameters, None)
         if status:
@@ -150,7 +153,13 @@ class GpuPlace:
     @explained
     def settle(self) -> None:
         """See `Place.settle`."""
-        cupy.cuda.get_current_stream().synchronize()
+        current = cupy.cuda.get_current_stream()
+        current.synchronize()
+        if current.ptr != self._beside.ptr:  # a save in the background waits for itself only, and nobody here for it
+            used, self._used = self._used, {}
+            for stream in used.values():
+                if stream.ptr not in (current.ptr, self._beside.ptr):
+                    stream.synchronize()
 
     def address(self, array: Any, /) -> int:
         """See `Place.address`."""

@@ -16,6 +16,7 @@ from gpkvs.config import DurabilityName
 from gpkvs.gpm import Checkpoint, CoalescedLog, Kernels, PartitionedLog, PersistentArray, Versions
 from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.place import HostPlace, Place
+from gpkvs.gpm.transaction import EPOCH_MAX, State
 
 Outcome = Any  # what a program holds after its recovery; compared with ==
 
@@ -146,6 +147,23 @@ def _entries(folder: Path) -> Outcome:
         log.verify()
         counts, entries = log.read()
         return [rows[:count].tolist() for rows, count in zip(entries, counts.tolist(), strict=True)]
+
+
+def _make_worn(folder: Path) -> None:
+    """Leave a log whose epochs have come to their end; the first of them comes again, and had entries."""
+    _make_table(folder)
+    with _log(folder) as log:
+        log.clear()
+        log.insert(np.full((3, 2), 9, np.uint64))
+        log._flag.set(EPOCH_MAX, State.IDLE)
+
+
+def _begin_anew(folder: Path) -> Iterator[None]:
+    with _log(folder) as log:
+        log.clear()
+        yield
+        log.insert(np.full((2, 2), 3, np.uint64), first=1)
+        yield
 
 
 def _partitions(folder: Path) -> Iterator[None]:
@@ -300,7 +318,12 @@ def _make_versions(durability: DurabilityName, folder: Path) -> None:
 def _commit(durability: DurabilityName, folder: Path) -> Iterator[None]:
     with Versions.open(folder / "v.gpm", durability=durability, place=_place()) as versions:
         for step in range(1, 4):
-            versions.next["t"][:] = step
+            versions.next["t"][:4] = step
+            if step > 1:
+                versions.flush_ahead("t", 0, 4)
+                for part in versions._flushing:  # a trace is of one thread at a time
+                    part.result()
+            versions.next["t"][4:] = step
             versions.commit()
             yield
 
@@ -385,6 +408,7 @@ WORKLOADS = (
     GpmWorkload("creation", _make_nothing, _create, _created, "msync"),
     *_on_memory_and_disk("array", _make_array, _store, _stored, is_of_parts=True),
     GpmWorkload("coalesced-log", _make_table, _insert, _entries, is_of_parts=True),
+    GpmWorkload("epochs-begin-anew", _make_worn, _begin_anew, _entries, is_of_parts=True),
     GpmWorkload("partitioned-log", _make_partitions, _partitions, _partition_entries, is_of_parts=True),
     GpmWorkload("transaction", _make_table, _update, _updated),
     GpmWorkload("recovery", _make_interrupted, _recover, _updated, ends_alike=True),

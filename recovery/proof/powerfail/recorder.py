@@ -91,6 +91,7 @@ class TraceRecorder:
             (os, "fsync", self._sync(os.fsync, Kind.FILE_SYNC)),
             (os, "open", self._open),
             (os, "rename", self._rename),
+            (os, "link", self._link),
             (os, "unlink", self._unlink),
             (os, "write", self._write),
             (os, "pwrite", self._pwrite),
@@ -222,6 +223,12 @@ class TraceRecorder:
             self._note(
                 Event(Kind.NAME, site, file=number, name=Path(new).name), Event(Kind.NAME, site, name=Path(old).name)
             )
+
+    def _link(self, old: Any, new: Any) -> None:
+        self._real["link"](old, new)
+        if self._is_ours(new):
+            number = self._number(Path(new).stat().st_ino)
+            self._note(Event(Kind.NAME, f"link in {_site()}", file=number, name=Path(new).name))
 
     def _unlink(self, path: Any) -> None:
         self._real["unlink"](path)

@@ -1,0 +1,157 @@
+"""The names of files: two processes that make, open or replace one at the same time; what is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpkvs.errors import BackendError, InvalidArgumentError, NoSpaceError, StoreLockedError
+from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray
+from gpkvs.gpm import file as module
+from gpkvs.gpm.file import create, discard, open_file, publish, replaceable
+
+
+def test_of_two_that_make_a_file_the_second_is_refused(memory: Path) -> None:
+    path = memory / "a.gpm"
+    late = create(path, "array", {"shape": [3], "dtype": "<f4"}, 12, "auto")
+    with PersistentArray.create(path, 5) as first:
+        first.host[:] = 7
+        first.persist()
+        with pytest.raises(InvalidArgumentError, match="there already"):
+            publish(late, replace=False)
+        with pytest.raises(StoreLockedError):
+            publish(late, replace=True)
+        discard(late)
+        assert (first.host == 7).all()
+    assert [file.name for file in memory.iterdir()] == ["a.gpm"]
+
+
+def test_it_appears_between_the_look_and_the_link(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = memory / "a.gpm"
+    late = create(path, "array", {"shape": [3], "dtype": "<f4"}, 12, "auto")
+    with PersistentArray.create(path, 5), monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", lambda _: False)
+        with pytest.raises(InvalidArgumentError, match="somebody has made it meanwhile"):
+            publish(late, replace=False)
+    discard(late)
+    with PersistentArray.open(path) as array:
+        assert array.shape == (5,)
+
+
+def test_a_file_without_hard_links(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    PersistentArray.create(memory / "a.gpm", 3).close()
+    assert [file.name for file in memory.iterdir()] == ["a.gpm"]
+
+
+def test_who_replaces_a_file_keeps_others_from_it(memory: Path) -> None:
+    path = memory / "a.gpm"
+    PersistentArray.create(path, 3).close()
+    new = create(path, "array", {"shape": [5], "dtype": "<f4"}, 20, "auto")
+    with replaceable(path) as name:
+        with pytest.raises(StoreLockedError):
+            PersistentArray.open(path)
+        assert new.begun
+        name(new.begun)
+        with pytest.raises(StoreLockedError):  # the new one is locked before it has its name
+            PersistentArray.open(path)
+    new.begun = None
+    new.close()
+    with PersistentArray.open(path) as array:
+        assert array.shape == (5,)
+
+
+def test_what_was_replaced_while_it_was_opened_is_not_served(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = memory / "a.gpm"
+    PersistentArray.create(path, 3).close()
+    real, once = module._lock, []
+
+    def lock(of: Path, file: int, *, shared: bool) -> None:
+        if not once:
+            once.append(1)
+            PersistentArray.create(path, 5, replace=True).close()
+        real(of, file, shared=shared)
+
+    monkeypatch.setattr(module, "_lock", lock)
+    with PersistentArray.open(path) as array:
+        assert array.shape == (5,)
+
+
+def test_a_refusal_keeps_the_file_that_was_to_be_replaced(memory: Path, tmp_path: Path) -> None:
+    path = memory / "x.gpm"
+    with CoalescedLog.create(path, 4, 8) as log:
+        log.insert(np.arange(4, dtype=np.uint64))
+    good = path.read_bytes()
+    with pytest.raises(BackendError, match="ordinary disk"):
+        CoalescedLog.create(path, 4, 8, durability="msync", replace=True)
+    with pytest.raises(InvalidArgumentError, match="durability"):
+        Checkpoint.create(path, {"g": {"a": np.zeros(3)}}, durability="fsync", replace=True)  # type: ignore[arg-type]
+    with pytest.raises(NoSpaceError):
+        PersistentArray.create(path, 1 << 50, replace=True)
+    assert path.read_bytes() == good
+    assert [file.name for file in memory.iterdir()] == ["x.gpm"]
+
+
+@pytest.fixture
+def small() -> Iterator[Path]:
+    """Return a directory of a file system of 1 MiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("a file system cannot be mounted here")
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.machine
+def test_holes_are_filled_when_a_file_is_opened(small: Path, memory: Path) -> None:
+    """A store to a hole of a full file system would end the process."""
+    with PersistentArray.create(memory / "a.gpm", 600_000, "u1") as array:
+        size = os.fstat(array._file._lock).st_size
+    data = (memory / "a.gpm").read_bytes()[:8192]
+    path = small / "a.gpm"
+    path.write_bytes(data)
+    os.truncate(path, size)
+    with PersistentArray.open(path) as array:
+        array.host[:] = 1
+        array.persist()
+        assert os.fstat(array._file._lock).st_blocks * 512 >= size
+    path.write_bytes(data)
+    os.truncate(path, size)
+    (small / "other").write_bytes(bytes(600_000))
+    with pytest.raises(NoSpaceError, match="has holes"):
+        PersistentArray.open(path)
+
+
+def test_space_that_is_not_there_is_not_taken_first(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserved = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda *arguments: reserved.append(arguments))
+    with pytest.raises(NoSpaceError, match="needs"):
+        PersistentArray.create(memory / "a.gpm", 1 << 45)
+    assert not reserved
+
+
+def test_files_are_opened_by_what_they_are(memory: Path) -> None:
+    PersistentArray.create(memory / "a.gpm", 3).close()
+    with pytest.raises(StoreLockedError, match="in this process or in another one: close it there"):
+        _both(memory / "a.gpm")
+
+
+def _both(path: Path) -> None:
+    first = open_file(path, "array", "auto")
+    try:
+        open_file(path, None, "auto", readonly=True)
+    finally:
+        first.close()
