@@ -55,12 +55,16 @@ def _library(result: dict[str, Any]) -> Rows:
             f"{row['value']:.3g} {row['unit']}",
             f"{row['limit']:.3g} {row['unit']}, {row['of']}" if row["limit"] else "",
             f"{row['part']:.0%}" if row["limit"] else "",
-            (f"{row['aim']:.0%}" if row["limit"] else f"{row['aim']:.3g} {row['unit']}") if row["aim"] else "",
+            _aim(row) if row["aim"] and result["options"]["size"] == "paper" else "",
         )
         for row in result["library"]
     ]
     title = f"the library on {result['gpu'] or 'the CPU'}, size {result['options']['size']}"
     return Rows(title, ("what", "found", "limit, of the same run", "of it", "aim"), lines, left=1)
+
+
+def _aim(row: dict[str, Any]) -> str:
+    return f"{row['aim']:.0%}" if row["limit"] else f"{row['aim']:.3g} {row['unit']}"
 
 
 def _speed(result: dict[str, Any]) -> Rows:

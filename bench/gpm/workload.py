@@ -8,7 +8,7 @@ import sys
 import zlib
 from abc import ABC, abstractmethod
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, get_args
 
@@ -68,11 +68,12 @@ class Workload(ABC):
     def close(self) -> None:
         """Close its files."""
 
-    def run(self) -> int:
-        """Do all that is left; return how many steps that took."""
+    def run(self, pause: float = 0) -> int:
+        """Do all that is left, with a pause of so many seconds after each step; return how many steps that took."""
         steps = 0
         while self.step():
             steps += 1
+            sleep(pause)
         return steps
 
     def __enter__(self) -> Self:
@@ -147,18 +148,23 @@ def main(workload: type[Workload], text: str | None) -> None:
         default="auto",
         help="what stored data must survive; auto takes what the directory gives (docs/persistence.md)",
     )
+    parser.add_argument(
+        "--pause", type=float, default=0, help="seconds to wait after each step, to have time for a kill (default: 0)"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the files there when all is done")
     options = parser.parse_args()
     folder = options.path / f"{name}-{options.size}"
+    resumes = folder.exists() and any(folder.iterdir())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        resumes = any(folder.iterdir())
         with workload(folder, workload.SIZES[options.size], options.place, options.durability) as work:
             print(f"{name}: {'resumed' if resumes else 'begun'} in {folder}, on {options.place}")
             begin = perf_counter()
-            steps = work.run()
+            steps = work.run(options.pause)
             print(f"{steps} steps in {perf_counter() - begin:.2f} s; result: {digest(work.result())}")
     except (GpkvsError, OSError) as error:
+        if not resumes:  # there is nothing to go on with
+            shutil.rmtree(folder, ignore_errors=True)
         sys.exit(f"{name}: {error}")
     if not options.keep:
         shutil.rmtree(folder)

@@ -166,6 +166,10 @@ class PersistentArray(Opened):
             If there are not those rows.
         OSError
             If the operating system could not write. Do not go on: what was stored may be lost.
+        StoreAccessError
+            If it could not before: open the file again.
+        StoreClosedError, ForkedError
+            If the file was closed, or opened before a fork.
         """
         self._file.require_writable()
         rows = self.shape[0] if self.shape else 1

@@ -260,7 +260,9 @@ class Checkpoint(Opened):
         NoSpaceError, OSError
             If the operating system could not write; the last checkpoint counts.
         StoreAccessError
-            If an earlier save could not make durable what it wrote: open the file again.
+            If an earlier save could not make durable what it wrote, or was interrupted: open the file again.
+        StoreClosedError, ForkedError
+            If the file was closed, or opened before a fork.
         """
         self._file.require_writable()
         self.wait()
@@ -339,6 +341,10 @@ class Checkpoint(Opened):
             If there is no such group, nothing was saved yet, or the arrays are not its or cannot be written to.
         CorruptStoreError
             If the checkpoint is damaged.
+        OSError
+            If the operating system could not read it.
+        StoreClosedError, ForkedError
+            If the file was closed, or opened before a fork.
         """
         self._file.require_open()
         self.wait()

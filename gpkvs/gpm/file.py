@@ -20,6 +20,7 @@ import json
 import os
 import secrets
 import struct
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -86,13 +87,15 @@ class GpmFile:
         self.begun = begun
         self.domain = domain
         self.writable = writable
-        self._lock = file
+        self._file = file
         self._origin = Origin(str(path))
-        release_in_child(self)
         self._failed: BaseException | None = None
         self.kind, self.about, self.data_at, self.data_bytes = _read_header(path, file)
         self.region = Region(begun or path, domain if writable else None)
         self.region.path = path  # as errors name it
+        # The lock lasts as long as any view of the file, if nobody closes it.
+        self._unlock = weakref.finalize(self.region, os.close, file)
+        release_in_child(self)
 
     @property
     def state_at(self) -> int:
@@ -112,7 +115,7 @@ class GpmFile:
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
-        return self._lock < 0
+        return not self._unlock.alive
 
     def require_open(self) -> None:
         """Raise `StoreClosedError` if it was closed, `ForkedError` in the child of a fork."""
@@ -191,7 +194,7 @@ class GpmFile:
     def verify(self) -> None:
         """Raise `CorruptStoreError` or `FormatError` unless header and size are right."""
         self.require_open()
-        _read_header(self.path, self._lock)
+        _read_header(self.path, self._file)
 
     def close(self) -> None:
         """Let go of it. Nothing is lost: what was persisted is durable already."""
@@ -202,9 +205,7 @@ class GpmFile:
 
     def release(self) -> None:
         """Give the lock away, and what keeps the file open."""
-        if not self.is_closed:
-            os.close(self._lock)
-            self._lock = -1
+        self._unlock()
 
 
 def create(

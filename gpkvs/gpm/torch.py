@@ -87,7 +87,7 @@ def load(path: Path | str, *, place: Place | str | None = None) -> dict[Any, Any
 class StateCheckpoint(Closing):
     """A file of which one state after the other is saved, atomically; `create` makes it, `open` opens it.
 
-    The shapes and dtypes of tensors stay as they were when it was made; the rest may change.
+    Number and bytes of tensors stay as they were when it was made; the rest may change.
 
     Examples
     --------
@@ -144,9 +144,16 @@ class StateCheckpoint(Closing):
         )
 
     @classmethod
-    def open(cls, path: Path | str, *, place: Place | str = "cpu", durability: DurabilityName = "auto") -> Self:
-        """Open a file; raises as `Checkpoint.open`."""
-        return cls(Checkpoint.open(path, place=place, durability=durability))
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        place: Place | str = "cpu",
+        durability: DurabilityName = "auto",
+        readonly: bool = False,
+    ) -> Self:
+        """Open a file; parameters and errors as `Checkpoint.open` has them."""
+        return cls(Checkpoint.open(path, place=place, durability=durability, readonly=readonly))
 
     def save(self, state: Mapping[Any, Any], *, wait: bool = True) -> int:
         """Save a state; return its number.
@@ -154,16 +161,16 @@ class StateCheckpoint(Closing):
         Parameters
         ----------
         state
-            With tensors of the same shapes and dtypes, in the same order, as the file was made for.
+            With as many tensors as the file was made for, each of as many bytes, in the same order.
         wait
             As `Checkpoint.save` has it.
 
         Raises
         ------
         InvalidArgumentError
-            If the tensors differ, or the rest has grown too much.
-        OSError
-            As `Checkpoint.save` raises it.
+            If the number or the bytes of the tensors differ, or the rest has grown too much.
+        NoSpaceError, StoreAccessError, StoreClosedError, OSError
+            As `Checkpoint.save` raises them.
         """
         text, tensors = _packed(state)
         forms = self._checkpoint.groups[_GROUP]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,9 +14,11 @@ import numpy as np
 import pytest
 
 from gpkvs.errors import BackendError, InvalidArgumentError, NoSpaceError, StoreLockedError
-from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray
+from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray, header, log, place
 from gpkvs.gpm import file as module
 from gpkvs.gpm.file import create, discard, open_file, publish, replaceable
+
+KERNELS = Path(header.__code__.co_filename).parents[1] / "kernels"
 
 
 def test_of_two_that_make_a_file_the_second_is_refused(memory: Path) -> None:
@@ -88,8 +92,8 @@ def test_what_was_replaced_while_it_was_opened_is_not_served(memory: Path, monke
 
 def test_a_refusal_keeps_the_file_that_was_to_be_replaced(memory: Path, tmp_path: Path) -> None:
     path = memory / "x.gpm"
-    with CoalescedLog.create(path, 4, 8) as log:
-        log.insert(np.arange(4, dtype=np.uint64))
+    with CoalescedLog.create(path, 4, 8) as made:
+        made.insert(np.arange(4, dtype=np.uint64))
     good = path.read_bytes()
     with pytest.raises(BackendError, match="ordinary disk"):
         CoalescedLog.create(path, 4, 8, durability="msync", replace=True)
@@ -119,7 +123,7 @@ def small() -> Iterator[Path]:
 def test_holes_are_filled_when_a_file_is_opened(small: Path, memory: Path) -> None:
     """A store to a hole of a full file system would end the process."""
     with PersistentArray.create(memory / "a.gpm", 600_000, "u1") as array:
-        size = os.fstat(array._file._lock).st_size
+        size = os.fstat(array._file._file).st_size
     data = (memory / "a.gpm").read_bytes()[:8192]
     path = small / "a.gpm"
     path.write_bytes(data)
@@ -127,7 +131,7 @@ def test_holes_are_filled_when_a_file_is_opened(small: Path, memory: Path) -> No
     with PersistentArray.open(path) as array:
         array.host[:] = 1
         array.persist()
-        assert os.fstat(array._file._lock).st_blocks * 512 >= size
+        assert os.fstat(array._file._file).st_blocks * 512 >= size
     path.write_bytes(data)
     os.truncate(path, size)
     (small / "other").write_bytes(bytes(600_000))
@@ -141,6 +145,35 @@ def test_space_that_is_not_there_is_not_taken_first(memory: Path, monkeypatch: p
     with pytest.raises(NoSpaceError, match="needs"):
         PersistentArray.create(memory / "a.gpm", 1 << 45)
     assert not reserved
+
+
+def test_what_nobody_closes_is_locked_while_there_are_views(memory: Path) -> None:
+    path = memory / "a.gpm"
+    view = PersistentArray.create(path, 3).host
+    gc.collect()
+    with pytest.raises(StoreLockedError):
+        PersistentArray.open(path)
+    del view
+    gc.collect()
+    PersistentArray.open(path).close()
+
+
+def test_constants_are_those_of_the_kernels() -> None:
+    def of(header: str, pattern: str) -> str:
+        (found,) = re.findall(pattern, (KERNELS / header).read_text(), re.DOTALL)
+        return str(found)
+
+    assert of("gpm_copy.cu", r"GPM_COPIED_AT_ONCE = (\d+ << \d+)") == "64 << 10"
+    assert place._COPIED_AT_ONCE == 64 << 10
+    assert of("gpm_log.cuh", r"GPM_LANES = (\d+)") == str(log.LANES)
+    refusals = of("gpm_log.cuh", r"enum GpmRefusal : u64 \{ (.*?) \}").replace(" = 1", "").split(", ")
+    assert refusals.index("GPM_FULL") + 1 == log._FULL
+    assert refusals.index("GPM_DAMAGED") + 1 == log._DAMAGED
+    assert len(refusals) == 2 + len(log._REFUSALS)
+    of_logs, of_partitions = ["threads", "depth", "words"], ["locks", "partitions", "words"]
+    for struct, words in (("GpmLog", of_logs), ("GpmPartitions", of_partitions)):
+        fields = re.findall(r"(\w+)[,;]", re.sub(r"//.*", "", of("gpm_log.cuh", rf"struct {struct} \{{(.*?)\}};")))
+        assert fields == ["tails", "entries", "counts", "refusal", *words, "epoch"]
 
 
 def test_files_are_opened_by_what_they_are(memory: Path) -> None:
