@@ -432,8 +432,8 @@ MUTANTS = (
     ),
     Mutant(
         "child-keeps-the-lock",
-        "gpkvs/media/directory.py",
-        "os.register_at_fork(after_in_child=_release_in_child)",
+        "gpkvs/fork.py",
+        "os.register_at_fork(after_in_child=_release_all)",
         "",
         "an idle child keeps the store locked after the parent closed it",
         ("store/test_fork.py::test_an_idle_child_does_not_keep_the_store_locked",),
