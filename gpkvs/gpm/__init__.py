@@ -5,8 +5,9 @@ The library beneath the database, after libGPM (GPM, ASPLOS '22, section 5). doc
 
 from gpkvs.gpm.array import PersistentArray
 from gpkvs.gpm.checkpoint import Checkpoint
+from gpkvs.gpm.coalesced_log import CoalescedLog
 from gpkvs.gpm.kernels import Kernels, header
-from gpkvs.gpm.log import CoalescedLog, PartitionedLog
+from gpkvs.gpm.partitioned_log import PartitionedLog
 from gpkvs.gpm.place import Place, find_place
 from gpkvs.gpm.verify import verify
 from gpkvs.gpm.versions import Versions

@@ -33,7 +33,8 @@ from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.current_word import WORDS_MAX, Current, none_saved, read_current, store_current
 from gpkvs.gpm.direct_file import DirectFile
-from gpkvs.gpm.file import GpmFile, whole_pages
+from gpkvs.gpm.file import GpmFile
+from gpkvs.gpm.header import whole_pages
 from gpkvs.gpm.kernels import own_kernels
 from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import HostPlace, Place, host_view

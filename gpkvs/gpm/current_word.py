@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpkvs.gpm.file import STATE_BYTES, GpmFile
+from gpkvs.gpm.file import GpmFile
+from gpkvs.gpm.header import STATE_BYTES
 from gpkvs.gpm.state_word import StateWord, read_word, store_word
 
 WORDS_MAX = STATE_BYTES // 8

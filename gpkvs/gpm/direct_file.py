@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.errors import NoSpaceError
-from gpkvs.gpm.file import whole_pages
+from gpkvs.gpm.header import whole_pages
 from gpkvs.pm.mapping import map_memory
 
 _PIECE_BYTES: Final = 8 << 20

@@ -1,62 +1,40 @@
 """A file of persistent memory: its header, its state page, its data, mapped.
 
-    header       whole pages; never changes. One structure of 64 bytes, then what the file is, as JSON, then zeros
+    header       whole pages; never changes (`gpkvs.gpm.header`)
     state page   one page: the few words that say what of the data counts (flags, epochs, which copy)
     data         from a whole page on
 
 A file gets its name only when its header, its state and its zeros are durable, so a file that can be opened is whole.
 Everything is little-endian; docs/format.md has the fields.
-
-Invariants (`verify`)
----------------------
-gpm-header   magic, format version, byte order, and a CRC32C over the header, all right
-gpm-size     the file has the bytes that the header says
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import secrets
-import struct
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from gpkvs.config import DurabilityName
 from gpkvs.errors import (
-    CorruptStoreError,
     FormatError,
     InvalidArgumentError,
     NoSpaceError,
     StoreAccessError,
     StoreClosedError,
-    StoreLockedError,
     StoreMissingError,
 )
 from gpkvs.fork import Origin, release_in_child
-from gpkvs.media.directory import NO_SPACE, reserve, sync_path
-from gpkvs.native import crc32c
+from gpkvs.gpm.header import STATE_BYTES, pack_header, read_header
+from gpkvs.gpm.names import lock, open_locked, replaceable, unnamed
+from gpkvs.media.directory import NO_SPACE, reserve
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.pm.region import Region
 
-PAGE_BYTES: Final = 4096
-STATE_BYTES: Final = PAGE_BYTES
-FORMAT_VERSION: Final = 1
-_MAGIC: Final = b"GPKVSGPM"
-_BYTE_ORDER: Final = 0x01020304
-_FIELDS: Final = struct.Struct("<8sIIQQQQ")  # magic, version, byte order, header and data bytes, bytes of JSON, CRC
-_FIXED_BYTES: Final = 64
 _DATA_BYTES_MAX: Final = 1 << 62
-
-
-def whole_pages(count: int) -> int:
-    """Return how many bytes the pages have that so many bytes take."""
-    return -(-count // PAGE_BYTES) * PAGE_BYTES
 
 
 class GpmFile:
@@ -90,7 +68,7 @@ class GpmFile:
         self._file = file
         self._origin = Origin(str(path))
         self._failed: BaseException | None = None
-        self.kind, self.about, self.data_at, self.data_bytes = _read_header(path, file)
+        self.kind, self.about, self.data_at, self.data_bytes = read_header(path, file)
         self.region = Region(begun or path, domain if writable else None)
         self.region.path = path  # as errors name it
         # The lock lasts as long as any view of the file, if nobody closes it.
@@ -194,7 +172,7 @@ class GpmFile:
     def verify(self) -> None:
         """Raise `CorruptStoreError` or `FormatError` unless header and size are right."""
         self.require_open()
-        _read_header(self.path, self._file)
+        read_header(self.path, self._file)
 
     def close(self) -> None:
         """Let go of it. Nothing is lost: what was persisted is durable already."""
@@ -244,7 +222,7 @@ def create(
     path = Path(path)
     if not 0 < data_bytes < _DATA_BYTES_MAX:
         raise NoSpaceError("disk", f"{path}: {data_bytes:,} bytes are more than a file has")
-    header = _pack_header(kind, about, data_bytes)
+    header = pack_header(kind, about, data_bytes)
     needed = len(header) + STATE_BYTES + data_bytes
     begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
@@ -255,7 +233,7 @@ def create(
         raise StoreAccessError(f"{path}: {error.strerror}") from error
     try:
         domain = find_domain(path.parent, durability)
-        _lock(path, file, shared=False)
+        lock(path, file, shared=False)
         reserve(file, needed)
         os.write(file, header + b"".join(word.to_bytes(8, "little") for word in state))
         os.fsync(file)
@@ -290,7 +268,7 @@ def publish(file: GpmFile, *, replace: bool) -> None:
         If the operating system refuses.
     """
     assert file.begun
-    with replaceable(file.path) if replace else _unnamed(file.path) as name:
+    with replaceable(file.path) if replace else unnamed(file.path) as name:
         name(file.begun)
     file.begun = None
 
@@ -300,69 +278,6 @@ def discard(file: GpmFile) -> None:
     if file.begun:
         file.begun.unlink(missing_ok=True)
     file.close()
-
-
-def require_name(path: Path | str, *, replace: bool) -> None:
-    """Raise as `publish` would, before anything is made."""
-    with replaceable(Path(path)) if replace else _unnamed(Path(path)):
-        pass
-
-
-@contextmanager
-def replaceable(path: Path) -> Iterator[Callable[[Path], None]]:
-    """Keep others from a file that is to be replaced; what is returned gives its name to another one, durably.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If something is there that is no file of gpkvs.gpm.
-    StoreLockedError
-        If somebody has it.
-    StoreAccessError
-        If the operating system refuses.
-    """
-    try:
-        file = _open_locked(path, os.O_RDONLY, shared=False)
-    except StoreMissingError:
-        with _unnamed(path) as name:
-            yield name
-        return
-    try:
-        if path.is_dir() or os.pread(file, len(_MAGIC), 0) != _MAGIC:
-            raise InvalidArgumentError(f"{path} is there, and is no file of gpkvs.gpm: it is not replaced")
-        yield partial(_named, path, os.rename)
-    finally:
-        os.close(file)
-
-
-@contextmanager
-def _unnamed(path: Path) -> Iterator[Callable[[Path], None]]:
-    """Do the same where no file is."""
-    if path.exists():
-        raise InvalidArgumentError(f"{path} is there already: open it, or give replace=True")
-    yield partial(_named, path, _link)
-
-
-def _named(path: Path, rename: Callable[[Path, Path], None], begun: Path) -> None:
-    try:
-        rename(begun, path)
-        sync_path(path.parent)
-    except FileExistsError:
-        raise InvalidArgumentError(f"{path} is there already: somebody has made it meanwhile") from None
-    except OSError as error:
-        raise StoreAccessError(f"{path}: {error.strerror}") from error
-
-
-def _link(begun: Path, path: Path) -> None:
-    """Rename a file; unlike `os.rename`, fail where one is."""
-    try:
-        os.link(begun, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        begun.rename(path)
-    else:
-        begun.unlink()
 
 
 def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *, readonly: bool = False) -> GpmFile:
@@ -395,10 +310,8 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
         If the operating system refuses.
     """
     path = Path(path)
-    file = _open_locked(path, os.O_RDONLY if readonly else os.O_RDWR, shared=readonly)
+    file = open_locked(path, os.O_RDONLY if readonly else os.O_RDWR, shared=readonly)
     try:
-        if not readonly:
-            _require_reserved(path, file)
         found = GpmFile(path, file, find_domain(path.parent, durability), writable=not readonly)
     except OSError as error:
         os.close(file)
@@ -410,6 +323,7 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
         if kind and found.kind != kind:
             raise FormatError(f"{path} holds {_a(found.kind)}, and {_a(kind)} is asked for")
         if not readonly:
+            _require_reserved(path, file)
             found.settle()
     except OSError as error:
         found.close()
@@ -418,36 +332,6 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
         found.close()
         raise
     return found
-
-
-def _a(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def _open_locked(path: Path, access: int, *, shared: bool) -> int:
-    """Open and lock what has a name, and has it still when it is locked: it may have been replaced before."""
-    while True:
-        try:
-            file = os.open(path, access | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise StoreMissingError(f"there is no file {path}: create it first") from error
-        except OSError as error:
-            raise StoreAccessError(f"{path}: {error.strerror}") from error
-        try:
-            _lock(path, file, shared=shared)
-            if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):  # noqa: PTH110, PTH116
-                return file
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
-
-
-def _lock(path: Path, file: int, *, shared: bool) -> None:
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise StoreLockedError(path, None, is_file=True) from error
 
 
 def _require_reserved(path: Path, file: int) -> None:
@@ -462,34 +346,5 @@ def _require_reserved(path: Path, file: int) -> None:
             raise NoSpaceError("disk", f"{path} has holes, and no room to fill them: {error.strerror}") from error
 
 
-def _pack_header(kind: str, about: Mapping[str, Any], data_bytes: int) -> bytes:
-    text = json.dumps({"kind": kind, **about}, separators=(",", ":")).encode()
-    header_bytes = whole_pages(_FIXED_BYTES + len(text))
-    body = text.ljust(header_bytes - _FIXED_BYTES, b"\0")
-    fields = _MAGIC, FORMAT_VERSION, _BYTE_ORDER, header_bytes, data_bytes, len(text)
-    unsigned = _FIELDS.pack(*fields, 0).ljust(_FIXED_BYTES, b"\0") + body
-    return _FIELDS.pack(*fields, crc32c(unsigned)).ljust(_FIXED_BYTES, b"\0") + body
-
-
-def _read_header(path: Path, file: int) -> tuple[str, dict[str, Any], int, int]:
-    """Return kind and description, where the data begin, and how many bytes they are."""
-    fixed = os.pread(file, _FIXED_BYTES, 0)
-    if len(fixed) < _FIXED_BYTES or fixed[:8] != _MAGIC:
-        raise FormatError(f"{path} is no file of gpkvs.gpm; it was not touched")
-    _, version, order, header_bytes, data_bytes, text_bytes, checksum = _FIELDS.unpack_from(fixed)
-    if version != FORMAT_VERSION or order != _BYTE_ORDER:
-        raise FormatError(f"{path} has format {version}, and this gpkvs reads {FORMAT_VERSION}; it was not touched")
-    size = os.fstat(file).st_size
-    if header_bytes % PAGE_BYTES or not PAGE_BYTES <= header_bytes <= size:
-        raise CorruptStoreError("gpm-header", f"it says {header_bytes} bytes of header", path=path)
-    body = os.pread(file, header_bytes - _FIXED_BYTES, _FIXED_BYTES)
-    unsigned = fixed[: _FIELDS.size - 8] + bytes(8) + fixed[_FIELDS.size :] + body
-    if crc32c(unsigned) != checksum or text_bytes > len(body):
-        raise CorruptStoreError("gpm-header", "its checksum is wrong: restore the file from a backup", path=path)
-    data_at = header_bytes + STATE_BYTES
-    if size < data_at + data_bytes:
-        raise CorruptStoreError(
-            "gpm-size", f"it has {size:,} bytes and needs {data_at + data_bytes:,}: restore it", path=path
-        )
-    about = json.loads(body[:text_bytes])
-    return about.pop("kind"), about, data_at, data_bytes
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

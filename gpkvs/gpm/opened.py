@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.gpm.file import GpmFile, create, discard, open_file, publish, require_name
+from gpkvs.gpm.file import GpmFile, create, discard, open_file, publish
+from gpkvs.gpm.names import require_name
 from gpkvs.gpm.place import Place, find_place
 from gpkvs.pm.domain import Domain
 

@@ -18,7 +18,7 @@ import torch
 from gpkvs.config import KIB, DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.checkpoint import Checkpoint
-from gpkvs.gpm.file import replaceable
+from gpkvs.gpm.names import replaceable
 from gpkvs.gpm.opened import Closing
 from gpkvs.gpm.place import Place, find_place
 

@@ -8,9 +8,10 @@ from typing import Final
 from gpkvs.errors import FormatError
 from gpkvs.gpm.array import PersistentArray
 from gpkvs.gpm.checkpoint import Checkpoint
+from gpkvs.gpm.coalesced_log import CoalescedLog
 from gpkvs.gpm.file import open_file
-from gpkvs.gpm.log import CoalescedLog, PartitionedLog
 from gpkvs.gpm.opened import Opened, over
+from gpkvs.gpm.partitioned_log import PartitionedLog
 from gpkvs.gpm.place import find_place
 from gpkvs.gpm.versions import Versions
 

@@ -27,7 +27,8 @@ from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of
 from gpkvs.gpm.current_word import Current, none_saved, read_current, store_current
-from gpkvs.gpm.file import GpmFile, whole_pages
+from gpkvs.gpm.file import GpmFile
+from gpkvs.gpm.header import whole_pages
 from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place
 from gpkvs.native import library

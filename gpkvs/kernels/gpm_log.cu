@@ -1,4 +1,4 @@
-// What logs do with columns (gpkvs/gpm/log.py).
+// What logs do with columns (gpkvs/gpm/coalesced_log.py, partitioned_log.py).
 #include "gpm_log.cuh"
 
 // gpm_insert: entry i for the thread `first` + i.

@@ -1,4 +1,4 @@
-// Logs of a user's transactions, as kernels see them (gpkvs/gpm/log.py).
+// Logs of a user's transactions, as kernels see them (gpkvs/gpm/coalesced_log.py, partitioned_log.py).
 //
 // CoalescedLog: every thread has room for `depth` entries of its own, so nobody waits for a lock. The words of the entries
 // of 32 neighbours lie side by side: what they store together fills whole lines (hierarchical coalesced logging, GPM,

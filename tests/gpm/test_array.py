@@ -26,7 +26,7 @@ from gpkvs.errors import (
     StoreMissingError,
 )
 from gpkvs.gpm import PersistentArray
-from gpkvs.gpm.file import PAGE_BYTES
+from gpkvs.gpm.header import PAGE_BYTES
 
 
 def test_it_is_zeros_then_what_was_stored(memory: Path) -> None:

@@ -19,7 +19,7 @@ from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError, 
 from gpkvs.gpm import Checkpoint, Kernels, Place
 from gpkvs.gpm.checkpoint import BLOCK_BYTES
 from gpkvs.gpm.direct_file import DirectFile
-from gpkvs.gpm.file import STATE_BYTES
+from gpkvs.gpm.header import STATE_BYTES
 from gpkvs.pm.region import Region
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from gpkvs.errors import BackendError, InvalidArgumentError, NoSpaceError, StoreLockedError
-from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray, header, log, place
-from gpkvs.gpm import file as module
-from gpkvs.gpm.file import create, discard, open_file, publish, replaceable
+from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray, coalesced_log, header, log, place
+from gpkvs.gpm import names as module
+from gpkvs.gpm.file import create, discard, open_file, publish
+from gpkvs.gpm.names import replaceable
 
 KERNELS = Path(header.__code__.co_filename).parents[1] / "kernels"
 
@@ -77,7 +78,7 @@ def test_who_replaces_a_file_keeps_others_from_it(memory: Path) -> None:
 def test_what_was_replaced_while_it_was_opened_is_not_served(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = memory / "a.gpm"
     PersistentArray.create(path, 3).close()
-    real, once = module._lock, []
+    real, once = module.lock, []
 
     def lock(of: Path, file: int, *, shared: bool) -> None:
         if not once:
@@ -85,7 +86,7 @@ def test_what_was_replaced_while_it_was_opened_is_not_served(memory: Path, monke
             PersistentArray.create(path, 5, replace=True).close()
         real(of, file, shared=shared)
 
-    monkeypatch.setattr(module, "_lock", lock)
+    monkeypatch.setattr(module, "lock", lock)
     with PersistentArray.open(path) as array:
         assert array.shape == (5,)
 
@@ -165,7 +166,7 @@ def test_constants_are_those_of_the_kernels() -> None:
 
     assert of("gpm_copy.cu", r"GPM_COPIED_AT_ONCE = (\d+ << \d+)") == "64 << 10"
     assert place._COPIED_AT_ONCE == 64 << 10
-    assert of("gpm_log.cuh", r"GPM_LANES = (\d+)") == str(log.LANES)
+    assert of("gpm_log.cuh", r"GPM_LANES = (\d+)") == str(coalesced_log.LANES)
     refusals = of("gpm_log.cuh", r"enum GpmRefusal : u64 \{ (.*?) \}").replace(" = 1", "").split(", ")
     assert refusals.index("GPM_FULL") + 1 == log._FULL
     assert refusals.index("GPM_DAMAGED") + 1 == log._DAMAGED

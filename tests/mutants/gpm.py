@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _DEVICE, _LOG, _FLAG = "gpkvs/kernels/gpm_log.cuh", "gpkvs/gpm/log.py", "gpkvs/gpm/transaction.py"
 _CHECKPOINT, _VERSIONS, _FILE = "gpkvs/gpm/checkpoint.py", "gpkvs/gpm/versions.py", "gpkvs/gpm/file.py"
+_NAMES = "gpkvs/gpm/names.py"
 _CRASHES = "recovery/proof/gpmfail/test_explorer.py::test_no_state_breaks_a_promise"
 _LOGS, _CHECKPOINTS = "gpm/test_log.py::", "gpm/test_checkpoint.py::"
 
@@ -173,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-file-is-made-over-another",
-        _FILE,
+        _NAMES,
         "    yield partial(_named, path, _link)",
         "    yield partial(_named, path, os.rename)",
         "of two processes that make a file at the same time, the first loses what it saved",
@@ -181,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         "what-was-replaced-is-served",
-        _FILE,
+        _NAMES,
         "            if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):",
         "            if True:",
         "two processes have one name open, and one of them saves to a file without a name",

@@ -1,0 +1,108 @@
+"""The names of files of gpkvs.gpm: nobody has a file that somebody else makes, replaces or stores to.
+
+A file is locked before it has its name. It gets it by a hard link, which fails where one is. What is replaced is locked
+until it is gone. Who opens a file looks again, when it is locked, whether the name still leads to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from gpkvs.errors import InvalidArgumentError, StoreAccessError, StoreLockedError, StoreMissingError
+from gpkvs.gpm.header import MAGIC
+from gpkvs.media.directory import sync_path
+
+
+def require_name(path: Path | str, *, replace: bool) -> None:
+    """Raise as `unnamed` or `replaceable` would, before anything is made."""
+    with replaceable(Path(path)) if replace else unnamed(Path(path)):
+        pass
+
+
+@contextmanager
+def replaceable(path: Path) -> Iterator[Callable[[Path], None]]:
+    """Keep others from a file that is to be replaced; what is returned gives its name to another one, durably.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If something is there that is no file of gpkvs.gpm.
+    StoreLockedError
+        If somebody has it.
+    StoreAccessError
+        If the operating system refuses.
+    """
+    try:
+        file = open_locked(path, os.O_RDONLY, shared=False)
+    except StoreMissingError:
+        with unnamed(path) as name:
+            yield name
+        return
+    try:
+        if path.is_dir() or os.pread(file, len(MAGIC), 0) != MAGIC:
+            raise InvalidArgumentError(f"{path} is there, and is no file of gpkvs.gpm: it is not replaced")
+        yield partial(_named, path, os.rename)
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def unnamed(path: Path) -> Iterator[Callable[[Path], None]]:
+    """Do the same where no file is; raises `InvalidArgumentError` if one is there."""
+    if path.exists():
+        raise InvalidArgumentError(f"{path} is there already: open it, or give replace=True")
+    yield partial(_named, path, _link)
+
+
+def _named(path: Path, rename: Callable[[Path, Path], None], begun: Path) -> None:
+    try:
+        rename(begun, path)
+        sync_path(path.parent)
+    except FileExistsError:
+        raise InvalidArgumentError(f"{path} is there already: somebody has made it meanwhile") from None
+    except OSError as error:
+        raise StoreAccessError(f"{path}: {error.strerror}") from error
+
+
+def _link(begun: Path, path: Path) -> None:
+    """Rename a file; unlike `os.rename`, fail where one is."""
+    try:
+        os.link(begun, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        begun.rename(path)
+    else:
+        begun.unlink()
+
+
+def open_locked(path: Path, access: int, *, shared: bool) -> int:
+    """Open and lock what has a name, and has it still when it is locked: it may have been replaced before."""
+    while True:
+        try:
+            file = os.open(path, access | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise StoreMissingError(f"there is no file {path}: create it first") from error
+        except OSError as error:
+            raise StoreAccessError(f"{path}: {error.strerror}") from error
+        try:
+            lock(path, file, shared=shared)
+            if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):  # noqa: PTH110, PTH116
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def lock(path: Path, file: int, *, shared: bool) -> None:
+    """Lock an open file until it is closed, or raise `StoreLockedError`; several may share it."""
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreLockedError(path, None, is_file=True) from error
