@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,21 @@ def form_of(array: Any) -> dict[str, Any]:
     if any(side < 0 for side in shape):
         raise InvalidArgumentError(f"shape={shape}: a side is negative")
     return {"shape": shape, "dtype": np.lib.format.dtype_to_descr(found)}
+
+
+def whole(name: str, number: Any) -> int:
+    """Return a whole number as one of Python; raise `InvalidArgumentError` if it is none."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise InvalidArgumentError(f"{number!r}: a whole number is needed", field=name) from None
+
+
+def require_names(named: Mapping[Any, Any]) -> None:
+    """Raise `InvalidArgumentError` unless all names are texts: the header has them as JSON."""
+    for name in named:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"the name {name!r} is a {type(name).__name__}: a text is needed")
 
 
 def dtype_of(descr: Any) -> np.dtype[Any]:

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from gpkvs.batch import U8, U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
-from gpkvs.gpm.array_form import dtype_of, form_of
+from gpkvs.gpm.array_form import dtype_of, form_of, require_names
 from gpkvs.gpm.current_word import WORDS_MAX, Current, none_saved, read_current, store_current
 from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.file import GpmFile
@@ -130,11 +131,11 @@ class Checkpoint(Opened):
         self._near_keys = place.words(self._keys)
         self._disk: DirectFile | None = None
         if file.is_on_disk or not place.can_reach(file.region):
-            self._disk = DirectFile(file.begun or file.path, writable=file.writable)
+            self._disk = DirectFile(file.opened_as, writable=file.writable)
         else:
             place.reach(file.region)
-        self._thread = ThreadPoolExecutor(1, "gpkvs-checkpoint")
         self._pending: Future[None] | None = None
+        self._thread: Thread | None = None
 
     @classmethod
     def create(
@@ -173,12 +174,14 @@ class Checkpoint(Opened):
         """
         if not 0 < len(groups) <= WORDS_MAX:
             raise InvalidArgumentError(f"{len(groups)} groups: at least 1 is needed, and at most {WORDS_MAX}")
+        require_names(groups)
         for name, arrays in groups.items():
             if not isinstance(arrays, Mapping):
                 raise InvalidArgumentError(
                     f"the group {name!r} is a {type(arrays).__name__}: a group has arrays by name, as in "
                     "{'model': {'weights': weights}}"
                 )
+            require_names(arrays)
         forms: list[dict[str, Any]] = [
             {"name": name, "arrays": [{"name": key, **form_of(array)} for key, array in arrays.items()]}
             for name, arrays in groups.items()
@@ -277,8 +280,28 @@ class Checkpoint(Opened):
             with self._file.changing():
                 self._save(found, columns)
         else:
-            self._pending = self._thread.submit(self.place.beside(partial(self._save, found, copies)))
+            with self._file.changing():
+                self._begin(self.place.beside(partial(self._save, found, copies)))
         return number
+
+    def _begin(self, save: Callable[[], None]) -> None:
+        """Save in a thread of its own, which a program that ends waits for; at once, where the system gives none."""
+        begun: Future[None] = Future()
+
+        def do() -> None:
+            try:
+                save()
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
+                begun.set_exception(error)
+            else:
+                begun.set_result(None)
+
+        self._thread = Thread(target=do, name="gpkvs-checkpoint")
+        try:
+            self._thread.start()
+        except RuntimeError:
+            do()
+        self._pending = begun
 
     def wait(self) -> None:
         """Return when the last save is durable; raises what it raised."""
@@ -438,7 +461,7 @@ class Checkpoint(Opened):
 
     def _column(self, group: _Group, array: _Array, arrays: Arrays, *, writes: bool = False) -> U8:
         """Return an array as bytes, uncopied if it is to be written to."""
-        found = self.place.adopt(arrays[array.name])
+        found = _plain(group, array, self.place.adopt(arrays[array.name]))
         if found.shape != array.shape or found.dtype != array.dtype:
             raise InvalidArgumentError(
                 f"{group.name}/{array.name} is {found.shape} of {found.dtype}; the file has room for {array.shape} of "
@@ -460,12 +483,20 @@ class Checkpoint(Opened):
         try:
             self.wait()
         finally:
-            self._thread.shutdown()
+            if self._thread and self._thread.ident:  # also if it was begun and the caller interrupted
+                self._thread.join()
             if self._disk:
                 self._disk.close()
             else:
                 self.place.leave(self._file.region)
             self._file.close()
+
+
+def _plain(group: _Group, array: _Array, found: Any) -> Any:
+    """Return an array as one of NumPy's own kind: a matrix always has two axes, a masked array more than elements."""
+    if isinstance(found, np.ma.MaskedArray):
+        raise InvalidArgumentError(f"{group.name}/{array.name} is a masked array: save its data and its mask")
+    return found.view(np.ndarray) if isinstance(found, np.ndarray) else found
 
 
 def _keys_of(seed: int) -> U64:

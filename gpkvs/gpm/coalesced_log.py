@@ -12,7 +12,7 @@ from gpkvs.batch import U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.file import GpmFile
-from gpkvs.gpm.log import Log, require_positive, tail_bytes
+from gpkvs.gpm.log import Log, positive, tail_bytes
 from gpkvs.gpm.opened import made
 from gpkvs.gpm.place import Place, host_view
 from gpkvs.gpm.transaction import NEW_FLAG
@@ -86,17 +86,21 @@ class CoalescedLog(Log):
         NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
             As `PersistentArray.create` and `open` raise them.
         """
-        require_positive(threads=threads, entry_bytes=entry_bytes, entries=entries)
+        threads, entry_bytes = positive("threads", threads), positive("entry_bytes", entry_bytes)
+        entries = positive("entries", entries)
         if entry_bytes % 8:
             raise InvalidArgumentError(f"{entry_bytes}: a multiple of 8 is needed", field="entry_bytes")
-        about = {"threads": int(threads), "entry_bytes": int(entry_bytes), "entries": int(entries)}
-        rounded = -(-threads // LANES) * LANES
-        data_bytes = tail_bytes(rounded) + rounded * entries * entry_bytes
+        about = {"threads": threads, "entry_bytes": entry_bytes, "entries": entries}
+        data_bytes = _data_bytes(threads, entries, entry_bytes)
         return made(cls, path, about, data_bytes, place=place, durability=durability, replace=replace, state=NEW_FLAG)
 
     @property
     def _tail_count(self) -> int:
         return -(-self.threads // LANES) * LANES
+
+    @property
+    def _data_bytes(self) -> int:
+        return _data_bytes(self.threads, self.entries, self.entry_bytes)
 
     @property
     def _room(self) -> int:
@@ -169,3 +173,8 @@ class CoalescedLog(Log):
         if not 0 <= first <= last <= self.threads:
             raise InvalidArgumentError(f"threads {first} to {last}: there are {self.threads}")
         self._run("gpm_remove", last - first, first=first)
+
+
+def _data_bytes(threads: int, entries: int, entry_bytes: int) -> int:
+    rounded = -(-threads // LANES) * LANES
+    return tail_bytes(rounded) + rounded * entries * entry_bytes

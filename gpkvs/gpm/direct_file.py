@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.errors import NoSpaceError
 from gpkvs.gpm.header import whole_pages
+from gpkvs.gpm.helpers import Helpers
 from gpkvs.pm.mapping import map_memory
 
 _PIECE_BYTES: Final = 8 << 20
@@ -43,7 +45,8 @@ class DirectFile:
             self._file = os.open(path, access | os.O_DIRECT)
         except OSError:  # the file system has only the page cache
             self._file = os.open(path, access)
-        self._threads = ThreadPoolExecutor(_THREADS, "gpkvs-disk")
+        self._helpers = Helpers(_THREADS, "gpkvs-disk")
+        self._close = weakref.finalize(self, os.close, self._file)
         self._free: SimpleQueue[NDArray[np.uint8]] = SimpleQueue()
         for _ in range(_THREADS):
             self._free.put(map_memory(_PIECE_BYTES))
@@ -70,24 +73,9 @@ class DirectFile:
                     piece = memory[first : first + _PIECE_BYTES]
                     buffer = self._free.get()
                     buffer[: len(piece)] = piece
-                    written.append(self._begin(self._write_piece, buffer, len(piece), at + offset + first))
+                    written.append(self._helpers.begin(self._write_piece, buffer, len(piece), at + offset + first))
         finally:
-            for part in written:
-                part.exception()  # nobody writes when this ends
-        for part in written:
-            part.result()
-
-    def _begin(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
-        try:
-            return self._threads.submit(work, *arguments)
-        except RuntimeError:  # the interpreter ends, and its threads take no more: a save that nobody waited for
-            done: Future[None] = Future()
-            try:
-                work(*arguments)
-                done.set_result(None)
-            except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
-                done.set_exception(error)
-            return done
+            _wait_for(written)
 
     def _write_piece(self, buffer: NDArray[np.uint8], count: int, at: int) -> None:
         try:
@@ -103,11 +91,10 @@ class DirectFile:
     def read(self, at: int, into: memoryview) -> None:
         """Fill memory with a part of the file; raises `OSError` if the operating system could not read."""
         firsts = range(0, len(into), _PIECE_BYTES)
-        parts = [self._begin(self._read_piece, at + first, into[first : first + _PIECE_BYTES]) for first in firsts]
-        for part in parts:
-            part.exception()
-        for part in parts:
-            part.result()
+        parts = [
+            self._helpers.begin(self._read_piece, at + first, into[first : first + _PIECE_BYTES]) for first in firsts
+        ]
+        _wait_for(parts)
 
     def _read_piece(self, at: int, into: memoryview) -> None:
         buffer = self._free.get()
@@ -123,6 +110,21 @@ class DirectFile:
             self._free.put(buffer)
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._threads.shutdown()
-        os.close(self._file)
+        """Let go of the file, when nobody reads or writes it."""
+        self._helpers.close()
+        self._close()
+
+
+def _wait_for(parts: list[Future[None]]) -> None:
+    """Return when all parts are done; raise what the first of them raised, or an interruption that came meanwhile."""
+    interrupted: BaseException | None = None
+    for part in parts:
+        while not part.done():
+            try:
+                part.exception()
+            except BaseException as error:  # noqa: BLE001 - Ctrl-C: nobody may read or write when this ends
+                interrupted = interrupted or error
+    if interrupted:
+        raise interrupted
+    for part in parts:
+        part.result()

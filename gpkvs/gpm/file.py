@@ -11,10 +11,9 @@ Everything is little-endian; docs/format.md has the fields.
 from __future__ import annotations
 
 import os
-import secrets
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from gpkvs.errors import (
 )
 from gpkvs.fork import Origin, release_in_child
 from gpkvs.gpm.header import STATE_BYTES, pack_header, read_header
-from gpkvs.gpm.names import lock, open_locked, replaceable, unnamed
+from gpkvs.gpm.names import lock, open_locked, opened_as, passing_name, real_path, replaceable, unnamed
 from gpkvs.media.directory import NO_SPACE, reserve
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.pm.region import Region
@@ -54,6 +53,8 @@ class GpmFile:
         The file, mapped whole.
     begun
         Its name, if it is made and was not published yet.
+    opened_as
+        A name by which to open it once more.
     data_at
         Where its data begin, in bytes.
     data_bytes
@@ -69,8 +70,9 @@ class GpmFile:
         self._origin = Origin(str(path))
         self._failed: BaseException | None = None
         self.kind, self.about, self.data_at, self.data_bytes = read_header(path, file)
-        self.region = Region(begun or path, domain if writable else None)
-        self.region.path = path  # as errors name it
+        # By the descriptor that is locked: the name may lead to another file by now.
+        self.opened_as = opened_as(path if begun is None else begun, file)
+        self.region = Region(path, domain if writable else None, opened_as=self.opened_as)
         # The lock lasts as long as any view of the file, if nobody closes it.
         self._unlock = weakref.finalize(self.region, os.close, file)
         release_in_child(self)
@@ -219,12 +221,12 @@ def create(
     StoreAccessError
         If the operating system refuses.
     """
-    path = Path(path)
+    path = real_path(path)
     if not 0 < data_bytes < _DATA_BYTES_MAX:
         raise NoSpaceError("disk", f"{path}: {data_bytes:,} bytes are more than a file has")
     header = pack_header(kind, about, data_bytes)
     needed = len(header) + STATE_BYTES + data_bytes
-    begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    begun = passing_name(path)
     try:
         file = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileNotFoundError as error:
@@ -240,7 +242,8 @@ def create(
         return GpmFile(path, file, domain, writable=True, begun=begun)
     except BaseException as error:
         begun.unlink(missing_ok=True)
-        os.close(file)
+        with suppress(OSError):  # an interruption came when it was somebody's already
+            os.close(file)
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise NoSpaceError("disk", f"{path} needs {needed:,} bytes: {error.strerror}") from error
         if isinstance(error, OSError):
@@ -309,7 +312,7 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
     StoreAccessError
         If the operating system refuses.
     """
-    path = Path(path)
+    path = real_path(path)
     file = open_locked(path, os.O_RDONLY if readonly else os.O_RDWR, shared=readonly)
     try:
         found = GpmFile(path, file, find_domain(path.parent, durability), writable=not readonly)
@@ -323,8 +326,12 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
         if kind and found.kind != kind:
             raise FormatError(f"{path} holds {_a(found.kind)}, and {_a(kind)} is asked for")
         if not readonly:
-            _require_reserved(path, file)
+            _require_reserved(path, file, found.domain)
             found.settle()
+        elif found.domain.is_volatile and os.fstat(file).st_blocks * 512 < os.fstat(file).st_size:
+            raise StoreAccessError(
+                f"{path} has holes, which a tmpfs fills when they are read: open it to be written once"
+            )
     except OSError as error:
         found.close()
         raise StoreAccessError(f"{path}: {error.strerror}") from error
@@ -334,12 +341,15 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
     return found
 
 
-def _require_reserved(path: Path, file: int) -> None:
-    """Reserve what a sparse copy of a file has not: a store to a hole of a full file system would end the process."""
+def _require_reserved(path: Path, file: int, domain: Domain) -> None:
+    """Reserve what a sparse copy of a file has not: a store to a hole of a full file system would end the process.
+
+    A disk does that at once if nothing is missing; a tmpfs looks at every page, but says exactly what it has.
+    """
     found = os.fstat(file)
-    if found.st_blocks * 512 < found.st_size:
+    if not domain.is_volatile or found.st_blocks * 512 < found.st_size:
         try:
-            reserve(file, found.st_size, found.st_blocks * 512)
+            reserve(file, found.st_size, min(found.st_size, found.st_blocks * 512))
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise

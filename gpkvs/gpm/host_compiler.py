@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import platform
@@ -79,6 +80,8 @@ def _cache_directory() -> Path:
     base = Path(asked) if asked else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpkvs"
     try:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(base, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise BackendError(
             f"{base}: {error.strerror}; name a directory for compiled kernels in {CACHE_VARIABLE}"

@@ -26,6 +26,7 @@ import numpy as np
 from gpkvs.batch import U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
+from gpkvs.gpm.array_form import whole
 from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.header import whole_pages
 from gpkvs.gpm.kernels import Kernels, own_kernels
@@ -59,6 +60,8 @@ class Log(Opened):
 
     def __init__(self, file: GpmFile, place: Place) -> None:
         super().__init__(file, place)
+        if self._data_bytes > file.data_bytes:
+            raise CorruptStoreError("gpm-header", f"{self._sizes} do not fit {file.data_bytes:,} bytes", path=file.path)
         self._flag = Flag(file)
         self._tails: U64 | None = host_view(file.address, np.dtype(np.uint64), (self._tail_count,), file.region)
         self._require_tails()
@@ -73,6 +76,11 @@ class Log(Opened):
     @property
     @abstractmethod
     def _tail_count(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def _data_bytes(self) -> int:
+        """What tails and entries take."""
 
     @property
     @abstractmethod
@@ -174,11 +182,12 @@ class Log(Opened):
 
     def _next_epoch(self, state: State) -> None:
         self.place.settle()
-        if self._flag.epoch == EPOCH_MAX:
-            self._forget_epochs()
-        self._refusal[...] = 0
-        self._flag.set(self._flag.epoch + 1, state)
-        self._hand_over()
+        with self._file.changing():  # kernels know the epoch, too
+            if self._flag.epoch == EPOCH_MAX:
+                self._forget_epochs()
+            self._refusal[...] = 0
+            self._flag.set(self._flag.epoch + 1, state)
+            self._hand_over()
 
     def _forget_epochs(self) -> None:
         """Begin to count epochs anew; the tails of old ones must be gone before."""
@@ -308,10 +317,9 @@ def tail_bytes(tails: int) -> int:
     return whole_pages(8 * tails)
 
 
-def require_positive(**sizes: int) -> None:
-    """Raise `InvalidArgumentError` unless sizes are whole numbers from 1 on."""
-    for name, size in sizes.items():
-        if not isinstance(size, (int, np.integer)):
-            raise InvalidArgumentError(f"{size!r}: a whole number is needed", field=name)
-        if size < 1:
-            raise InvalidArgumentError(f"{size}: at least 1 is needed", field=name)
+def positive(name: str, size: Any) -> int:
+    """Return a size as a number of Python; raise `InvalidArgumentError` unless it is a whole one from 1 on."""
+    found = whole(name, size)
+    if found < 1:
+        raise InvalidArgumentError(f"{found}: at least 1 is needed", field=name)
+    return found

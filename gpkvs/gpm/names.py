@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
+import stat
+import time
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from gpkvs.errors import InvalidArgumentError, StoreAccessError, StoreLockedError, StoreMissingError
+from gpkvs.errors import (
+    FormatError,
+    GpkvsError,
+    InvalidArgumentError,
+    StoreAccessError,
+    StoreLockedError,
+    StoreMissingError,
+)
 from gpkvs.gpm.header import MAGIC
 from gpkvs.media.directory import sync_path
+
+_LEFT_SECONDS = 60  # a file that is being made is younger, or locked
 
 
 def require_name(path: Path | str, *, replace: bool) -> None:
     """Raise as `unnamed` or `replaceable` would, before anything is made."""
-    with replaceable(Path(path)) if replace else unnamed(Path(path)):
+    real = real_path(path)
+    with replaceable(real) if replace else unnamed(real):
         pass
 
 
@@ -43,8 +57,10 @@ def replaceable(path: Path) -> Iterator[Callable[[Path], None]]:
         with unnamed(path) as name:
             yield name
         return
+    except FormatError as error:
+        raise InvalidArgumentError(f"{error}: it is not replaced") from None
     try:
-        if path.is_dir() or os.pread(file, len(MAGIC), 0) != MAGIC:
+        if os.pread(file, len(MAGIC), 0) != MAGIC:
             raise InvalidArgumentError(f"{path} is there, and is no file of gpkvs.gpm: it is not replaced")
         yield partial(_named, path, os.rename)
     finally:
@@ -54,7 +70,11 @@ def replaceable(path: Path) -> Iterator[Callable[[Path], None]]:
 @contextmanager
 def unnamed(path: Path) -> Iterator[Callable[[Path], None]]:
     """Do the same where no file is; raises `InvalidArgumentError` if one is there."""
-    if path.exists():
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise StoreAccessError(f"{path}: {error.strerror}") from error
+    if is_there:
         raise InvalidArgumentError(f"{path} is there already: open it, or give replace=True")
     yield partial(_named, path, _link)
 
@@ -85,19 +105,58 @@ def open_locked(path: Path, access: int, *, shared: bool) -> int:
     """Open and lock what has a name, and has it still when it is locked: it may have been replaced before."""
     while True:
         try:
-            file = os.open(path, access | os.O_CLOEXEC)
+            file = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK)  # or a pipe would wait for somebody
         except FileNotFoundError as error:
             raise StoreMissingError(f"there is no file {path}: create it first") from error
         except OSError as error:
             raise StoreAccessError(f"{path}: {error.strerror}") from error
         try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise FormatError(f"{path} is no file")
             lock(path, file, shared=shared)
-            if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):  # noqa: PTH110, PTH116
-                return file
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    return file
         except BaseException:
             os.close(file)
             raise
         os.close(file)
+
+
+def real_path(path: Path | str) -> Path:
+    """Return a path without symbolic links: what they lead to is made, or replaced.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it cannot be a path.
+    """
+    try:
+        found = Path(os.path.realpath(path))
+        os.fsencode(found)
+        return found
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(f"{path!r} is no path: {error}") from None
+
+
+def opened_as(path: Path, file: int) -> Path:
+    """Return a name by which an open file is opened once more, whatever its own name leads to by now."""
+    descriptor = Path(f"/proc/self/fd/{file}")
+    return descriptor if descriptor.exists() else path
+
+
+def passing_name(path: Path) -> Path:
+    """Return a name for a file that gets another one soon. Of the same file, remove what killed processes have left."""
+    prefix = f".{zlib.crc32(os.fsencode(path.name)):08x}"
+    for left in path.parent.glob(f"{prefix}.*.new"):
+        with suppress(OSError, GpkvsError):
+            if left.stat().st_mtime < time.time() - _LEFT_SECONDS:
+                file = open_locked(left, os.O_RDONLY, shared=False)
+                try:
+                    left.unlink()
+                finally:
+                    os.close(file)
+    return path.with_name(f"{prefix}.{secrets.token_hex(4)}.new")
 
 
 def lock(path: Path, file: int, *, shared: bool) -> None:

@@ -13,7 +13,7 @@ from gpkvs.batch import U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.file import GpmFile
-from gpkvs.gpm.log import COUNT_MAX, Log, require_positive, tail_bytes
+from gpkvs.gpm.log import COUNT_MAX, Log, positive, tail_bytes
 from gpkvs.gpm.opened import made
 from gpkvs.gpm.place import Place, host_view
 from gpkvs.gpm.transaction import NEW_FLAG
@@ -68,18 +68,22 @@ class PartitionedLog(Log):
         InvalidArgumentError, NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
             As `CoalescedLog.create` raises them.
         """
-        require_positive(partitions=partitions, partition_bytes=partition_bytes)
+        partitions, partition_bytes = positive("partitions", partitions), positive("partition_bytes", partition_bytes)
         if partition_bytes % 8 or partition_bytes // 8 > COUNT_MAX:
             raise InvalidArgumentError(
                 f"{partition_bytes}: a multiple of 8 up to 32 GiB is needed", field="partition_bytes"
             )
-        about = {"partitions": int(partitions), "partition_bytes": int(partition_bytes)}
-        data_bytes = tail_bytes(partitions) + partitions * partition_bytes
+        about = {"partitions": partitions, "partition_bytes": partition_bytes}
+        data_bytes = _data_bytes(partitions, partition_bytes)
         return made(cls, path, about, data_bytes, place=place, durability=durability, replace=replace, state=NEW_FLAG)
 
     @property
     def _tail_count(self) -> int:
         return self.partitions
+
+    @property
+    def _data_bytes(self) -> int:
+        return _data_bytes(self.partitions, self.partition_bytes)
 
     @property
     def _room(self) -> int:
@@ -159,3 +163,7 @@ class PartitionedLog(Log):
     def _require_partition(self, partition: int) -> None:
         if not 0 <= partition < self.partitions:
             raise InvalidArgumentError(f"{partition}: there are {self.partitions}", field="partition")
+
+
+def _data_bytes(partitions: int, partition_bytes: int) -> int:
+    return tail_bytes(partitions) + partitions * partition_bytes

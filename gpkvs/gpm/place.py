@@ -146,8 +146,14 @@ class _Threads:
     def __init__(self, threads: int) -> None:
         backend = CpuBackend(threads)
         self.pool = backend.host_threads
-        # Not at the interpreter's exit: another thread may still run kernels.
-        weakref.finalize(self, backend.close).atexit = False
+        # Not at the interpreter's exit: another thread may still run kernels. Not in the child of a fork, which drops
+        # what belonged to threads that it has not: native threads are not there either.
+        weakref.finalize(self, _close_here, backend, os.getpid()).atexit = False
+
+
+def _close_here(backend: CpuBackend, process: int) -> None:
+    if os.getpid() == process:
+        backend.close()
 
 
 class HostPlace:
@@ -320,6 +326,9 @@ def _named(name: str) -> Place:
     return place
 
 
+_finding = threading.Lock()
+
+
 def find_place(place: Place | str) -> Place:
     """Return a place by its name: "cpu", "cuda" or "cuda:1".
 
@@ -332,7 +341,8 @@ def find_place(place: Place | str) -> Place:
     """
     if not isinstance(place, str):
         return place
-    return _named("cuda:0" if place == "cuda" else place)
+    with _finding:  # one place for all threads
+        return _named("cuda:0" if place == "cuda" else place)
 
 
 def double_word(value: float) -> int:

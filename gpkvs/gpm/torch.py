@@ -7,7 +7,6 @@ dictionaries) goes beside them as JSON.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,7 +17,7 @@ import torch
 from gpkvs.config import KIB, DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.checkpoint import Checkpoint
-from gpkvs.gpm.names import replaceable
+from gpkvs.gpm.names import passing_name, real_path, replaceable
 from gpkvs.gpm.opened import Closing
 from gpkvs.gpm.place import Place, find_place
 
@@ -47,8 +46,8 @@ def save(state: Mapping[Any, Any], path: Path | str, *, durability: DurabilityNa
     NoSpaceError, StoreMissingError, StoreAccessError, StoreLockedError
         As `Checkpoint.create` raises them; a file that was there stays.
     """
-    path = Path(path)
-    begun = path.with_name(f".{path.name}.{secrets.token_hex(4)}.saved")
+    path = real_path(path)
+    begun = passing_name(path)
     with replaceable(path) as name:
         try:
             with StateCheckpoint.create(begun, state, durability=durability, once=True) as checkpoint:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -25,10 +25,11 @@ import numpy as np
 
 from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.gpm.array_form import dtype_of, form_of
+from gpkvs.gpm.array_form import dtype_of, form_of, require_names, whole
 from gpkvs.gpm.current_word import Current, none_saved, read_current, store_current
 from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.header import whole_pages
+from gpkvs.gpm.helpers import Helpers
 from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place
 from gpkvs.native import library
@@ -101,8 +102,8 @@ class Versions(Opened):
         self._current = read_current(file, _WORD)
         place.reach(file.region)
         self._views = [_Version(self._view(version)) for version in range(2)]
-        self._protect()
-        self._flusher = ThreadPoolExecutor(1, "gpkvs-versions")
+        self._protect(1 - self._current.copy if file.writable else None)
+        self._flusher = Helpers(1, "gpkvs-versions")
         self._flushing: list[Future[None]] = []
         self._flushed: dict[str, list[tuple[int, int]]] = {}
 
@@ -139,6 +140,7 @@ class Versions(Opened):
         InvalidArgumentError, NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
             As `PersistentArray.create` raises them.
         """
+        require_names(arrays)
         forms = [{"name": name, **form_of(array)} for name, array in arrays.items()]
         sizes = [math.prod(form["shape"]) * dtype_of(form["dtype"]).itemsize for form in forms]
         data_bytes = 2 * sum(map(whole_pages, sizes))
@@ -188,7 +190,7 @@ class Versions(Opened):
 
         Ask for them anew after each commit, since the two change places.
         """
-        self._file.require_open()
+        self._file.require_writable()
         return self._views[1 - self._current.copy]
 
     def _about(self) -> str:
@@ -205,9 +207,10 @@ class Versions(Opened):
         InvalidArgumentError
             If there is no such array, or it has not those rows.
         """
-        self._file.require_open()
+        self._file.require_writable()
         form = self._form(name)
         rows = form.shape[0] if form.shape else 1
+        first, last = whole("first", first), whole("last", last)
         if not 0 <= first <= last <= rows:
             raise InvalidArgumentError(f"rows {first} to {last} of {name}, which has {rows}")
         if self.place.is_gpu:
@@ -215,7 +218,7 @@ class Versions(Opened):
         row_bytes = form.bytes // rows if rows else 0
         begin, end = first * row_bytes, last * row_bytes
         self._flushed.setdefault(name, []).append((begin, end))
-        self._flushing.append(self._flusher.submit(self._flush_now, self._next_at + form.at, begin, end))
+        self._flushing.append(self._flusher.begin(self._flush_now, self._next_at + form.at, begin, end))
 
     def _flush_now(self, address: int, begin: int, end: int) -> None:
         self._flush(address, begin, end)
@@ -253,17 +256,18 @@ class Versions(Opened):
         self._file.persist_stores()
         new = Current(self._current.number + 1, 1 - self._current.copy)
         with self._file.changing():
+            self._protect(None)  # until all is done, nobody knows which one counts
             store_current(self._file, _WORD, new)
             self._current = new
-        self._protect()
+            self._protect(1 - new.copy)
         return new.number
 
-    def _protect(self) -> None:
-        """Have NumPy refuse stores to the version that counts, also by a name of it that was `next` before."""
+    def _protect(self, written: int | None) -> None:
+        """Have NumPy refuse stores to all versions but one, also to the one that counts and was `next` before."""
         for copy, version in enumerate(self._views):
             for array in version.values():
                 if isinstance(array, np.ndarray):
-                    array.flags.writeable = self._file.writable and copy != self._current.copy
+                    array.flags.writeable = copy == written
 
     @property
     def _next_at(self) -> int:
@@ -291,7 +295,7 @@ class Versions(Opened):
         if self._file.is_closed:
             return
         self.place.settle()
-        self._flusher.shutdown()
+        self._flusher.close()
         self.place.leave(self._file.region)
         self._views.clear()
         self._file.close()

@@ -165,13 +165,21 @@ def _found(directory: Path) -> DomainName:
     return DomainName.MSYNC if found is DomainName.FLUSH and not can_write_back() else found
 
 
+# Without a file to try, a directory is taken for one of an ordinary disk, where every store is synced: so also one that
+# can be read only.
+_NO_PROBE = (
+    *(errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSPC, errno.EDQUOT),
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
+)
+
+
 def maps_synchronously(directory: Path) -> bool:
     """Whether files of a directory can be mapped so that a store needs no file system to be durable (MAP_SYNC)."""
     try:
         # Without a name: a probe that is killed leaves nothing in the store's directory.
         file = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _NO_PROBE:
             return False
         raise
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,6 +45,8 @@ class Region:
         Where the mapped part begins in the file.
     size
         Bytes of the mapped part; by default all that the file has.
+    opened_as
+        Another name of the file, by which it is opened; errors have `path`.
 
     Attributes
     ----------
@@ -60,7 +63,15 @@ class Region:
         If it cannot be opened or mapped.
     """
 
-    def __init__(self, path: Path, domain: Domain | None, offset: int = 0, size: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        domain: Domain | None,
+        offset: int = 0,
+        size: int | None = None,
+        *,
+        opened_as: Path | None = None,
+    ) -> None:
         self.path = path
         self._offset = offset
         self._domain = domain.name if domain else None
@@ -73,7 +84,7 @@ class Region:
         self.needs_ddio_off = domain is not None and domain.needs_ddio_off
         if self._domain is DomainName.FLUSH:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
-        self.file = os.open(path, (os.O_RDWR if domain else os.O_RDONLY) | os.O_CLOEXEC)
+        self.file = os.open(opened_as or path, (os.O_RDWR if domain else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             self.bytes = os.fstat(self.file).st_size - offset if size is None else size
             access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
@@ -89,6 +100,7 @@ class Region:
         self._view: NDArray[np.uint8] | None = view
         self._mapped_bytes = self.bytes  # with what is mapped ahead
         self._name_mapping(view)
+        self._close_file = weakref.finalize(self, os.close, self.file)
 
     def _name_mapping(self, view: NDArray[np.uint8]) -> None:
         """Take a mapping's address. If the file is truncated under us, the process ends with a line that names it."""
@@ -239,4 +251,4 @@ class Region:
         """Unmap; if a caller still holds a view, the mapping goes when the view does."""
         self._view = None
         library.gpkvs_unmapped(self.address)
-        os.close(self.file)
+        self._close_file()

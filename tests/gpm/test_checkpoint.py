@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError, StoreAccessError, StoreLockedError
-from gpkvs.gpm import Checkpoint, Kernels, Place
+from gpkvs.gpm import Checkpoint, Kernels, Place, Versions
 from gpkvs.gpm.checkpoint import BLOCK_BYTES
 from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.header import STATE_BYTES
+from gpkvs.gpm.helpers import Helpers
 from gpkvs.pm.region import Region
 
 ROOT = Path(__file__).parents[2]
@@ -273,7 +274,62 @@ def test_wrong_arrays_are_named(memory: Path, place: Place) -> None:
         assert not checkpoint.load("g")["weights"].any()
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # numpy.matrix is old, and there
+def test_arrays_of_other_kinds(memory: Path) -> None:
+    """A matrix is saved whole. What a masked array masks would be lost."""
+    matrix = np.matrix([[1.0, 2.0], [3.0, 4.0]])
+    with Checkpoint.create(memory / "c.gpm", {"g": {"a": ((2, 2), "f8")}}) as checkpoint:
+        checkpoint.save("g", {"a": matrix})
+        assert checkpoint.load("g")["a"].tolist() == [[1, 2], [3, 4]]
+        restored = np.matrix(np.zeros((2, 2)))
+        checkpoint.restore("g", {"a": restored})
+        assert (restored == matrix).all()
+        with pytest.raises(InvalidArgumentError, match="g/a is a masked array"):
+            checkpoint.save("g", {"a": np.ma.masked_greater(np.ones((2, 2)), 0)})
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_without_threads_the_caller_saves(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    for folder in (memory, tmp_path):
+        with Checkpoint.create(folder / "c.gpm", {"g": {"a": np.zeros(3 << 20)}}) as checkpoint:
+            for number in range(1, 4):
+                assert checkpoint.save("g", {"a": np.full(3 << 20, float(number))}, wait=wait) == number
+                assert (checkpoint.load("g")["a"] == number).all()
+            checkpoint.verify()
+        with Versions.create(folder / "v.gpm", {"t": (9, "f8")}) as versions:
+            versions.next["t"][:] = 7
+            versions.flush_ahead("t", 0, 9)
+            versions.commit()
+
+
+def test_a_fork_after_a_save_in_the_background(memory: Path) -> None:
+    """The child had no native threads of the thread that saved, and waited for them for ever."""
+    program = (
+        "import os, sys, numpy, gc; from gpkvs.gpm import Checkpoint\n"
+        "array = numpy.ones(3 << 20)\n"
+        "checkpoint = Checkpoint.create(sys.argv[1], {'g': {'a': array}})\n"
+        "checkpoint.save('g', {'a': array}, wait=False)\n"
+        "child = os.fork()\n"
+        "gc.collect()\n"
+        "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    for _ in range(3):
+        path = memory / "c.gpm"
+        done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=ROOT, check=False, timeout=60)
+        assert done.returncode == 0
+        path.unlink()
+
+
 def test_a_group_has_arrays_by_name(memory: Path) -> None:
+    for groups in ({1: {"a": np.zeros(3)}}, {"g": {("a", 1): np.zeros(3)}}):
+        with pytest.raises(InvalidArgumentError, match="a text is needed"):
+            Checkpoint.create(memory / "c.gpm", groups)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="'w' is a ndarray: a group has arrays by name"):
         Checkpoint.create(memory / "c.gpm", {"w": np.zeros(3)})  # type: ignore[dict-item]
 
@@ -359,19 +415,19 @@ def test_nobody_writes_after_a_piece_has_failed(tmp_path: Path, monkeypatch: pyt
     array, under_way, real = np.ones(5 << 20), [0], DirectFile._write_piece
 
     def piece(self: DirectFile, buffer: Any, count: int, at: int) -> None:
-        if not under_way[0]:
+        if at < 1 << 20:
             raise NoSpaceError("disk", "full")
         time.sleep(0.1)
         real(self, buffer, count, at)
         under_way[0] -= 1
 
-    def begin(self: DirectFile, work: Any, *arguments: Any) -> Any:
-        begun = self._threads.submit(work, *arguments)
+    def begin(self: Helpers, work: Any, *arguments: Any) -> Any:
         under_way[0] += 1
-        return begun
+        return really(self, work, *arguments)
 
+    really = Helpers.begin
     monkeypatch.setattr(DirectFile, "_write_piece", piece)
-    monkeypatch.setattr(DirectFile, "_begin", begin)
+    monkeypatch.setattr(Helpers, "begin", begin)
     with Checkpoint.create(tmp_path / "c.gpm", {"g": {"a": array}}) as checkpoint:
         with pytest.raises(NoSpaceError):
             checkpoint.save("g", {"a": array})

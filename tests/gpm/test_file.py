@@ -9,12 +9,21 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gpkvs.errors import BackendError, InvalidArgumentError, NoSpaceError, StoreLockedError
-from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray, coalesced_log, header, log, place
+from gpkvs.errors import (
+    BackendError,
+    FormatError,
+    InvalidArgumentError,
+    NoSpaceError,
+    StoreAccessError,
+    StoreLockedError,
+)
+from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray, Versions, coalesced_log, header, log, place, verify
+from gpkvs.gpm import file as file_module
 from gpkvs.gpm import names as module
 from gpkvs.gpm.file import create, discard, open_file, publish
 from gpkvs.gpm.names import replaceable
@@ -135,6 +144,8 @@ def test_holes_are_filled_when_a_file_is_opened(small: Path, memory: Path) -> No
         assert os.fstat(array._file._file).st_blocks * 512 >= size
     path.write_bytes(data)
     os.truncate(path, size)
+    with pytest.raises(StoreAccessError, match="has holes"):
+        PersistentArray.open(path, readonly=True)
     (small / "other").write_bytes(bytes(600_000))
     with pytest.raises(NoSpaceError, match="has holes"):
         PersistentArray.open(path)
@@ -146,6 +157,78 @@ def test_space_that_is_not_there_is_not_taken_first(memory: Path, monkeypatch: p
     with pytest.raises(NoSpaceError, match="needs"):
         PersistentArray.create(memory / "a.gpm", 1 << 45)
     assert not reserved
+
+
+def test_the_file_that_is_locked_is_the_one_that_is_mapped(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody moves another file to the name, past the lock."""
+    path = memory / "a.gpm"
+    PersistentArray.create(path, 3).close()
+    PersistentArray.create(memory / "b.gpm", 5).close()
+    real = file_module.read_header
+
+    def move(*arguments: Any) -> Any:
+        (memory / "b.gpm").rename(path)
+        return real(*arguments)
+
+    monkeypatch.setattr(file_module, "read_header", move)
+    with PersistentArray.open(path) as array:
+        assert array.shape == (3,)
+        array.host[:] = 7
+        array.persist()
+    monkeypatch.undo()
+    with PersistentArray.open(path) as array:
+        assert not array.host.any()
+
+
+def test_links_are_followed(memory: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "t.gpm", memory / "l.gpm"
+    link.symlink_to(target)
+    PersistentArray.create(link, 3).close()
+    PersistentArray.create(link, 5, replace=True).close()
+    assert link.is_symlink()
+    with PersistentArray.open(target) as array:
+        assert array.shape == (5,)
+
+
+def test_pipes_and_long_names(memory: Path) -> None:
+    pipe = memory / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FormatError, match="is no file"):
+        verify(pipe)
+    with pytest.raises(InvalidArgumentError, match="it is not replaced"):
+        PersistentArray.create(pipe, 3, replace=True)
+    PersistentArray.create(memory / ("x" * 255), 3).close()
+    with pytest.raises(StoreAccessError, match="name too long"):
+        PersistentArray.create(memory / ("x" * 256), 3)
+    with pytest.raises(InvalidArgumentError, match="is no path"):
+        PersistentArray.create(f"{memory}/a\0b", 3)
+
+
+def test_what_killed_processes_left_is_removed(memory: Path) -> None:
+    left = create(memory / "a.gpm", "array", {"shape": [3], "dtype": "<f4"}, 12, "auto")
+    assert left.begun
+    os.utime(left.begun, (0, 0))
+    other = memory / left.begun.name.replace(left.begun.name[:9], ".00000000")
+    other.write_text("of another file")
+    os.utime(other, (0, 0))
+    PersistentArray.create(memory / "a.gpm", 3).close()
+    assert left.begun.exists()  # somebody has it
+    left.close()
+    PersistentArray.create(memory / "a.gpm", 3, replace=True).close()
+    assert sorted(file.name for file in memory.iterdir()) == sorted(["a.gpm", other.name])
+
+
+def test_what_nobody_closes_leaves_no_descriptor(memory: Path, tmp_path: Path) -> None:
+    arrays = {"g": {"a": np.zeros(3)}}
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for number in range(10):
+        PersistentArray.create(memory / f"a{number}", 3)
+        for folder in (memory, tmp_path):
+            Checkpoint.create(folder / f"c{number}", arrays).save("g", arrays["g"])
+        Versions.create(memory / f"v{number}", {"t": (3, "f4")})
+        CoalescedLog.create(memory / f"l{number}", 3, 8)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
 
 
 def test_what_nobody_closes_is_locked_while_there_are_views(memory: Path) -> None:

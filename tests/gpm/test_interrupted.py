@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,6 +118,66 @@ def test_the_end_of_a_transaction(memory: Path, interrupted: Callable[[int], Any
     with CoalescedLog.open(memory / "l.gpm") as log:
         assert not log.is_active
         assert not log.counts().any()
+
+
+def test_between_the_flag_and_what_kernels_know(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels would insert entries of an epoch that is over, and nobody would undo them."""
+    for action in (lambda log: log.clear(), lambda log: log.transaction().__enter__()):
+        with CoalescedLog.create(memory / "l.gpm", 4, 8, replace=True) as log:
+            with monkeypatch.context() as patched:
+                patched.setattr(CoalescedLog, "_hand_over", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    action(log)
+            with pytest.raises(StoreAccessError, match="KeyboardInterrupt"):
+                log.insert(np.arange(4, dtype=np.uint64))
+        with CoalescedLog.open(memory / "l.gpm") as log:
+            log.recover(lambda log: None)
+            log.insert(np.arange(4, dtype=np.uint64))
+            assert (log.counts() == 1).all()
+
+
+def test_a_save_in_the_background_that_was_begun(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other save runs beside it, and the file is closed when it is done."""
+    array, real = np.zeros(1000), Checkpoint._begin
+
+    def begin(self: Checkpoint, save: Callable[[], None]) -> None:
+        real(self, lambda: (time.sleep(0.2), save())[-1])
+        self._pending = None
+        raise KeyboardInterrupt
+
+    with Checkpoint.create(memory / "c.gpm", {"g": {"a": array}}) as checkpoint:
+        monkeypatch.setattr(Checkpoint, "_begin", begin)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save("g", {"a": array + 1}, wait=False)
+        with pytest.raises(StoreAccessError, match="KeyboardInterrupt"):
+            checkpoint.save("g", {"a": array + 2})
+    with Checkpoint.open(memory / "c.gpm") as checkpoint:
+        assert checkpoint.number("g") == 0  # it could not tell, so it does not count
+        checkpoint.save("g", {"a": array + 3})
+        assert (checkpoint.load("g")["a"] == 3).all()
+
+
+def test_restoring_from_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody stores to the caller's array when the call has ended."""
+    array, real = np.ones(5 << 20), DirectFile._read_piece
+
+    def slow(self: DirectFile, *arguments: Any) -> None:
+        time.sleep(0.05)
+        real(self, *arguments)
+
+    with Checkpoint.create(tmp_path / "c.gpm", {"g": {"a": array}}) as checkpoint:
+        checkpoint.save("g", {"a": array})
+        into = np.zeros_like(array)
+        with monkeypatch.context() as patched:
+            patched.setattr(DirectFile, "_read_piece", slow)
+            patched.setattr("concurrent.futures.Future.exception", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                checkpoint.restore("g", {"a": into})
+        before = into.copy()
+        time.sleep(0.2)
+        assert np.array_equal(into, before)
+        checkpoint.restore("g", {"a": into})
+        assert (into == 1).all()
 
 
 def test_nobody_writes_to_a_disk_when_a_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

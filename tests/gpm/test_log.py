@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -314,6 +315,17 @@ def test_epochs_begin_anew(kernels: Kernels, place: Place, memory: Path) -> None
         assert log._flag.epoch == 1
         assert not log.counts().any()
         log.verify()
+
+
+def test_sizes_of_numpy_do_not_overflow(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"threads": np.int32(1 << 10), "entry_bytes": np.int32(1 << 12), "entries": np.int32(1 << 11)}
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(NoSpaceError, match="8,589,9"):
+        CoalescedLog.create(memory / "l.gpm", **sizes)  # type: ignore[arg-type]
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left")
 
 
 def test_refusals(place: Place, memory: Path, tmp_path: Path, kernels: Kernels) -> None:

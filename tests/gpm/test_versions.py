@@ -130,6 +130,26 @@ def test_an_array_kept_over_a_commit_is_refused(memory: Path) -> None:
         assert "t, 3 committed" in repr(versions)
 
 
+def test_after_a_failed_commit_nothing_is_stored_to(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows which version counts."""
+    with Versions.create(memory / "v.gpm", {"t": ((4,), "f4")}) as versions:
+        kept = versions.next["t"]
+
+        def fail(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "store_current", fail)
+            with pytest.raises(KeyboardInterrupt):
+                versions.commit()
+        with pytest.raises(ValueError, match="read-only"):
+            kept[:] = 2
+        with pytest.raises(StoreAccessError, match="close it and open it again"):
+            _ = versions.next
+    with Versions.open(memory / "v.gpm") as versions, pytest.raises(InvalidArgumentError, match="whole number"):
+        versions.flush_ahead("t", 0.0, 1)  # type: ignore[arg-type]
+
+
 def test_all_of_a_version_is_flushed_before_it_counts(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By `flush_ahead`, which is waited for, or by `commit`; what was flushed for the last version counts for none."""
     flushed: set[int] = set()

@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "a-version-that-counts-can-be-stored-to",
         _VERSIONS,
-        "            self._current = new\n        self._protect()\n",
-        "            self._current = new\n",
+        "            self._protect(1 - new.copy)\n",
+        "            self._protect(new.copy)\n",
         "a program that keeps an array over a commit stores to the version that counts",
         ("gpm/test_versions.py::test_an_array_kept_over_a_commit_is_refused",),
     ),
@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant(
         "what-was-replaced-is-served",
         _NAMES,
-        "            if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):",
-        "            if True:",
+        "                if os.path.samestat(os.fstat(file), path.stat()):",
+        "                if True:",
         "two processes have one name open, and one of them saves to a file without a name",
         ("gpm/test_file.py::test_what_was_replaced_while_it_was_opened_is_not_served",),
     ),

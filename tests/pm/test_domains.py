@@ -123,6 +123,15 @@ def test_a_forced_domain_is_shown(tmp_path: Path) -> None:
         assert "forced, unverified" in info.domain_note
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_a_directory_that_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert not maps_synchronously(tmp_path)
+
+
 def test_flush_without_an_instruction_for_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "LOCK").touch()
     monkeypatch.setattr(domain, "can_write_back", lambda: False)
