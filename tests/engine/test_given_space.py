@@ -267,12 +267,18 @@ def test_killed_again_and_again_while_space_comes_and_goes(tmp_path: Path, commi
     create(path, commit)
     has_given, said = 0, list[str]()
     late_sync = "before_heap_sync:14"  # a life may end before so many
-    for point in (*failpoint.GIVEN_SPACE, late_sync):
+    killed = set()
+    # On a busy machine a life may give nothing back, once in thirty: then another one follows.
+    for point in [point for point in (*failpoint.GIVEN_SPACE, late_sync) for _ in range(3)]:
+        if point in killed:
+            continue
         environment = {**os.environ, failpoint.VARIABLE: point}
         life = subprocess.run(
             [sys.executable, "-c", _LIFE, str(path)], env=environment, capture_output=True, text=True, check=False
         )
-        assert life.returncode == -9 or (point == late_sync and life.returncode == 0), life.stderr
+        assert life.returncode in (0, -9), life.stderr
+        if life.returncode or point == late_sync:
+            killed.add(point)
         said += life.stdout.split()
         with opened(path) as store:
             require_no_use_of_holes(store)
@@ -282,6 +288,7 @@ def test_killed_again_and_again_while_space_comes_and_goes(tmp_path: Path, commi
             for number in range(1, 800, 10):
                 assert store.get(b"%d" % number) in (None, value_of(number))
         assert_clean(path)
+    assert killed == {*failpoint.GIVEN_SPACE, late_sync}
     assert has_given
     assert said.count("few") >= 3
 
