@@ -36,6 +36,7 @@ from gpkvs.gpm.current_word import WORDS_MAX, Current, none_saved, read_current,
 from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.header import whole_pages
+from gpkvs.gpm.helpers import do
 from gpkvs.gpm.kernels import own_kernels
 from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import HostPlace, Place, host_view
@@ -276,31 +277,21 @@ class Checkpoint(Opened):
         columns = [self._column(found, array, arrays) for array in self._same_names(found, arrays)]
         number = found.current.next.number
         copies = None if wait else self.place.snapshot(columns)
-        if copies is None:
-            with self._file.changing():
+        with self._file.changing():
+            if copies is None:
                 self._save(found, columns)
-        else:
-            with self._file.changing():
+            else:
                 self._begin(self.place.beside(partial(self._save, found, copies)))
         return number
 
     def _begin(self, save: Callable[[], None]) -> None:
         """Save in a thread of its own, which a program that ends waits for; at once, where the system gives none."""
         begun: Future[None] = Future()
-
-        def do() -> None:
-            try:
-                save()
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
-                begun.set_exception(error)
-            else:
-                begun.set_result(None)
-
-        self._thread = Thread(target=do, name="gpkvs-checkpoint")
+        self._thread = Thread(target=do, args=(begun, save), name="gpkvs-checkpoint")
         try:
             self._thread.start()
         except RuntimeError:
-            do()
+            do(begun, save)
         self._pending = begun
 
     def wait(self) -> None:

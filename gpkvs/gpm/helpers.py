@@ -43,7 +43,7 @@ class Helpers:
         if self._threads and self._end.alive:
             self._work.put((begun, work, arguments))
         else:
-            _do(begun, work, arguments)
+            do(begun, work, *arguments)
         return begun
 
     def close(self) -> None:
@@ -60,11 +60,13 @@ def _end(work: SimpleQueue[_Work | None], threads: int) -> None:
 
 def _serve(queue: SimpleQueue[_Work | None]) -> None:
     while found := queue.get():
-        _do(*found)
-        del found  # it may be all that keeps an array, or these helpers
+        begun, work, arguments = found
+        do(begun, work, *arguments)
+        del found, begun, work, arguments  # they may be all that keeps an array, or these helpers
 
 
-def _do(begun: Future[None], work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def do(begun: Future[None], work: Callable[..., None], *arguments: Any) -> None:
+    """Do some work now; a future has what comes of it."""
     try:
         work(*arguments)
     except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
