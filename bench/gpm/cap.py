@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gpkvs import gpm
 from gpkvs.config import DurabilityName
 from gpkvs.errors import NoSpaceError
+from gpkvs.media.directory import reserve
 from gpkvs.native import library
 from gpkvs.pm.domain import find_domain
 from gpkvs.pm.region import Region
@@ -57,7 +58,7 @@ class Cap:
         path = folder / "cap.bin"
         try:
             with path.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, -(-data_bytes // 4096) * 4096)
+                reserve(file.fileno(), -(-data_bytes // 4096) * 4096)
         except OSError as error:
             path.unlink()
             raise NoSpaceError("disk", f"{path} needs {data_bytes:,} bytes for CAP: {error.strerror}") from error

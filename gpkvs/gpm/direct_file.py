@@ -90,11 +90,12 @@ class DirectFile:
 
     def read(self, at: int, into: memoryview) -> None:
         """Fill memory with a part of the file; raises `OSError` if the operating system could not read."""
-        firsts = range(0, len(into), _PIECE_BYTES)
-        parts = [
-            self._helpers.begin(self._read_piece, at + first, into[first : first + _PIECE_BYTES]) for first in firsts
-        ]
-        _wait_for(parts)
+        parts: list[Future[None]] = []
+        try:
+            for first in range(0, len(into), _PIECE_BYTES):
+                parts.append(self._helpers.begin(self._read_piece, at + first, into[first : first + _PIECE_BYTES]))
+        finally:
+            _wait_for(parts)
 
     def _read_piece(self, at: int, into: memoryview) -> None:
         buffer = self._free.get()

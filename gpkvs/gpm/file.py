@@ -71,7 +71,7 @@ class GpmFile:
         self._failed: BaseException | None = None
         self.kind, self.about, self.data_at, self.data_bytes = read_header(path, file)
         # By the descriptor that is locked: the name may lead to another file by now.
-        self.opened_as = opened_as(path if begun is None else begun, file)
+        self.opened_as = opened_as(begun or path, file)
         self.region = Region(path, domain if writable else None, opened_as=self.opened_as)
         # The lock lasts as long as any view of the file, if nobody closes it.
         self._unlock = weakref.finalize(self.region, os.close, file)
@@ -325,13 +325,9 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
     try:
         if kind and found.kind != kind:
             raise FormatError(f"{path} holds {_a(found.kind)}, and {_a(kind)} is asked for")
+        _require_no_holes(path, file, found)
         if not readonly:
-            _require_reserved(path, file, found.domain)
             found.settle()
-        elif found.domain.is_volatile and os.fstat(file).st_blocks * 512 < os.fstat(file).st_size:
-            raise StoreAccessError(
-                f"{path} has holes, which a tmpfs fills when they are read: open it to be written once"
-            )
     except OSError as error:
         found.close()
         raise StoreAccessError(f"{path}: {error.strerror}") from error
@@ -341,19 +337,25 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
     return found
 
 
-def _require_reserved(path: Path, file: int, domain: Domain) -> None:
-    """Reserve what a sparse copy of a file has not: a store to a hole of a full file system would end the process.
+def _require_no_holes(path: Path, file: int, opened: GpmFile) -> None:
+    """Fill the holes of a sparse copy: in a full file system, a store to one would end the process.
 
-    A disk does that at once if nothing is missing; a tmpfs looks at every page, but says exactly what it has.
+    So would a load on a tmpfs, which fills them then. A disk reserves at once if nothing is missing; a tmpfs looks at
+    every page, but says exactly what it has.
     """
     found = os.fstat(file)
-    if not domain.is_volatile or found.st_blocks * 512 < found.st_size:
+    has = min(found.st_size, found.st_blocks * 512)
+    if opened.domain.is_volatile and has == found.st_size:
+        return
+    if opened.writable:
         try:
-            reserve(file, found.st_size, min(found.st_size, found.st_blocks * 512))
+            reserve(file, found.st_size, has)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             raise NoSpaceError("disk", f"{path} has holes, and no room to fill them: {error.strerror}") from error
+    elif opened.domain.is_volatile:
+        raise StoreAccessError(f"{path} has holes, which a tmpfs fills when they are read: open it to be written once")
 
 
 def _a(kind: str) -> str:

@@ -44,12 +44,10 @@ def compile_for_host(source: str, name: str) -> ctypes.CDLL:
     command = [*_compiler(), *_FLAGS, *_MACHINE_FLAGS.get(platform.machine(), ())]
     if IS_TRACED:
         command.append("-DGPKVS_TRACE")
-    text = with_headers(source, name)
+    version, text = _version(command[0]), with_headers(source, name)
     if set(_INCLUDED.findall(source)) - {header.name for header in _HEADERS.glob("*.cuh")}:
-        _version(command[0])
-        # Headers of the user's own: what they hold must count, too.
-        text = _run(text, [*command, "-E"]).stdout
-    digest = hashlib.sha256("\0".join([text, _version(command[0]), *command]).encode()).hexdigest()
+        text = _run(text, [*command, "-E"])  # headers of the user's own: what they hold must count, too
+    digest = hashlib.sha256("\0".join([text, version, *command]).encode()).hexdigest()
     built = _cache_directory() / f"{digest[:32]}.so"
     if not built.exists():
         _build(text, command, built)
@@ -98,10 +96,11 @@ def _build(text: str, command: list[str], built: Path) -> None:
         output.rename(built)
 
 
-def _run(text: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(text: str, command: list[str]) -> str:
+    """Run the compiler on a text; return what it prints."""
     done = subprocess.run(
         [*command, "-I", str(_HEADERS), "-x", "c++", "-"], input=text, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise BackendError(f"the kernels do not compile for the CPU:\n{done.stderr}")
-    return done
+    return done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from functools import cache
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -11,6 +10,7 @@ import numpy as np
 from gpkvs.backends.fields import Field
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.gpm.array_form import whole
 from gpkvs.gpm.place import Place, double_word, find_place
 from gpkvs.kernels.gpu_source import with_headers
 
@@ -100,7 +100,9 @@ class Kernels:
         A kernel stores where it likes: that its threads stay inside their arrays is its own affair.
         """
         code = self._found.get(kernel) or self._look_up(kernel)
-        items = _whole(kernel, items)
+        items = whole("items", items)
+        if items < 0:
+            raise InvalidArgumentError(f"{kernel}: {items} items: 0 at least is needed")
         names = [field.name for field in code.fields]
         if sorted(names) != sorted(arguments):
             raise InvalidArgumentError(f"the kernel {kernel} takes {', '.join(names)}; got {', '.join(arguments)}")
@@ -140,16 +142,6 @@ def _require_type(kernel: str, field: Field, got: str | np.dtype[Any]) -> None:
     wanted: str | np.dtype[Any] = field.pointed_to if field.dtype is None else field.dtype
     if got != wanted and (field.dtype is not None or isinstance(got, str) or wanted in _LOGS):
         raise InvalidArgumentError(f"{kernel}: {field.name} is of {wanted}, and got {got}")
-
-
-def _whole(kernel: str, items: Any) -> int:
-    try:
-        found = operator.index(items)
-    except TypeError:
-        raise InvalidArgumentError(f"{kernel}: {items!r} items: a whole number is needed") from None
-    if found < 0:
-        raise InvalidArgumentError(f"{kernel}: {found} items: 0 at least is needed")
-    return found
 
 
 def _number_word(kernel: str, field: Field, number: Any) -> int:
