@@ -28,6 +28,7 @@ from gpkvs.pm.domain import find_domain
 from gpkvs.pm.region import Region
 
 MODES: Final = ("CAP-fs", "CAP-mm")
+VOLATILE: Final = "volatile"  # a mode in which nothing persists: what computing alone takes
 _CHUNK_BYTES = 64 << 20
 
 
@@ -73,6 +74,8 @@ class Cap:
 
         The place is a multiple of 8.
         """
+        if self.mode == VOLATILE:
+            return
         before = library.gpkvs_write_back()
         if self.mode == "CAP-mm":
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())

@@ -23,13 +23,13 @@ class Operation:
     run_gpm
         Do it with gpkvs.gpm.
     run_cap
-        Do it with the host persisting what is computed.
+        Do it with the host persisting what is computed, or nothing (`VOLATILE`).
     stored_bytes
         What gpkvs.gpm stores durably, without its log.
     log_bytes
         What goes to its log.
     reset
-        Make ready for a run, with CAP or (`None`) with gpkvs.gpm; not timed.
+        Make ready for a run, with `run_cap` or (`None`) with gpkvs.gpm; not timed.
     crash
         Bring about what `restore` finds, at worst; not timed.
     restore
