@@ -69,12 +69,17 @@ class Cap:
         self._staging = [_pinned(place, min(_CHUNK_BYTES, -(-data_bytes // 8) * 8)) for _ in range(2 * place.is_gpu)]
         self._region.touch(0, self._region.bytes)  # a run does not pay for new pages
 
+    @property
+    def persists(self) -> bool:
+        """Whether the mode makes anything durable."""
+        return self.mode != VOLATILE
+
     def persist(self, *arrays: Any, at: int = 0) -> None:
         """Make arrays durable, one after the other from a place of the file on, and wait until they are.
 
         The place is a multiple of 8.
         """
-        if self.mode == VOLATILE:
+        if not self.persists:
             return
         before = library.gpkvs_write_back()
         if self.mode == "CAP-mm":

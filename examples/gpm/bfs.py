@@ -1,8 +1,11 @@
 """Breadth-first search that persists costs and the search sequence: native persistence.
 
 The search goes level by level. A kernel visits the neighbours of the last level's nodes, and stores the cost of each
-new node and its place in the search sequence to persistent memory. When the kernel is done, one word says how many
+new node and its place in the search sequence to persistent memory. When a level is durable, one word says how many
 nodes of the sequence are final. A run after a crash forgets what lies beyond that word, and does that level again.
+
+A map of roads has thousands of levels, and few nodes in each. So one block of threads goes on by itself for many levels:
+that the host need not persist them saves the ways to it and back. A wide level gets a kernel with all threads.
 
 The graph is read only, and lies in volatile memory, as do copies of what kernels read of their own results: reading
 persistent memory is slow (section 4.3). It is like a map of roads: a grid whose edges are there with probability 0.8.
@@ -23,22 +26,75 @@ from gpkvs import gpm
 from gpkvs.bench.gpm.workload import Workload, main, persistent, require_room
 from gpkvs.config import DurabilityName
 
-SOURCE = """
-#include "gpm.cuh"
+THREADS = 1024  # of the block that goes on by itself
+NARROW = 16 * THREADS  # nodes of a level that it takes
 
-// One thread for each node of the last level. `found` and `queue` are the volatile copies of `cost` and `sequence`.
-#define VISIT_ARGS(F)                                                                       \\
-    F(const u32*, first_edge) F(const u32*, neighbour) F(u32*, found) F(u32*, queue)        \\
-    F(u32*, queued) F(u64, level_begin) F(u64, new_cost) F(u32*, cost) F(u32*, sequence)
-GPM_KERNEL(visit, VISIT_ARGS) {
-    const u32 node = a.queue[a.level_begin + i];
-    for (u32 edge = a.first_edge[node]; edge < a.first_edge[node + 1]; edge++) {
-        const u32 next = a.neighbour[edge];
-        if (a.found[next] != 0 || !gpm_replace(&a.found[next], 0u, (u32)a.new_cost)) continue;
-        const u32 place = gpm_fetch_add(a.queued, 1u);
-        a.queue[place] = next;
-        gpm_store(&a.cost[next], (u32)a.new_cost);
-        gpm_store(&a.sequence[place], next);
+SOURCE = f"""
+#include "gpm.cuh"
+const u32 THREADS = {THREADS}, NARROW = {NARROW};
+"""
+SOURCE += """
+struct Graph {
+    const u32 *first_edge, *neighbour;
+    u32 *found, *queue;  // the volatile copies of `cost` and `sequence`
+    u32 *cost, *sequence;
+};
+
+// Stores the neighbours of a node that nobody has found before, behind those that are `queued`.
+GPM_DEVICE void visit(const Graph& of, u32 node, u32 new_cost, u32* queued) {
+    for (u32 edge = of.first_edge[node]; edge < of.first_edge[node + 1]; edge++) {
+        const u32 next = of.neighbour[edge];
+        if (of.found[next] != 0 || !gpm_replace(&of.found[next], 0u, new_cost)) continue;
+        const u32 place = gpm_fetch_add(queued, 1u);
+        of.queue[place] = next;
+        gpm_store(&of.cost[next], new_cost);
+        gpm_store(&of.sequence[place], next);
+    }
+}
+
+#define GRAPH_ARGS(F)                                                                  \\
+    F(const u32*, first_edge) F(const u32*, neighbour) F(u32*, found) F(u32*, queue)   \\
+    F(u32*, cost) F(u32*, sequence)
+#define GRAPH_OF(a) {a.first_edge, a.neighbour, a.found, a.queue, a.cost, a.sequence}
+
+// One thread for each node of a level, which begins at `begin`.
+#define WIDE_ARGS(F) GRAPH_ARGS(F) F(u64, begin) F(u64, new_cost) F(u32*, queued)
+GPM_KERNEL(visit_level, WIDE_ARGS) {
+    const Graph graph = GRAPH_OF(a);
+    visit(graph, a.queue[a.begin + i], (u32)a.new_cost, a.queued);
+}
+
+// One block for several levels, as long as they are narrow. `level` is where the last one begins and ends, and its cost.
+#define NARROW_ARGS(F) GRAPH_ARGS(F) F(u64, levels) F(u64*, level) F(u64*, final)
+GPM_BLOCK_KERNEL(visit_levels, NARROW_ARGS, THREADS) {
+    const Graph graph = GRAPH_OF(a);
+    GPM_SHARED(u32, queued, 1);
+    u64 begin = a.level[0], end = a.level[1], cost = a.level[2];
+    GPM_SYNC();
+    GPM_THREADS(t, THREADS) {
+        if (t == 0) queued[0] = (u32)end;
+    }
+    GPM_SYNC();
+    for (u64 done = 0; done < a.levels && begin < end && end - begin <= NARROW; done++) {
+        cost++;
+        GPM_THREADS(t, THREADS) {
+            for (u64 place = begin + t; place < end; place += THREADS) visit(graph, a.queue[place], (u32)cost, queued);
+            gpm_persist();
+        }
+        GPM_SYNC();  // this level is durable
+        begin = end;
+        end = queued[0];
+        GPM_THREADS(t, THREADS) {
+            if (t == 0) gpm_store(a.final, end);  // durable with what this thread stores next
+        }
+        GPM_SYNC();  // all know where the next level ends before it grows
+    }
+    GPM_THREADS(t, THREADS) {
+        if (t == 0) {
+            a.level[0] = begin;
+            a.level[1] = end;
+            a.level[2] = cost;
+        }
     }
 }
 """
@@ -46,10 +102,11 @@ GPM_KERNEL(visit, VISIT_ARGS) {
 
 @dataclass(frozen=True)
 class Size:
-    """The sides of the grid."""
+    """The sides of the grid, and how many levels a step searches."""
 
     rows: int
     columns: int
+    levels: int
 
     @property
     def nodes(self) -> int:
@@ -70,12 +127,12 @@ class Size:
 class Bfs(Workload):
     """See the text above. A cost is the number of edges from the source, and 1; a node that is not reached has 0."""
 
-    SIZES: ClassVar = {"tiny": Size(4, 8), "small": Size(300, 400), "paper": Size(4096, 5856)}
+    SIZES: ClassVar = {"tiny": Size(4, 8, 3), "small": Size(300, 400, 20), "paper": Size(4096, 5856, 500)}
 
     def __init__(
         self, folder: Path, size: Size, place: gpm.Place | str = "cpu", durability: DurabilityName = "auto"
     ) -> None:
-        self.size, self.place = size, gpm.find_place(place)
+        self.size, self.place, self.levels = size, gpm.find_place(place), size.levels
         require_room(folder, size, self.place)
         self._kernels = gpm.Kernels(SOURCE, self.place, name="bfs")
         xp = self.place.xp
@@ -108,36 +165,52 @@ class Bfs(Workload):
         xp, final = self.place.xp, int(self.final.host[0])
         sequence = self.sequence.host[:final]
         costs = self.cost.host[sequence]
-        self.level = int(costs[-1])
-        self.level_begin, self.level_end = int(np.searchsorted(costs, self.level)), final
+        self._set_level(int(np.searchsorted(costs, costs[-1])), final, int(costs[-1]))
         found = np.zeros(self.size.nodes, np.uint32)
         found[sequence] = costs
         self.found = xp.asarray(found)
         self.queue = xp.zeros(self.size.nodes, np.uint32)
         self.queue[:final] = xp.asarray(sequence)
-        self.queued = xp.full(1, final, np.uint32)
+
+    def _set_level(self, begin: int, end: int, cost: int) -> None:
+        """Say which nodes of the sequence are the last level."""
+        self.level_begin, self.level_end, self.cost_of_level = begin, end, cost
 
     def step(self) -> bool:
-        """Search one level."""
+        """Search some levels: one if it is wide."""
+        before = self.level_end
+        if before - self.level_begin > NARROW:
+            self._search_wide()
+        else:
+            self._search_narrow(self.levels)
+        return self.level_end > before
+
+    def _search_wide(self) -> None:
+        queued = self.place.xp.full(1, self.level_end, np.uint32)
+        cost = self.cost_of_level + 1
+        self._launch(
+            "visit_level", self.level_end - self.level_begin, begin=self.level_begin, new_cost=cost, queued=queued
+        )
+        self._set_level(self.level_end, int(queued[0]), cost)
+        self._set_final(self.level_end)
+
+    def _search_narrow(self, levels: int) -> None:
+        level = self.place.words([self.level_begin, self.level_end, self.cost_of_level])
+        self._launch("visit_levels", 1, levels=levels, level=level, final=self.final)
+        self._set_level(*self.place.to_host(level).tolist())
+
+    def _launch(self, kernel: str, items: int, **more: Any) -> None:
         self._kernels.launch(
-            "visit",
-            self.level_end - self.level_begin,
+            kernel,
+            items,
             first_edge=self.first_edge,
             neighbour=self.neighbour,
             found=self.found,
             queue=self.queue,
-            queued=self.queued,
-            level_begin=self.level_begin,
-            new_cost=self.level + 1,
             cost=self.cost,
             sequence=self.sequence,
+            **more,
         )
-        queued = int(self.queued[0])
-        if queued == self.level_end:
-            return False
-        self._set_final(queued)
-        self.level, self.level_begin, self.level_end = self.level + 1, self.level_end, queued
-        return True
 
     def result(self) -> dict[str, NDArray[Any]]:
         """Return the costs of final nodes, and how many those are; the order of a level's nodes is any."""

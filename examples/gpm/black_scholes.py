@@ -19,7 +19,7 @@ SOURCE = """
 #include "gpm.cuh"
 
 // The probability that a number of the normal distribution is below x.
-GPKVS_DEVICE float below(float x) { return 0.5f * erfcf(-0.70710678f * x); }
+GPM_DEVICE float below(float x) { return 0.5f * erfcf(-0.70710678f * x); }
 
 #define PRICE_ARGS(F)                                                              \\
     F(const float*, spot) F(const float*, strike) F(const float*, years)           \\

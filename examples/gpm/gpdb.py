@@ -1,7 +1,7 @@
 """A table of a database whose rows are inserted and updated on the GPU: statements as transactions.
 
 An INSERT stores new rows beyond those that count, then one word says how many count: eight bytes are never torn, so
-that word is the whole transaction. An UPDATE changes rows in place, all over the table. Each thread first puts the old
+that word is the whole transaction. An UPDATE changes rows in place, all over the table. Each thread first puts an old
 row into an undo log of its own; if the statement is cut off, the next run puts the old rows back. One more thread does
 the same for row 0, which holds the counts, so a statement is done once, however often the program is killed.
 
@@ -23,11 +23,14 @@ from gpkvs.config import DurabilityName
 COLUMNS = 8  # of 8 bytes
 ROW_BYTES = 8 * COLUMNS
 ENTRY_BYTES = 8 + ROW_BYTES
+THREADS = 256  # of a block
 ROWS, UPDATES = 0, 1  # columns of row 0: how many rows count, and how many updates are done
 
 SOURCE = f"""
 #include "gpm.cuh"
 const u32 COLUMNS = {COLUMNS}, UPDATES = {UPDATES};
+const u32 THREADS = {THREADS};
+const u64 NONE = ~0ull;  // no row
 const u64 STRIDE = 2654435761;  // a prime beyond any number of rows: a statement takes no row twice
 
 struct Entry {{
@@ -41,27 +44,50 @@ GPM_KERNEL(insert, INSERT_ARGS) {{
     gpm_store(&a.table[at], at * STRIDE);
 }}
 
-// One thread for each row, and one for row 0.
+// The threads of a block share the rows that they change. Each puts one into the log; all of them bring and store the
+// values, so that neighbours touch neighbouring memory, and a row of 64 bytes crosses the link at once.
 #define UPDATE_ARGS(F) F(const GpmLog*, log) F(u64, number) F(u64, rows) F(u64, changed) F(u64*, table)
-GPM_KERNEL(update, UPDATE_ARGS) {{
-    const bool is_count = i == a.changed;
-    Entry entry;
-    entry.row = is_count ? 0 : 1 + (i * STRIDE + a.number) % a.rows;
-    u64* row = a.table + entry.row * COLUMNS;
-    for (u32 c = 0; c < COLUMNS; c++) entry.old[c] = row[c];
-    if (a.log && !gpm_log_insert(a.log, i, &entry)) return;  // the entry is durable before the row changes
-    if (is_count) {{
-        gpm_store(&row[UPDATES], entry.old[UPDATES] + 1);
-    }} else {{
-        for (u32 c = 0; c < COLUMNS; c++) gpm_store(&row[c], entry.old[c] + a.number + c);
+GPM_BLOCK_KERNEL(update, UPDATE_ARGS, THREADS) {{
+    GPM_SHARED(Entry, entry, THREADS);
+    GPM_THREADS(t, THREADS) {{  // one for each row, and one for row 0
+        const u64 i = b * THREADS + t;
+        entry[t].row = i < a.changed ? 1 + (i * STRIDE + a.number) % a.rows : i == a.changed ? 0 : NONE;
+    }}
+    GPM_SYNC();
+    GPM_THREADS(t, THREADS) {{
+        for (u32 v = t; v < THREADS * COLUMNS; v += THREADS) {{
+            Entry& of = entry[v / COLUMNS];
+            if (of.row != NONE) of.old[v % COLUMNS] = a.table[of.row * COLUMNS + v % COLUMNS];
+        }}
+    }}
+    GPM_SYNC();
+    GPM_THREADS(t, THREADS) {{  // an entry is durable before its row changes
+        if (a.log && entry[t].row != NONE && !gpm_log_insert(a.log, b * THREADS + t, &entry[t])) entry[t].row = NONE;
+    }}
+    GPM_SYNC();
+    GPM_THREADS(t, THREADS) {{
+        for (u32 v = t; v < THREADS * COLUMNS; v += THREADS) {{
+            const Entry& of = entry[v / COLUMNS];
+            const u32 c = v % COLUMNS;
+            const u64 more = of.row != 0 ? a.number + c : c == UPDATES;
+            if (of.row != NONE) gpm_store(&a.table[of.row * COLUMNS + c], of.old[c] + more);
+        }}
     }}
 }}
 
 #define UNDO_ARGS(F) F(const GpmLog*, log) F(u64*, table)
-GPM_KERNEL(undo, UNDO_ARGS) {{
-    Entry entry;
-    if (!gpm_log_read(a.log, i, 0, &entry)) return;
-    for (u32 c = 0; c < COLUMNS; c++) gpm_store(&a.table[entry.row * COLUMNS + c], entry.old[c]);
+GPM_BLOCK_KERNEL(undo, UNDO_ARGS, THREADS) {{
+    GPM_SHARED(Entry, entry, THREADS);
+    GPM_THREADS(t, THREADS) {{
+        if (!gpm_log_read(a.log, b * THREADS + t, 0, &entry[t])) entry[t].row = NONE;
+    }}
+    GPM_SYNC();
+    GPM_THREADS(t, THREADS) {{
+        for (u32 v = t; v < THREADS * COLUMNS; v += THREADS) {{
+            const Entry& of = entry[v / COLUMNS];
+            if (of.row != NONE) gpm_store(&a.table[of.row * COLUMNS + v % COLUMNS], of.old[v % COLUMNS]);
+        }}
+    }}
 }}
 """
 
@@ -126,6 +152,11 @@ class Gpdb(Workload):
         """How many updates are done."""
         return int(self.table.host[0, UPDATES])
 
+    @property
+    def _blocks(self) -> int:
+        """How many blocks change the rows of an UPDATE, and row 0."""
+        return -(-(self.size.updated + 1) // THREADS)
+
     def step(self) -> bool:
         """Run the next statement."""
         if self.rows < self.size.inserts * self.size.inserted:
@@ -152,7 +183,7 @@ class Gpdb(Workload):
         """Run the kernel of an UPDATE; the benchmark runs it on a table in volatile memory, too."""
         self.kernels.launch(
             "update",
-            self.size.updated + 1,
+            self._blocks,
             log=log,
             number=self.updates,
             rows=self.size.rows - 1,
@@ -162,7 +193,7 @@ class Gpdb(Workload):
 
     def undo(self, log: gpm.CoalescedLog) -> None:
         """Put old rows back; doing it again does no harm."""
-        self.kernels.launch("undo", self.size.updated + 1, log=log, table=self.table)
+        self.kernels.launch("undo", self._blocks, log=log, table=self.table)
 
     def result(self) -> dict[str, NDArray[Any]]:
         """Return the table, with its counts."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import pairwise
@@ -306,8 +306,7 @@ class Checkpoint(Opened):
     def _save(self, group: _Group, columns: list[Any]) -> None:
         new = group.current.next
         at = group.copy_at(new.copy)
-        digests = [self._digests(self.place, column) for column in columns]
-        digest: U64 = np.concatenate([np.empty((0, 2), np.uint64), *map(self.place.to_host, digests)])
+        digest = self._digests(self.place, group, columns)
         known = group.known[new.copy]
         differs = np.ones(group.blocks, np.bool_) if known is None else (digest != known).any(1)
         group.known[new.copy] = None
@@ -371,7 +370,7 @@ class Checkpoint(Opened):
         for array, column in zip(found.arrays, columns, strict=True):
             self._read(column, at + array.at)
         self.place.settle()
-        self._require_digests(found, [self._digests(self.place, column) for column in columns], self.place)
+        self._require_digests(found, self._digests(self.place, found, columns))
         return found.current.number
 
     def load(self, group: str) -> dict[str, Any]:
@@ -387,28 +386,29 @@ class Checkpoint(Opened):
         else:
             self.place.copy_in(column, self._file.address + at)
 
-    def _digests(self, place: Place, column: U8) -> Any:
-        """Return the digests of an array's blocks, as (blocks, 2) uint64 of the place."""
-        blocks = -(-len(column) // BLOCK_BYTES)
-        digest = place.xp.empty((blocks, 2), np.uint64)
+    def _digests(self, place: Place, group: _Group, columns: Iterable[U8]) -> U64:
+        """Return the digests of a group's blocks, as (blocks, 2) uint64 of the host: one trip for all its arrays."""
+        digests = place.xp.empty((group.blocks, 2), np.uint64)
         keys = self._near_keys if place is self.place else self._keys
-        sizes = {"bytes": len(column), "block_words": _BLOCK_WORDS}
-        own_kernels(place).launch("gpm_digest", blocks, source=column, keys=keys, digest=digest, wait=False, **sizes)
-        return digest
+        launch = partial(own_kernels(place).launch, "gpm_digest", keys=keys, block_words=_BLOCK_WORDS, wait=False)
+        for array, column in zip(group.arrays, columns, strict=True):
+            own = digests[array.blocks]
+            launch(len(own), source=column, bytes=len(column), digest=own)
+        return place.to_host(digests)
 
-    def _require_digests(self, group: _Group, digests: list[Any], place: Place) -> None:
+    def _require_digests(self, group: _Group, digests: U64) -> None:
         at = group.copy_at(group.current.copy)
         words = self._file.region.words(self._file.data_at + at, 2 * group.blocks).reshape(-1, 2)
-        for array, digest in zip(group.arrays, digests, strict=True):
-            wrong = (place.to_host(digest) != words[array.blocks]).any(1)
-            if wrong.any():
-                block = int(np.flatnonzero(wrong)[0])
-                raise CorruptStoreError(
-                    "gpm-checkpoint-data",
-                    f"block {block} of {group.name}/{array.name} is not what was saved: restore the file from a backup",
-                    path=self.path,
-                    offset=self._file.data_at + at + array.at + block * BLOCK_BYTES,
-                )
+        wrong = np.flatnonzero((digests != words).any(1))
+        if len(wrong):
+            array = next(array for array in group.arrays if wrong[0] < array.blocks.stop)
+            block = int(wrong[0]) - array.blocks.start
+            raise CorruptStoreError(
+                "gpm-checkpoint-data",
+                f"block {block} of {group.name}/{array.name} is not what was saved: restore the file from a backup",
+                path=self.path,
+                offset=self._file.data_at + at + array.at + block * BLOCK_BYTES,
+            )
 
     def verify(self) -> None:
         """Raise unless header, words and all checkpoints that count are right.
@@ -424,8 +424,8 @@ class Checkpoint(Opened):
         for group in self._groups.values():
             if read_current(self._file, group.number).number:
                 at = group.copy_at(group.current.copy)
-                digests = [self._digests(host, self._on_host(at + array.at, array.bytes)) for array in group.arrays]
-                self._require_digests(group, digests, host)
+                columns = (self._on_host(at + array.at, array.bytes) for array in group.arrays)  # one at a time
+                self._require_digests(group, self._digests(host, group, columns))
 
     def _on_host(self, at: int, count: int) -> U8:
         """Return bytes of the file: read, if it is on a disk, which is faster than to map page after page."""

@@ -12,7 +12,8 @@
 // Stores to persistent memory go through gpm_store, so that the explorer of crashes sees them; loads are plain. On a GPU a
 // fence for the system makes a thread's stores leave it (GPM, ASPLOS '22, section 5.1).
 //
-// gpm_fetch_add and gpm_replace are atomic, on u32 and u64 in volatile memory. The functions of math.h are there.
+// gpm_fetch_add and gpm_replace are atomic, on u32 and u64 in volatile memory. The functions of math.h are there. GPM_DEVICE
+// stands before a function of your own that kernels call.
 #pragma once
 #include "gpm_log.cuh"
 #include "platform.cuh"
@@ -21,6 +22,8 @@
 #endif
 
 typedef long long i64;
+
+#define GPM_DEVICE GPKVS_DEVICE
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
