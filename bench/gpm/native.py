@@ -43,8 +43,8 @@ def prefix_sum(folder: Path, size: str, place: gpm.Place, durability: Durability
 def bfs(folder: Path, size: str, place: gpm.Place, durability: DurabilityName) -> Iterator[Operation]:
     """Yield a search of the whole graph.
 
-    Under CAP, the host persists each level's part of the sequence, so the GPU comes back to it after each, and the costs
-    once, at the end: they follow from the sequence.
+    Under CAP, the host persists each level's part of the sequence, so kernels come back to it after each level, and the
+    costs once, at the end: they follow from the sequence.
     """
     with Bfs(folder, Bfs.SIZES[size], place, durability) as work:
         persistent = work.cost, work.sequence, work.final

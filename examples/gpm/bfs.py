@@ -4,8 +4,8 @@ The search goes level by level. A kernel visits the neighbours of the last level
 new node and its place in the search sequence to persistent memory. When a level is durable, one word says how many
 nodes of the sequence are final. A run after a crash forgets what lies beyond that word, and does that level again.
 
-A map of roads has thousands of levels, and few nodes in each. So one block of threads goes on by itself for many levels:
-that the host need not persist them saves the ways to it and back. A wide level gets a kernel with all threads.
+A map of roads has thousands of levels, and few nodes in each. So one block of threads goes on by itself for many
+levels, which it can because the host need not persist them. A wide level gets a kernel with all threads.
 
 The graph is read only, and lies in volatile memory, as do copies of what kernels read of their own results: reading
 persistent memory is slow (section 4.3). It is like a map of roads: a grid whose edges are there with probability 0.8.
@@ -64,7 +64,8 @@ GPM_KERNEL(visit_level, WIDE_ARGS) {
     visit(graph, a.queue[a.begin + i], (u32)a.new_cost, a.queued);
 }
 
-// One block for several levels, as long as they are narrow. `level` is where the last one begins and ends, and its cost.
+// One block for several levels, as long as they are narrow. `level` is where the last one begins and ends, and its
+// cost.
 #define NARROW_ARGS(F) GRAPH_ARGS(F) F(u64, levels) F(u64*, level) F(u64*, final)
 GPM_BLOCK_KERNEL(visit_levels, NARROW_ARGS, THREADS) {
     const Graph graph = GRAPH_OF(a);

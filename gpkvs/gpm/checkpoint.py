@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,19 +33,15 @@ from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of, require_names
 from gpkvs.gpm.current_word import WORDS_MAX, Current, none_saved, read_current, store_current
+from gpkvs.gpm.digests import BLOCK_BYTES, DIGEST_BYTES, Digests, blocks_of
 from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.header import whole_pages
 from gpkvs.gpm.helpers import do
-from gpkvs.gpm.kernels import own_kernels
 from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import HostPlace, Place, host_view
 from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
-
-BLOCK_BYTES: Final = 256 << 10
-_BLOCK_WORDS: Final = BLOCK_BYTES // 8
-_DIGEST_BYTES: Final = 16
 
 Arrays = Mapping[str, Any]
 
@@ -73,11 +69,11 @@ class _Group:
         blocks = 0
         sized = [(form["name"], tuple(form["shape"]), dtype_of(form["dtype"])) for form in forms]
         for array_name, shape, dtype in sized:
-            count = -(-math.prod(shape) * dtype.itemsize // BLOCK_BYTES)
+            count = blocks_of(math.prod(shape) * dtype.itemsize)
             self.arrays.append(_Array(array_name, shape, dtype, 0, slice(blocks, blocks + count)))
             blocks += count
         self.blocks = blocks
-        end = whole_pages(_DIGEST_BYTES * blocks)
+        end = whole_pages(DIGEST_BYTES * blocks)
         for place, array in enumerate(self.arrays):
             self.arrays[place] = array._replace(at=end)
             end += whole_pages(array.bytes)
@@ -128,8 +124,7 @@ class Checkpoint(Opened):
             group.current = read_current(file, number)
             at += self._copies * group.copy_bytes
             self._groups[group.name] = group
-        self._keys = _keys_of(file.about["key"])
-        self._near_keys = place.words(self._keys)
+        self._digests = Digests(file.about["key"], place)
         self._disk: DirectFile | None = None
         if file.is_on_disk or not place.can_reach(file.region):
             self._disk = DirectFile(file.opened_as, writable=file.writable)
@@ -306,7 +301,7 @@ class Checkpoint(Opened):
     def _save(self, group: _Group, columns: list[Any]) -> None:
         new = group.current.next
         at = group.copy_at(new.copy)
-        digest = self._digests(self.place, group, columns)
+        digest = self._digests.of(columns)
         known = group.known[new.copy]
         differs = np.ones(group.blocks, np.bool_) if known is None else (digest != known).any(1)
         group.known[new.copy] = None
@@ -370,7 +365,7 @@ class Checkpoint(Opened):
         for array, column in zip(found.arrays, columns, strict=True):
             self._read(column, at + array.at)
         self.place.settle()
-        self._require_digests(found, self._digests(self.place, found, columns))
+        self._require_digests(found, self._digests.of(columns))
         return found.current.number
 
     def load(self, group: str) -> dict[str, Any]:
@@ -385,16 +380,6 @@ class Checkpoint(Opened):
             self.place.fill(column, lambda first, host: disk.read(self._file.data_at + at + first, host))
         else:
             self.place.copy_in(column, self._file.address + at)
-
-    def _digests(self, place: Place, group: _Group, columns: Iterable[U8]) -> U64:
-        """Return the digests of a group's blocks, as (blocks, 2) uint64 of the host: one trip for all its arrays."""
-        digests = place.xp.empty((group.blocks, 2), np.uint64)
-        keys = self._near_keys if place is self.place else self._keys
-        launch = partial(own_kernels(place).launch, "gpm_digest", keys=keys, block_words=_BLOCK_WORDS, wait=False)
-        for array, column in zip(group.arrays, columns, strict=True):
-            own = digests[array.blocks]
-            launch(len(own), source=column, bytes=len(column), digest=own)
-        return place.to_host(digests)
 
     def _require_digests(self, group: _Group, digests: U64) -> None:
         at = group.copy_at(group.current.copy)
@@ -420,12 +405,13 @@ class Checkpoint(Opened):
         """
         self._file.verify()
         self.wait()
-        host = HostPlace()
+        digests = Digests(self._file.about["key"], HostPlace())
         for group in self._groups.values():
             if read_current(self._file, group.number).number:
                 at = group.copy_at(group.current.copy)
-                columns = (self._on_host(at + array.at, array.bytes) for array in group.arrays)  # one at a time
-                self._require_digests(group, self._digests(host, group, columns))
+                # One array at a time: from a disk, each is read into memory.
+                found = [digests.of([self._on_host(at + array.at, array.bytes)]) for array in group.arrays]
+                self._require_digests(group, np.concatenate(found))
 
     def _on_host(self, at: int, count: int) -> U8:
         """Return bytes of the file: read, if it is on a disk, which is faster than to map page after page."""
@@ -490,13 +476,9 @@ def _plain(group: _Group, array: _Array, found: Any) -> Any:
     return found.view(np.ndarray) if isinstance(found, np.ndarray) else found
 
 
-def _keys_of(seed: int) -> U64:
-    """Return the keys of the hash of blocks."""
-    keys: U64 = np.random.Philox(seed).random_raw(_BLOCK_WORDS)  # NumPy promises this stream; that of a Generator, not
-    return keys
-
-
 def _runs(marks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the runs of marks: the first one, and the one behind the last."""
+    if marks.all():  # as most arrays are, and small ones are many
+        return iter([(0, len(marks))] if len(marks) else [])
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]]).astype(np.int8)))
     return iter(list(pairwise(edges.tolist()))[::2])

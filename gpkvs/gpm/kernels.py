@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -27,7 +27,6 @@ def header() -> str:
 _LOGS: Final = ("GpmLog", "GpmPartitions")
 
 
-@runtime_checkable
 class Handed(Protocol):
     """What can be handed to a kernel: an array or a log in persistent memory."""
 
@@ -127,9 +126,10 @@ class Kernels:
             return _number_word(kernel, field, argument)
         if not field.is_pointer:
             raise InvalidArgumentError(f"{kernel}: {field.name} is a number, and got a {type(argument).__name__}")
-        if isinstance(argument, Handed):
-            _require_type(kernel, field, argument.kernel_type)
-            return argument.kernel_address(self.place)
+        if hasattr(argument, "kernel_address"):
+            handed: Handed = argument
+            _require_type(kernel, field, handed.kernel_type)
+            return handed.kernel_address(self.place)
         address = self.place.address(argument)
         _require_type(kernel, field, argument.dtype)
         if field.is_stored_to and isinstance(argument, np.ndarray) and not argument.flags.writeable:

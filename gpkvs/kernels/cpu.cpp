@@ -13,6 +13,7 @@
 #include "find.cu"
 #include "fold.cu"
 #include "gpm_copy.cu"
+#include "gpm_digest.cu"
 #include "gpm_log.cu"
 #include "grow.cu"
 #include "mark_empty.cu"

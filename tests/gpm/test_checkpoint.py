@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError, StoreAccessError, StoreLockedError
 from gpkvs.gpm import Checkpoint, Kernels, Place, Versions
-from gpkvs.gpm.checkpoint import BLOCK_BYTES
+from gpkvs.gpm.digests import BLOCK_BYTES
 from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.header import STATE_BYTES
 from gpkvs.gpm.helpers import Helpers

@@ -29,7 +29,6 @@ from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
 
-_BLOCK_KERNELS = {"gpm_digest": 256}  # of the library, with the threads of a block
 _THREADS = 256  # of a block, where the kernel does not say it
 _PIECE_BYTES = 16 << 20  # of what crosses the link through pinned memory
 _FIELDS_BYTES = 1024  # GPM_DESCRIBED in kernels/gpm.cuh
@@ -117,8 +116,9 @@ class GpuPlace:
                 text = _global(module, f"gpm_fields_{kernel}", _FIELDS_BYTES)
             except CUDADriverError as error:
                 raise KeyError(kernel) from error
-            threads = int.from_bytes(_global(module, f"gpm_threads_{kernel}", 4), "little")
-            return UserKernel(fields_of_user(kernel, text.rstrip(b"\0")), threads, (module, function))
+            return UserKernel(
+                fields_of_user(kernel, text.rstrip(b"\0")), _block_threads(module, kernel), (module, function)
+            )
 
         return explained(find)
 
@@ -129,7 +129,7 @@ class GpuPlace:
 
         def find(kernel: str) -> UserKernel:
             code = module, module.get_function(kernel).kernel.ptr
-            return UserKernel(KernelFields(kernel).fields, _BLOCK_KERNELS.get(kernel, 0), code)
+            return UserKernel(KernelFields(kernel).fields, _block_threads(module, kernel), code)
 
         return explained(find)
 
@@ -263,6 +263,11 @@ class GpuPlace:
 def _copy(to: int, source: int, count: int, kind: int) -> None:
     if count:
         runtime.memcpyAsync(to, source, count, kind, cupy.cuda.get_current_stream().ptr)
+
+
+def _block_threads(module: cupy.RawModule, kernel: str) -> int:
+    """Return how many threads a block has; 0: the kernel does not say."""
+    return int.from_bytes(_global(module, f"gpm_threads_{kernel}", 4), "little")
 
 
 def _global(module: cupy.RawModule, name: str, count: int) -> bytes:
