@@ -90,30 +90,41 @@ class DirectFile:
 
     def read(self, at: int, into: memoryview) -> None:
         """Fill memory with a part of the file; raises `OSError` if the operating system could not read."""
+        each = min(_PIECE_BYTES, whole_pages(-(-len(into) // _THREADS)))
         parts: list[Future[None]] = []
         try:
-            for first in range(0, len(into), _PIECE_BYTES):
-                parts.append(self._helpers.begin(self._read_piece, at + first, into[first : first + _PIECE_BYTES]))
+            for first in range(0, len(into), each or 1):
+                parts.append(self._helpers.begin(self._read_piece, at + first, into[first : first + each]))
         finally:
             _wait_for(parts)
 
     def _read_piece(self, at: int, into: memoryview) -> None:
+        if whole_pages(len(into)) == len(into) and _begins_at_page(into):
+            self._fill(into, at)
+            return
         buffer = self._free.get()
         try:
-            data = buffer.data[: whole_pages(len(into))]
-            while data:
-                done = os.preadv(self._file, [data], at)
-                if not done:
-                    raise OSError(errno.EIO, "the file has become shorter")
-                data, at = data[done:], at + done
+            self._fill(buffer.data[: whole_pages(len(into))], at)
             into[:] = buffer[: len(into)].data
         finally:
             self._free.put(buffer)
+
+    def _fill(self, pages: memoryview, at: int) -> None:
+        while pages:
+            done = os.preadv(self._file, [pages], at)
+            if not done:
+                raise OSError(errno.EIO, "the file has become shorter")
+            pages, at = pages[done:], at + done
 
     def close(self) -> None:
         """Let go of the file, when nobody reads or writes it."""
         self._helpers.close()
         self._close()
+
+
+def _begins_at_page(memory: memoryview) -> bool:
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    return whole_pages(address) == address
 
 
 def _wait_for(parts: list[Future[None]]) -> None:

@@ -267,7 +267,10 @@ def _copy(to: int, source: int, count: int, kind: int) -> None:
 
 def _block_threads(module: cupy.RawModule, kernel: str) -> int:
     """Return how many threads a block has; 0: the kernel does not say."""
-    return int.from_bytes(_global(module, f"gpm_threads_{kernel}", 4), "little")
+    try:
+        return int.from_bytes(_global(module, f"gpm_threads_{kernel}", 4), "little")
+    except CUDADriverError:
+        return 0
 
 
 def _global(module: cupy.RawModule, name: str, count: int) -> bytes:
