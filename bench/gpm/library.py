@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpkvs.bench.gpm.checkpoints import measure_disk, measure_memory, measure_training
+from gpkvs.bench.gpm.in_place import measure_solver, measure_steps
 from gpkvs.bench.gpm.row import Row
-from gpkvs.bench.gpm.solver import measure_solver
 from gpkvs.bench.gpm.states import measure_arrays, measure_torch
 from gpkvs.bench.peers.contender import Progress
 from gpkvs.gpm import Place
@@ -48,6 +48,7 @@ def measure_library(
         "checkpoints on a disk": measure_disk(disk, place, of.disk_bytes, runs),
         "training": measure_training(folder, place, of.layer_side, 4, runs),
         "an iterative solver": measure_solver(folder, place, of.grid_side, runs),
+        "training in place": measure_steps(folder, place, of.layer_side, runs),
         "states of NumPy": measure_arrays(folder, of.state_bytes, runs),
         "states of PyTorch": measure_torch(folder, place, of.state_bytes, runs),
     }

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from gpkvs.bench.gpm.benchmark import GPM
 from gpkvs.bench.gpm.cap import MODES
-from gpkvs.bench.report.plot import FONT, place_of, text_at
+from gpkvs.bench.report.plot import place_of
+from gpkvs.bench.report.speedup_plot import draw_speedups
 from gpkvs.bench.report.tables import Rows, ratio_text
 
 
@@ -35,8 +36,6 @@ PAPER: Final = {
     "PS": Paper(_NATIVE, 1.0),
 }
 _LOG_SPEEDUP: Final = 3.6  # coalesced over conventional: the mean of figure 11(b), by its text
-_COLOURS: Final = dict(zip((*MODES, GPM), ("#b7bec6", "#8b949e", "#1f6feb"), strict=True))
-_WIDTH, _LEFT, _BAR, _HEAD = 880, 130, 13, 66
 
 
 def gpm_tables(result: dict[str, Any]) -> list[Rows]:
@@ -159,23 +158,7 @@ def _mb(count: float) -> str:
 
 
 def draw_gpm(result: dict[str, Any]) -> str:
-    """Return an SVG like figure 9: how many times as fast as CAP-fs each way is, on a scale that begins at 0."""
-    operations = result["operations"]
-    each = 3 * (_BAR + 1) + 12
-    height = _HEAD + len(operations) * each + 14
-    scale = (_WIDTH - _LEFT - 90) / max(max(one["speedup"].values()) for one in operations)
-    parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' "
-        f"viewBox='0 0 {_WIDTH} {height}' {FONT}>",
-        f"<rect width='{_WIDTH}' height='{height}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
-        text_at(20, 27, "How many times as fast as CAP-fs results persist", 15, weight=600),
-        text_at(20, 46, f"{result['gpu'] or 'CPU'}, size {result['options']['size']}; {place_of(result)}", 12),
-    ]
-    for row, one in enumerate(operations):
-        top = _HEAD + row * each
-        parts.append(text_at(20, top + 26, one["name"], 12, weight=600))
-        for number, (mode, colour) in enumerate(_COLOURS.items()):
-            y, width = top + number * (_BAR + 1), max(1.0, one["speedup"][mode] * scale)
-            parts.append(f"<rect x='{_LEFT}' y='{y}' width='{width:.1f}' height='{_BAR}' rx='2' fill='{colour}'/>")
-            parts.append(text_at(_LEFT + width + 6, y + 11, f"{mode} {ratio_text(one['speedup'][mode])}", 10))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    """Return an SVG like figure 9."""
+    note = f"{result['gpu'] or 'CPU'}, size {result['options']['size']}; {place_of(result)}"
+    rows = {one["name"]: {mode: one["speedup"][mode] for mode in (MODES[1], GPM)} for one in result["operations"]}
+    return draw_speedups(MODES[0], note, rows)

@@ -36,7 +36,9 @@ from gpkvs.batch import U64
 from gpkvs.bench.gpu.benchmark import GpuBench, GpuOptions
 from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
+from gpkvs.bench.report.plot import place_of
 from gpkvs.bench.report.results import Measurement, Run
+from gpkvs.bench.report.speedup_plot import draw_speedups
 from gpkvs.bench.report.tables import Rows
 from gpkvs.media.index import Index
 from gpkvs.media.layout import U64_LAYOUT
@@ -298,7 +300,7 @@ def paper_tables(result: dict[str, Any]) -> list[Rows]:
     """Return a result as tables, beside the paper's figures."""
     paper = result["paper"]
     speedups: list[tuple[str, ...]] = [
-        (name, f"{value:.2f}", f"{paper.get(name.split(', ')[1], float('nan')):g}" if "100" in name else "")
+        (name, f"{value:.2f}", str(paper.get(name.split(", ")[1], "")) if "100" in name else "")
         for name, value in result["speedup_over_cap_fs"].items()
     ]
     other: list[tuple[str, ...]] = [
@@ -324,3 +326,13 @@ def paper_tables(result: dict[str, Any]) -> list[Rows]:
         Rows("Speed over CAP-fs", ("workload, mode", "here", "paper"), speedups),
         Rows("Log, write amplification, restoration", ("what", "here", "paper"), other),
     ]
+
+
+def draw_paper(result: dict[str, Any]) -> str:
+    """Return an SVG of the speeds over CAP-fs."""
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in result["speedup_over_cap_fs"].items():
+        task, mode = name.split(", ")
+        if mode != MODES[0]:
+            rows.setdefault(task, {})[mode] = value
+    return draw_speedups(MODES[0], f"batches of numbers, {result['device']}; {place_of(result)}", rows)

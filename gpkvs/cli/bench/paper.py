@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpkvs.bench.gpu.benchmark import GpuOptions
-from gpkvs.bench.gpu.paper import paper_tables, run_paper
+from gpkvs.bench.gpu.paper import draw_paper, paper_tables, run_paper
 from gpkvs.cli.bench.shared import GPU_DIRECTORY, JSON, print_result, shown
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import exits
@@ -22,6 +22,7 @@ def paper_command(
     batch: Annotated[int, typer.Option(help="Operations in a batch: one transaction.", min=1)] = GpuOptions.batch,
     batches: Annotated[int, typer.Option(help="Different batches.", min=4)] = GpuOptions.batches,
     json_file: Annotated[Path | None, typer.Option("--json", help=JSON, dir_okay=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the speeds into this file, as SVG.", dir_okay=False)] = None,
 ) -> None:
     """Repeat the comparisons of the paper behind the engine (GPM, ASPLOS '22), with this code.
 
@@ -35,4 +36,6 @@ def paper_command(
     options = GpuOptions(directory, index_bytes, batch, batches, ())
     with failures_exit(1), ended_by_signals(), shown() as show:
         result = run_paper(options, show)
+    if plot:
+        plot.write_text(draw_paper(result))
     print_result(paper_tables(result), result, json_file)
