@@ -212,4 +212,20 @@ MUTANTS = (
         "a version counts whose lines are still on their way",
         ("gpm/test_versions.py::test_all_of_a_version_is_flushed_before_it_counts",),
     ),
+    Mutant(
+        "the-digest-of-the-part-before",
+        "gpkvs/kernels/gpm_digest.cu",
+        "if (parts[middle].first_block <= block)",
+        "if (parts[middle].first_block < block)",
+        "the first block of an array is digested as one of the array before: it can change and is not saved",
+        (f"{_CHECKPOINTS}test_saved_and_restored",),
+    ),
+    Mutant(
+        "a-search-counts-a-level-that-is-not-durable",
+        "recovery/proof/gpmfail/workloads.py",
+        "            gpm_persist();\n        }\n        GPM_SYNC();\n        first = last;",
+        "        }\n        GPM_SYNC();\n        first = last;",
+        "after a crash the search goes on from nodes that were never stored",
+        (_CRASHES,),
+    ),
 )

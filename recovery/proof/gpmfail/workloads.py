@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -96,12 +96,37 @@ GPM_BLOCK_KERNEL(partial_sums, PARTIAL_ARGS, 4) {
     }
 }
 
-// One level of a breadth-first search: nodes at this level give their neighbours the next one.
-#define LEVEL_ARGS(F) F(const u64*, begin) F(const u64*, edge) F(u64*, cost) F(u64, level)
-GPM_KERNEL(next_level, LEVEL_ARGS) {
-    if (a.cost[i] != a.level) return;
-    for (u64 e = a.begin[i]; e < a.begin[i + 1]; e++)
-        if (!a.cost[a.edge[e]]) gpm_store(&a.cost[a.edge[e]], a.level + 1);
+// A breadth-first search in which one block goes on for several levels, as that of examples/gpm/bfs.py. A level is
+// durable before `final` says how many nodes count.
+#define SEARCH_ARGS(F) F(const u64*, begin) F(const u64*, edge) F(u64*, found) F(u64*, queue) F(u64*, level) \\
+    F(u64, levels) F(u64*, cost) F(u64*, sequence) F(u64*, final)
+GPM_BLOCK_KERNEL(search, SEARCH_ARGS, 2) {
+    u64 first = a.level[0], last = a.level[1], queued = last, cost = a.level[2];
+    for (u64 done = 0; done < a.levels && first < last; done++) {
+        cost++;
+        GPM_THREADS(t, 2) {
+            for (u64 place = first + t; place < last; place += 2)
+                for (u64 e = a.begin[a.queue[place]]; e < a.begin[a.queue[place] + 1]; e++) {
+                    const u64 next = a.edge[e];
+                    if (a.found[next]) continue;
+                    a.found[next] = cost;
+                    a.queue[queued] = next;
+                    gpm_store(&a.cost[next], cost);
+                    gpm_store(&a.sequence[queued++], next);
+                }
+            gpm_persist();
+        }
+        GPM_SYNC();
+        first = last;
+        last = queued;
+        GPM_THREADS(t, 2) {
+            if (t == 0) gpm_store(a.final, last);
+        }
+        GPM_SYNC();
+    }
+    a.level[0] = first;
+    a.level[1] = last;
+    a.level[2] = cost;
 }
 """
 
@@ -359,27 +384,39 @@ _BEGIN = np.cumsum([0, *map(len, _EDGES)], dtype=np.uint64)
 _EDGE = np.array([node for nodes in _EDGES for node in nodes], np.uint64)
 
 
+_LEVELS = 2  # of a launch
+
+
 def _make_graph(folder: Path) -> None:
-    with PersistentArray.create(folder / "table.gpm", len(_EDGES), "u8", durability="process") as cost:
-        cost.host[0] = 1
-        cost.persist()
+    for name, count in (("cost", len(_EDGES)), ("sequence", len(_EDGES)), ("final", 1)):
+        with PersistentArray.create(folder / f"{name}.gpm", count, "u8", durability="process") as array:
+            array.host[0] = name != "sequence"  # node 0 is the first, with cost 1
+            array.persist()
 
 
 def _search(folder: Path) -> Iterator[None]:
-    """Search level by level, from the first one on that may not be whole: what is there of others stays as it is."""
-    with _array(folder) as cost:
-        level = max(1, int(cost.host.max()) - 1)
-        while (cost.host == level).any():
-            compiled().launch("next_level", len(_EDGES), begin=_BEGIN, edge=_EDGE, cost=cost, level=level)
+    """Search on from what is final; what lies beyond is forgotten."""
+    names = "cost", "sequence", "final"
+    with ExitStack() as stack:
+        cost, sequence, final = (stack.enter_context(_array(folder, f"{name}.gpm")) for name in names)
+        nodes = sequence.host[: int(final.host[0])]
+        costs = cost.host[nodes]
+        found, queue = np.zeros(len(_EDGES), np.uint64), np.zeros(len(_EDGES), np.uint64)
+        found[nodes], queue[: len(nodes)] = costs, nodes
+        level = np.array([np.searchsorted(costs, costs[-1]), len(nodes), costs[-1]], np.uint64)
+        while level[0] < level[1]:
+            compiled().launch(
+                "search", 1, begin=_BEGIN, edge=_EDGE, found=found, queue=queue, level=level, levels=_LEVELS,
+                cost=cost, sequence=sequence, final=final,
+            )  # fmt: skip
             yield
-            level += 1
 
 
 def _searched(folder: Path) -> Outcome:
     for _ in _search(folder):
         pass
-    with _array(folder) as cost:
-        return cost.host.tolist()
+    with _array(folder, "cost.gpm") as cost, _array(folder, "final.gpm") as final:
+        return cost.host.tolist(), int(final.host[0])
 
 
 def _on_memory_and_disk(
