@@ -27,7 +27,8 @@ _UNBROKEN = (Engine.execute.__code__, Engine.scan.__code__, subprocess.Popen.pol
 def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
     """Let SIGTERM and Ctrl-C end the command by an exception, so that it cleans up everything on the way out.
 
-    Where no exception may come, a timer tries again a moment later.
+    Where no exception may come, a timer tries again a moment later. So it does where one came into a finalizer, which
+    Python lets none out of.
 
     Parameters
     ----------
@@ -49,10 +50,19 @@ def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
             _kill_children()
         sys.exit(128 + told[0])
 
+    def lost(found: sys.UnraisableHookArgs) -> None:
+        if told and found.exc_type is SystemExit:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        else:
+            hook(found)
+
+    hook = sys.unraisablehook
     before = {number: signal.signal(number, end) for number in (*_ENDING, signal.SIGALRM)}
     try:
+        sys.unraisablehook = lost
         yield
     finally:
+        sys.unraisablehook = hook
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)

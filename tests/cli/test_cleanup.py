@@ -85,6 +85,25 @@ with ended_by_signals():
         print("cleaned up")
 """
 
+# Told to end in a finalizer, which lets no exception out.
+IN_A_FINALIZER = """
+import os, signal, sys, time
+from gpkvs.cli.cleanup import ended_by_signals
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            pass
+
+with ended_by_signals():
+    try:
+        Dropped()
+        time.sleep(60)
+    finally:
+        print("cleaned up")
+"""
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -139,20 +158,27 @@ def holds_files(folder: Path) -> bool:
     ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_nothing_is_left(folder: Path, arguments: list[str], children: int, number: int) -> None:
+def test_nothing_is_left(folder: Path, tmp_path: Path, arguments: list[str], children: int, number: int) -> None:
     command = [*COMMAND, *arguments]
     if arguments[-1] == "--directory":
         command.append(str(folder))
     if arguments[0] == "bitflip":
         command = [sys.executable, "-c", BITFLIP, *arguments, str(folder)]
-    environment = {**os.environ, "TMPDIR": str(folder)}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
+    said = (tmp_path / "stderr").open("w+")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
     try:
         wait_until(lambda: holds_files(folder) and len(descendants(process.pid)) >= children, process)
         started = descendants(process.pid)
         process.send_signal(number)
-        assert process.wait(SECONDS_MAX) == 128 + number
+        try:
+            assert process.wait(SECONDS_MAX) == 128 + number
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # it says what its threads do
+            process.wait(SECONDS_MAX)
+            pytest.fail(Path(said.name).read_text())
     finally:
+        said.close()
         if process.poll() is None:  # the test failed: nothing may go on after it
             for pid in (*descendants(process.pid), process.pid):
                 os.kill(pid, signal.SIGKILL)
@@ -197,7 +223,8 @@ def test_a_transaction_is_not_interrupted(store_path: Path, what: str) -> None:
         assert store.get(b"key") == b"value"
 
 
-def test_a_poll_of_a_child_is_not_interrupted() -> None:
-    done = subprocess.run([sys.executable, "-c", IN_A_POLL], capture_output=True, check=False, timeout=SECONDS_MAX)
+@pytest.mark.parametrize("program", [IN_A_POLL, IN_A_FINALIZER], ids=["poll", "finalizer"])
+def test_it_ends_wherever_it_is_told(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=SECONDS_MAX)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
     assert done.stdout == b"cleaned up\n"
