@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -41,7 +42,24 @@ def form_of(array: Any) -> dict[str, Any]:
         raise InvalidArgumentError(f"dtype={found}: only elements of a fixed size persist, no objects")
     if any(side < 0 for side in shape):
         raise InvalidArgumentError(f"shape={shape}: a side is negative")
-    return {"shape": shape, "dtype": np.lib.format.dtype_to_descr(found)}
+    try:
+        np.empty((0,) * len(shape), np.uint8)
+    except ValueError as error:
+        raise InvalidArgumentError(f"an array of {len(shape)} dimensions: {error}") from None
+    return {"shape": shape, "dtype": _said(found)}
+
+
+def _said(dtype: np.dtype[Any]) -> Any:
+    """Return what a header says of a dtype; raise `InvalidArgumentError` if that is not all of it."""
+    try:
+        said = np.lib.format.dtype_to_descr(dtype)
+        if dtype_of(json.loads(json.dumps(said))) == dtype:
+            return said
+    except (TypeError, ValueError):
+        pass
+    raise InvalidArgumentError(
+        f"dtype={dtype}: a file cannot say all of it, as titles or fields that overlap: use a plainer one"
+    )
 
 
 def whole(name: str, number: Any) -> int:

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import tempfile
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gpkvs.native import IS_TRACED
 
 CACHE_VARIABLE = "GPKVS_CACHE_DIR"
 _HEADERS = Path(with_headers.__code__.co_filename).parent
+_CHECKSUM_BYTES = 4
 _FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fno-strict-aliasing")
 _INCLUDED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _MACHINE_FLAGS = {"x86_64": ("-march=x86-64-v2",), "aarch64": ("-march=armv8-a+crc",)}
@@ -39,7 +41,7 @@ def compile_for_host(source: str, name: str) -> ctypes.CDLL:
     Raises
     ------
     BackendError
-        If there is no compiler, or with what it says.
+        If there is no compiler, with what it says, or if what it made cannot be loaded.
     """
     command = [*_compiler(), *_FLAGS, *_MACHINE_FLAGS.get(platform.machine(), ())]
     if IS_TRACED:
@@ -49,13 +51,14 @@ def compile_for_host(source: str, name: str) -> ctypes.CDLL:
         text = _run(text, [*command, "-E"])  # headers of the user's own: what they hold must count, too
     digest = hashlib.sha256("\0".join([text, version, *command]).encode()).hexdigest()
     built = _cache_directory() / f"{digest[:32]}.so"
-    if not built.exists():
+    if not _is_whole(built):
         _build(text, command, built)
     try:
         return ctypes.CDLL(str(built))
-    except OSError:  # left by a power failure, say
-        _build(text, command, built)
-        return ctypes.CDLL(str(built))
+    except OSError as error:
+        raise BackendError(
+            f"compiled kernels cannot be loaded ({error}): name a directory in {CACHE_VARIABLE} whose files may run"
+        ) from error
 
 
 def _compiler() -> list[str]:
@@ -92,8 +95,23 @@ def _build(text: str, command: list[str], built: Path) -> None:
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
         output = Path(folder) / built.name
         _run(text, [*command, "-o", str(output)])
+        with output.open("ab") as file:  # behind a library anything may stand
+            file.write(_checksum(output.read_bytes()))
         sync_path(output)
         output.rename(built)
+
+
+def _is_whole(built: Path) -> bool:
+    """Whether a library is there, as it was built: it may have been cut off, and loading it would kill the process."""
+    try:
+        data = built.read_bytes()
+    except FileNotFoundError:
+        return False
+    return data[-_CHECKSUM_BYTES:] == _checksum(data[:-_CHECKSUM_BYTES])
+
+
+def _checksum(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(_CHECKSUM_BYTES, "little")
 
 
 def _run(text: str, command: list[str]) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +101,12 @@ def test_refusals_name_the_file_and_what_to_do(memory: Path, tmp_path: Path) -> 
         PersistentArray.create(path, 3, ("f4", (2,)))
     with pytest.raises(InvalidArgumentError, match="negative"):
         PersistentArray.create(path, (2, -1))
+    with pytest.raises(InvalidArgumentError, match="an array of 65 dimensions"):
+        PersistentArray.create(path, (1,) * 65)
+    overlapping: Any = {"names": ["a", "b"], "formats": ["u4", "u4"], "offsets": [0, 0]}
+    for odd in (np.dtype([(("title", "name"), "u4")]), np.dtype(overlapping)):
+        with pytest.raises(InvalidArgumentError, match="use a plainer one"):
+            PersistentArray.create(path, 3, odd)
     with pytest.raises(InvalidArgumentError, match="there are 'cpu'"):
         PersistentArray.create(path, 3, place="gpu")
     with PersistentArray.create(path, 3) as array:
