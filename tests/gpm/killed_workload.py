@@ -1,6 +1,6 @@
 """Runs a workload undisturbed, and again while it is killed: a program for tests/gpm/test_workloads.py.
 
-It loads everything once and forks: a child that is killed costs no start of Python.
+It loads everything once and forks: a child that is killed costs no start of Python. Only children use a GPU.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def forked(task: Callable[[], object], seconds: float | None = None) -> bool:
     return status == signal.SIGKILL
 
 
-def main(name: str, folder: Path, size: str, seed: int, kills: int) -> None:
+def main(name: str, folder: Path, size: str, seed: int, kills: int, place: str) -> None:
     """Leave the results in `whole.npz` and `killed.npz`, and print how many of its children were killed in time."""
     kind, rng = workload(name), random.Random(seed)
     for each in ("first", "whole", "killed"):
         (folder / each).mkdir()
 
     def run(within: str, size: str) -> None:
-        with kind(folder / within, kind.SIZES[size]) as work:
+        with kind(folder / within, kind.SIZES[size], place) as work:
             work.run()
             np.savez(folder / f"{within}.npz", **work.result())
 
@@ -69,4 +69,4 @@ def main(name: str, folder: Path, size: str, seed: int, kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])

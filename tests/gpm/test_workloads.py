@@ -27,11 +27,13 @@ from gpkvs.bench.gpm.workloads.hotspot import AIR, OF_POWER, TO_AIR, TO_NEIGHBOU
 from gpkvs.bench.gpm.workloads.prefix_sum import PrefixSum
 from gpkvs.bench.gpm.workloads.srad import STEP, Srad
 from gpkvs.errors import NoSpaceError
+from gpkvs.gpm import Place
 from tests.docs.blocks import REPOSITORY
 
 SHM = Path("/dev/shm")
 pytestmark = pytest.mark.skipif(not SHM.is_dir(), reason="there is no /dev/shm")
 KILLS = 2 if os.environ.get("CI") else 4
+SIZE = os.environ.get("GPM_SIZE", "small")  # paper takes a GPU, gigabytes and minutes
 
 
 @pytest.fixture
@@ -41,10 +43,11 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_kills_change_no_result(name: str, folder: Path) -> None:
+def test_kills_change_no_result(name: str, folder: Path, place: Place) -> None:
     seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
     print(f"SEED={seed}")
-    command = [sys.executable, "-m", "tests.gpm.killed_workload", name, str(folder), "small", str(seed), str(KILLS)]
+    options = (str(folder), SIZE, str(seed), str(KILLS), place.name)
+    command = [sys.executable, "-m", "tests.gpm.killed_workload", name, *options]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # its threads wait long for each other on a busy machine
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -57,59 +60,61 @@ def test_kills_change_no_result(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_what_is_done_is_not_done_again(name: str, folder: Path) -> None:
+def test_what_is_done_is_not_done_again(name: str, folder: Path, place: Place) -> None:
     kind = workload(name)
-    with kind(folder, kind.SIZES["tiny"]) as work:
+    with kind(folder, kind.SIZES["tiny"], place) as work:
         assert work.run() > 0
         before = work.result()
-    with kind(folder, kind.SIZES["tiny"]) as work:
+    with kind(folder, kind.SIZES["tiny"], place) as work:
         assert work.run() == (2 if name == "prefix_sum" else 0)  # its kernels look, and find all there
         for array, values in work.result().items():
             np.testing.assert_array_equal(values, before[array])
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_it_runs_as_a_program(name: str, folder: Path) -> None:
-    command = [sys.executable, f"examples/gpm/{name}.py", "--size", "tiny", "--path", str(folder)]
+def test_it_runs_as_a_program(name: str, folder: Path, place: Place) -> None:
+    options = ("--size", "tiny", "--path", str(folder), "--place", place.name)
+    command = [sys.executable, f"examples/gpm/{name}.py", *options]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "result:" in done.stdout
     assert not list(folder.iterdir())
 
 
-def test_prefix_sums_are_sums(folder: Path) -> None:
-    with PrefixSum(folder, PrefixSum.SIZES["tiny"]) as work:
+def test_prefix_sums_are_sums(folder: Path, place: Place) -> None:
+    with PrefixSum(folder, PrefixSum.SIZES["tiny"], place) as work:
         work.run()
-        np.testing.assert_array_equal(work.result()["sums"], np.cumsum(work.values, dtype=np.uint32))
+        np.testing.assert_array_equal(work.result()["sums"], np.cumsum(place.to_host(work.values), dtype=np.uint32))
 
 
-def test_a_whole_subarray_is_left_as_it_is(folder: Path) -> None:
-    with PrefixSum(folder, PrefixSum.SIZES["tiny"]) as work:
+def test_a_whole_subarray_is_left_as_it_is(folder: Path, place: Place) -> None:
+    with PrefixSum(folder, PrefixSum.SIZES["tiny"], place) as work:
         work.partial.host[0], work.partial.host[255] = 7, 9
         work.step()
         assert work.partial.host[0] == 7
-        assert work.partial.host[256] == work.values[256]
+        assert work.partial.host[256] == int(work.values[256])
 
 
-def test_costs_are_those_of_a_plain_search(folder: Path) -> None:
-    with Bfs(folder, Bfs.SIZES["tiny"]) as work:
+def test_costs_are_those_of_a_plain_search(folder: Path, place: Place) -> None:
+    with Bfs(folder, Bfs.SIZES["tiny"], place) as work:
         source = int(work.sequence.host[0])
         work.run()
+        first_edge, neighbour = place.to_host(work.first_edge), place.to_host(work.neighbour)
         cost, queue = np.zeros(work.size.nodes, np.uint32), deque([source])
         cost[source] = 1
         while queue:
             node = queue.popleft()
-            for other in work.neighbour[work.first_edge[node] : work.first_edge[node + 1]]:
+            for other in neighbour[first_edge[node] : first_edge[node + 1]]:
                 if not cost[other]:
                     cost[other] = cost[node] + 1
                     queue.append(int(other))
         np.testing.assert_array_equal(work.result()["cost"], cost)
 
 
-def test_diffusion_is_that_of_the_paper(folder: Path) -> None:
-    with Srad(folder, Srad.SIZES["tiny"]) as work:
+def test_diffusion_is_that_of_the_paper(folder: Path, place: Place) -> None:
+    with Srad(folder, Srad.SIZES["tiny"], place) as work:
         size = work.size
-        image = work.image.reshape(size.rows, size.columns).astype(np.float64)
+        image = place.to_host(work.image).reshape(size.rows, size.columns).astype(np.float64)
         work.run()
         for _ in range(size.passes):
             speckle = image[:32, :32].var() / image[:32, :32].mean() ** 2
@@ -127,8 +132,8 @@ def test_diffusion_is_that_of_the_paper(folder: Path) -> None:
         np.testing.assert_allclose(work.result()["coefficient"], weight.ravel(), atol=1e-3)
 
 
-def test_an_update_changes_rows_once_and_is_undone_whole(folder: Path) -> None:
-    with Gpdb(folder, Gpdb.SIZES["tiny"]) as work:
+def test_an_update_changes_rows_once_and_is_undone_whole(folder: Path, place: Place) -> None:
+    with Gpdb(folder, Gpdb.SIZES["tiny"], place) as work:
         size, stride = work.size, 2654435761
         for _ in range(size.inserts):
             work.step()
@@ -144,31 +149,31 @@ def test_an_update_changes_rows_once_and_is_undone_whole(folder: Path) -> None:
             work.change_rows(work.log)
             raise KeyboardInterrupt
         assert (work.result()["table"] != before).any()
-    with Gpdb(folder, Gpdb.SIZES["tiny"]) as work:
+    with Gpdb(folder, Gpdb.SIZES["tiny"], place) as work:
         np.testing.assert_array_equal(work.result()["table"], before)
 
 
-def test_the_network_learns(folder: Path) -> None:
-    with Dnn(folder, Dnn.SIZES["tiny"]) as work:
+def test_the_network_learns(folder: Path, place: Place) -> None:
+    with Dnn(folder, Dnn.SIZES["tiny"], place) as work:
         assert work.accuracy() < 0.5
         work.run()
         assert work.accuracy() > 0.9
 
 
-def test_the_gas_is_neither_made_nor_lost(folder: Path) -> None:
-    with Cfd(folder, Cfd.SIZES["tiny"]) as work:
-        before = {name: array.sum((-2, -1), np.float64) for name, array in work.arrays.items()}
-        first = work.arrays["density"].copy()
+def test_the_gas_is_neither_made_nor_lost(folder: Path, place: Place) -> None:
+    with Cfd(folder, Cfd.SIZES["tiny"], place) as work:
+        first = {name: place.to_host(array).copy() for name, array in work.arrays.items()}
         work.run()
         for name, array in work.arrays.items():
-            np.testing.assert_allclose(array.sum((-2, -1), np.float64), before[name], rtol=1e-5, atol=1e-3)
-        density = work.arrays["density"]
-        assert (density != first).any()
+            found, before = (of.sum((-2, -1), np.float64) for of in (place.to_host(array), first[name]))
+            np.testing.assert_allclose(found, before, rtol=1e-5, atol=1e-3)
+        density = place.to_host(work.arrays["density"])
+        assert (density != first["density"]).any()
         np.testing.assert_allclose(density, density.T, rtol=1e-5)  # the blast is the same in all directions
 
 
-def test_prices_are_those_of_the_formula(folder: Path) -> None:
-    with BlackScholes(folder, BlackScholes.SIZES["tiny"]) as work:
+def test_prices_are_those_of_the_formula(folder: Path, place: Place) -> None:
+    with BlackScholes(folder, BlackScholes.SIZES["tiny"], place) as work:
         work.advance()
         for option in range(0, work.size.options, 97):
             spot, strike, years = (float(each[option]) for each in (work.spot, work.strike, work.years))
@@ -181,14 +186,15 @@ def test_prices_are_those_of_the_formula(folder: Path) -> None:
             assert work.arrays["put"][option] == pytest.approx(put, rel=1e-3, abs=1e-3)
 
 
-def test_heat_flows_as_the_equation_says(folder: Path) -> None:
-    with Hotspot(folder, Hotspot.SIZES["tiny"]) as work:
+def test_heat_flows_as_the_equation_says(folder: Path, place: Place) -> None:
+    with Hotspot(folder, Hotspot.SIZES["tiny"], place) as work:
         heat, side = np.full((work.size.side,) * 2, AIR), work.size.side
-        assert 0 < work.power.max() <= OF_POWER
+        power = place.to_host(work.power)
+        assert 0 < power.max() <= OF_POWER
         for _ in range(work.size.passes):
             around = np.pad(heat, 1, mode="edge")
             neighbours = around[:side, 1:-1] + around[2:, 1:-1] + around[1:-1, :side] + around[1:-1, 2:]
-            heat = heat + work.power + TO_NEIGHBOUR * (neighbours - 4 * heat) + TO_AIR * (AIR - heat)
+            heat = heat + power + TO_NEIGHBOUR * (neighbours - 4 * heat) + TO_AIR * (AIR - heat)
         work.run()
         np.testing.assert_allclose(work.result()["temperature"], heat, rtol=1e-5)
 
