@@ -288,7 +288,7 @@ class HostPlace:
         self._copy("gpm_load", host_view(address, _BYTES, (len(column),), None), column)
 
     def _copy(self, kernel: str, source: NDArray[Any], target: NDArray[Any]) -> None:
-        copy = self._found.setdefault(kernel, self.own_kernels()(kernel))
+        copy = self._found.get(kernel) or self._found.setdefault(kernel, self.own_kernels()(kernel))
         words = [source.ctypes.data, target.ctypes.data, len(source)]
         self.launch(copy, -(-len(source) // _COPIED_AT_ONCE), words)
 
