@@ -181,9 +181,9 @@ def test_prices_are_those_of_the_formula(folder: Path, place: Place) -> None:
             d1 = (math.log(spot / strike) + rate * years) / deviation + deviation / 2
             below = [(1 + math.erf(d / math.sqrt(2))) / 2 for d in (d1, d1 - deviation)]
             call = spot * below[0] - strike * math.exp(-rate * years) * below[1]
-            assert work.arrays["call"][option] == pytest.approx(call, rel=1e-3, abs=1e-4)
+            assert float(work.arrays["call"][option]) == pytest.approx(call, rel=1e-3, abs=1e-4)
             put = call - spot + strike * math.exp(-rate * years)  # the parity of calls and puts
-            assert work.arrays["put"][option] == pytest.approx(put, rel=1e-3, abs=1e-3)
+            assert float(work.arrays["put"][option]) == pytest.approx(put, rel=1e-3, abs=1e-3)
 
 
 def test_heat_flows_as_the_equation_says(folder: Path, place: Place) -> None:
