@@ -54,25 +54,24 @@ GPM_BLOCK_KERNEL(update, UPDATE_ARGS, THREADS) {{
         entry[t].row = i < a.changed ? 1 + (i * STRIDE + a.number) % a.rows : i == a.changed ? 0 : NONE;
     }}
     GPM_SYNC();
-    GPM_THREADS(t, THREADS) {{
-        for (u32 v = t; v < THREADS * COLUMNS; v += THREADS) {{
-            Entry& of = entry[v / COLUMNS];
-            if (of.row != NONE) of.old[v % COLUMNS] = a.table[of.row * COLUMNS + v % COLUMNS];
+    for (u32 v = 0; v < THREADS * COLUMNS; v += THREADS)
+        GPM_THREADS(t, THREADS) {{
+            Entry& of = entry[(v + t) / COLUMNS];
+            const u32 c = t % COLUMNS;
+            if (of.row != NONE) of.old[c] = a.table[of.row * COLUMNS + c];
         }}
-    }}
     GPM_SYNC();
     GPM_THREADS(t, THREADS) {{  // an entry is durable before its row changes
         if (a.log && entry[t].row != NONE && !gpm_log_insert(a.log, b * THREADS + t, &entry[t])) entry[t].row = NONE;
     }}
     GPM_SYNC();
-    GPM_THREADS(t, THREADS) {{
-        for (u32 v = t; v < THREADS * COLUMNS; v += THREADS) {{
-            const Entry& of = entry[v / COLUMNS];
-            const u32 c = v % COLUMNS;
+    for (u32 v = 0; v < THREADS * COLUMNS; v += THREADS)
+        GPM_THREADS(t, THREADS) {{
+            const Entry& of = entry[(v + t) / COLUMNS];
+            const u32 c = t % COLUMNS;
             const u64 more = of.row != 0 ? a.number + c : c == UPDATES;
             if (of.row != NONE) gpm_store(&a.table[of.row * COLUMNS + c], of.old[c] + more);
         }}
-    }}
 }}
 
 #define UNDO_ARGS(F) F(const GpmLog*, log) F(u64*, table)
@@ -82,12 +81,12 @@ GPM_BLOCK_KERNEL(undo, UNDO_ARGS, THREADS) {{
         if (!gpm_log_read(a.log, b * THREADS + t, 0, &entry[t])) entry[t].row = NONE;
     }}
     GPM_SYNC();
-    GPM_THREADS(t, THREADS) {{
-        for (u32 v = t; v < THREADS * COLUMNS; v += THREADS) {{
-            const Entry& of = entry[v / COLUMNS];
-            if (of.row != NONE) gpm_store(&a.table[of.row * COLUMNS + v % COLUMNS], of.old[v % COLUMNS]);
+    for (u32 v = 0; v < THREADS * COLUMNS; v += THREADS)
+        GPM_THREADS(t, THREADS) {{
+            const Entry& of = entry[(v + t) / COLUMNS];
+            const u32 c = t % COLUMNS;
+            if (of.row != NONE) gpm_store(&a.table[of.row * COLUMNS + c], of.old[c]);
         }}
-    }}
 }}
 """
 
