@@ -411,7 +411,7 @@ class Checkpoint(Opened):
                 at = group.copy_at(group.current.copy)
                 # One array at a time: from a disk, each is read into memory.
                 found = [digests.of([self._on_host(at + array.at, array.bytes)]) for array in group.arrays]
-                self._require_digests(group, np.concatenate(found))
+                self._require_digests(group, np.concatenate([np.empty((0, 2), np.uint64), *found]))
 
     def _on_host(self, at: int, count: int) -> U8:
         """Return bytes of the file: read, if it is on a disk, which is faster than to map page after page."""

@@ -398,6 +398,14 @@ def test_a_disk_that_fails_keeps_the_last_one(tmp_path: Path, monkeypatch: pytes
         assert not checkpoint.load("g")["a"].any()
 
 
+def test_nothing_can_be_saved(memory: Path, place: Place) -> None:
+    for arrays in ({}, {"a": place.xp.zeros(0)}, {"a": place.xp.zeros((0, 3)), "b": place.xp.ones(4)}):
+        with Checkpoint.create(memory / "c.gpm", {"g": arrays}, place=place, replace=True) as checkpoint:
+            assert checkpoint.save("g", arrays) == 1
+            checkpoint.verify()
+            assert same(place, checkpoint.load("g"), arrays)
+
+
 def test_each_group_is_verified(memory: Path) -> None:
     groups = {name: {"a": np.full(1000, number)} for number, name in enumerate("gh")}
     with Checkpoint.create(memory / "c.gpm", groups) as checkpoint:
