@@ -27,8 +27,8 @@ _UNBROKEN = (Engine.execute.__code__, Engine.scan.__code__, subprocess.Popen.pol
 def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
     """Let SIGTERM and Ctrl-C end the command by an exception, so that it cleans up everything on the way out.
 
-    Where no exception may come, a timer tries again a moment later. So it does where one came into a finalizer, which
-    Python lets none out of.
+    Where no exception may come, a timer tries again a moment later. Python drops an exception that comes in a
+    finalizer: the timer tries again then, too.
 
     Parameters
     ----------

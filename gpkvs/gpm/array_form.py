@@ -58,7 +58,8 @@ def _said(dtype: np.dtype[Any]) -> Any:
     except (TypeError, ValueError):
         pass
     raise InvalidArgumentError(
-        f"dtype={dtype}: a file cannot say all of it, as titles or fields that overlap: use a plainer one"
+        f"dtype={dtype}: a file cannot say all of it, as titles, or fields that overlap or are out of order: use a "
+        "plainer one"
     )
 
 

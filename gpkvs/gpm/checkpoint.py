@@ -39,7 +39,7 @@ from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.header import whole_pages
 from gpkvs.gpm.helpers import do
 from gpkvs.gpm.opened import Opened, made, opened
-from gpkvs.gpm.place import HostPlace, Place, host_view
+from gpkvs.gpm.place import Place, find_place, host_view
 from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
 
@@ -405,7 +405,7 @@ class Checkpoint(Opened):
         """
         self._file.verify()
         self.wait()
-        digests = Digests(self._file.about["key"], HostPlace())
+        digests = Digests(self._file.about["key"], find_place("cpu"))
         for group in self._groups.values():
             if read_current(self._file, group.number).number:
                 at = group.copy_at(group.current.copy)
@@ -478,7 +478,7 @@ def _plain(group: _Group, array: _Array, found: Any) -> Any:
 
 def _runs(marks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the runs of marks: the first one, and the one behind the last."""
-    if marks.all():  # as most arrays are, and small ones are many
+    if marks.all():  # most arrays change as a whole, and there are many small ones
         return iter([(0, len(marks))] if len(marks) else [])
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]]).astype(np.int8)))
     return iter(list(pairwise(edges.tolist()))[::2])

@@ -95,7 +95,7 @@ def _build(text: str, command: list[str], built: Path) -> None:
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
         output = Path(folder) / built.name
         _run(text, [*command, "-o", str(output)])
-        with output.open("ab") as file:  # behind a library anything may stand
+        with output.open("ab") as file:  # a loader does not look at what follows a library
             file.write(_checksum(output.read_bytes()))
         sync_path(output)
         output.rename(built)
@@ -107,7 +107,7 @@ def _is_whole(built: Path) -> bool:
         data = built.read_bytes()
     except FileNotFoundError:
         return False
-    return data[-_CHECKSUM_BYTES:] == _checksum(data[:-_CHECKSUM_BYTES])
+    return len(data) > _CHECKSUM_BYTES and data[-_CHECKSUM_BYTES:] == _checksum(data[:-_CHECKSUM_BYTES])
 
 
 def _checksum(data: bytes) -> bytes:

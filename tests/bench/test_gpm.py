@@ -8,14 +8,26 @@ import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from gpkvs.bench.gpm.benchmark import WORKLOADS
+from gpkvs.bench.gpm.cap import MODES, VOLATILE, Cap
 from gpkvs.bench.gpm.tables import PAPER
+from gpkvs.gpm import find_place
 from tests.serving import run_gpkvs
 
 SHM = Path("/dev/shm")
 pytestmark = pytest.mark.skipif(not SHM.is_dir(), reason="there is no /dev/shm")
+
+
+def test_computing_alone_persists_nothing(tmp_path: Path) -> None:
+    with Cap(tmp_path, 4096, find_place("cpu"), "auto") as cap:
+        for mode, stored in ((VOLATILE, 0), *((mode, 4096) for mode in MODES)):
+            cap.mode, cap.stored_bytes = mode, 0
+            cap.persist(np.full(512, 7.0))
+            assert cap.stored_bytes == stored
+            assert any((tmp_path / "cap.bin").read_bytes()) is bool(stored)
 
 
 def test_each_workload_is_measured(tmp_path: Path) -> None:
@@ -46,6 +58,7 @@ def test_each_workload_is_measured(tmp_path: Path) -> None:
         assert all(math.isfinite(speedup) and speedup > 0 for speedup in one["speedup"].values())
         assert one["stored_bytes"] > 0
         assert one["limit_seconds"] > 0
+        assert one["computing_seconds"]
     table = 121 * 64  # 120 rows, and row 0
     assert found["gpDB (U)"]["write_amplification"] == pytest.approx(table / (40 * 64))
     for name in ("gpDB (I)", "DNN", "CFD", "BLK", "HS", "SRAD", "PS"):

@@ -406,6 +406,15 @@ def test_nothing_can_be_saved(memory: Path, place: Place) -> None:
             assert same(place, checkpoint.load("g"), arrays)
 
 
+def test_verifying_leaves_no_threads(memory: Path) -> None:
+    with Checkpoint.create(memory / "c.gpm", {"g": {"a": np.zeros(3)}}) as checkpoint:
+        checkpoint.verify()
+        before = len(list(Path("/proc/self/task").iterdir()))
+        for _ in range(5):
+            checkpoint.verify()
+        assert len(list(Path("/proc/self/task").iterdir())) <= before
+
+
 def test_each_group_is_verified(memory: Path) -> None:
     groups = {name: {"a": np.full(1000, number)} for number, name in enumerate("gh")}
     with Checkpoint.create(memory / "c.gpm", groups) as checkpoint:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpkvs.bench.gpm.workloads import CLASSES, workload
+from gpkvs.bench.gpm.workloads import CLASSES, bfs, workload
 from gpkvs.bench.gpm.workloads.bfs import Bfs
 from gpkvs.bench.gpm.workloads.black_scholes import BlackScholes
 from gpkvs.bench.gpm.workloads.cfd import Cfd
@@ -95,7 +95,11 @@ def test_a_whole_subarray_is_left_as_it_is(folder: Path, place: Place) -> None:
         assert work.partial.host[256] == int(work.values[256])
 
 
-def test_costs_are_those_of_a_plain_search(folder: Path, place: Place) -> None:
+@pytest.mark.parametrize("narrow", [bfs.NARROW, 2], ids=["narrow", "wide"])
+def test_costs_are_those_of_a_plain_search(
+    folder: Path, place: Place, narrow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bfs, "NARROW", narrow)  # levels of the tiny graph have up to 7 nodes
     with Bfs(folder, Bfs.SIZES["tiny"], place) as work:
         source = int(work.sequence.host[0])
         work.run()

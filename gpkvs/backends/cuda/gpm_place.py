@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -129,7 +130,10 @@ class GpuPlace:
 
         def find(kernel: str) -> UserKernel:
             code = module, module.get_function(kernel).kernel.ptr
-            return UserKernel(KernelFields(kernel).fields, _block_threads(module, kernel), code)
+            threads = 0
+            with suppress(CUDADriverError):  # it is no block kernel
+                threads = _block_threads(module, kernel)
+            return UserKernel(KernelFields(kernel).fields, threads, code)
 
         return explained(find)
 
@@ -266,11 +270,8 @@ def _copy(to: int, source: int, count: int, kind: int) -> None:
 
 
 def _block_threads(module: cupy.RawModule, kernel: str) -> int:
-    """Return how many threads a block has; 0: the kernel does not say."""
-    try:
-        return int.from_bytes(_global(module, f"gpm_threads_{kernel}", 4), "little")
-    except CUDADriverError:
-        return 0
+    """Return how many threads a block has, or 0 for a kernel without blocks, of what `gpm.cuh` describes."""
+    return int.from_bytes(_global(module, f"gpm_threads_{kernel}", 4), "little")
 
 
 def _global(module: cupy.RawModule, name: str, count: int) -> bytes:

@@ -65,6 +65,6 @@ def gpm_command(
     )
     with failures_exit(1), ended_by_signals(), shown() as show:
         result = run_gpm(options, show, lambda so_far: write_result(json_file, so_far) if json_file else None)
+    print_result(gpm_tables(result), result, json_file)
     if plot and result.get("operations"):
         plot.write_text(draw_gpm(result))
-    print_result(gpm_tables(result), result, json_file)

@@ -36,6 +36,6 @@ def paper_command(
     options = GpuOptions(directory, index_bytes, batch, batches, ())
     with failures_exit(1), ended_by_signals(), shown() as show:
         result = run_paper(options, show)
+    print_result(paper_tables(result), result, json_file)
     if plot:
         plot.write_text(draw_paper(result))
-    print_result(paper_tables(result), result, json_file)
