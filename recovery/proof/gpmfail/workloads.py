@@ -62,10 +62,22 @@ _SOURCE = """
 #include "gpm.cuh"
 struct Old { u64 at, value; };
 
+// One thread logs, another one stores, as in examples/gpm/gpdb.py: the entry is durable before they meet.
 #define UPDATE_ARGS(F) F(const GpmLog*, log) F(u64*, table) F(u64, first) F(u64, value)
-GPM_KERNEL(update, UPDATE_ARGS) {
-    const Old old = {a.first + i, a.table[a.first + i]};
-    if (gpm_log_insert(a.log, i, &old)) gpm_store(&a.table[old.at], a.value + i);
+GPM_BLOCK_KERNEL(update, UPDATE_ARGS, 3) {
+    GPM_SHARED(Old, old, 3);
+    GPM_SHARED(bool, is_logged, 3);
+    GPM_THREADS(t, 3) {
+        old[t].at = a.first + t;
+        old[t].value = a.table[old[t].at];
+        is_logged[t] = gpm_log_insert(a.log, t, &old[t]);
+    }
+    GPM_SYNC();
+    GPM_THREADS(t, 3) {
+        const u32 other = (t + 1) % 3;
+        if (is_logged[other]) gpm_store(&a.table[old[other].at], a.value + other);
+        gpm_persist();
+    }
 }
 
 #define UNDO_ARGS(F) F(const GpmLog*, log) F(u64*, table)
@@ -217,7 +229,7 @@ def _update(folder: Path) -> Iterator[None]:
         for first, value in ((0, 10), (2, 20)):
             with log.transaction():
                 for again in (value, value + 100):
-                    compiled().launch("update", 3, log=log, table=table, first=first, value=again)
+                    compiled().launch("update", 1, log=log, table=table, first=first, value=again)
             yield
 
 
@@ -243,7 +255,7 @@ def _make_interrupted(folder: Path) -> None:
         pass
     with suppress(InterruptedError), _array(folder) as table, _log(folder) as log, log.transaction():
         for again in (30, 130):
-            compiled().launch("update", 3, log=log, table=table, first=1, value=again)
+            compiled().launch("update", 1, log=log, table=table, first=1, value=again)
         raise InterruptedError
 
 
