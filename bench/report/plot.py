@@ -11,7 +11,7 @@ _WIDTH, _COLUMNS = 880, 2
 _PAD, _HEAD = 20, 58
 _PANEL_HEAD, _BAR, _GAP = 26, 20, 6
 _NAME, _VALUE = 92, 122  # widths of the text before and after a bar
-_OWN, _PEERS = "#1f6feb", ("#8b949e", "#b7bec6")
+OWN, _PEERS = "#1f6feb", ("#8b949e", "#b7bec6")
 FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 
 
@@ -58,7 +58,7 @@ def _panel(left: int, top: int, width: int, task: str, found: list[dict[str, Any
     for number, one in enumerate(found):
         y = top + _PANEL_HEAD + number * (_BAR + _GAP)
         x, middle = left + _NAME, y + _BAR / 2
-        fill = _PEERS[(number - 1) % len(_PEERS)] if number else _OWN
+        fill = _PEERS[(number - 1) % len(_PEERS)] if number else OWN
         text = rate_text(one["rate"]) if number == 0 else f"{rate_text(one['rate'])} ({ratio_text(own / one['rate'])}x)"
         low, high = (x + one[name] * scale for name in ("rate_min", "rate_max"))
         parts += [

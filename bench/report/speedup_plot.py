@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from gpkvs.bench.report.plot import FONT, text_at
+from gpkvs.bench.report.plot import FONT, OWN, text_at
 from gpkvs.bench.report.tables import ratio_text
 
-_OWN: Final = "#1f6feb"
 _COLOURS: Final = ("#8b949e", "#c69026", "#57ab5a")
 _WIDTH, _LEFT, _RIGHT, _BAR, _HEAD, _FOOT = 880, 130, 100, 15, 92, 24
 _MARKS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -30,7 +29,7 @@ def draw_speedups(base: str, note: str, speedups: Mapping[str, Mapping[str, floa
         Of each row, by way; all rows have the same ways, ours last.
     """
     ways = list(next(iter(speedups.values())))
-    colours = dict(zip(ways, (*_COLOURS[: len(ways) - 1], _OWN), strict=True))
+    colours = dict(zip(ways, (*_COLOURS[: len(ways) - 1], OWN), strict=True))
     found = [speedup for row in speedups.values() for speedup in row.values()]
     marks = _marks_around(min(found), max(found))
     low, high = math.log(marks[0]), math.log(marks[-1])

@@ -71,7 +71,6 @@ GPM_BLOCK_KERNEL(visit_levels, NARROW_ARGS, THREADS) {
     const Graph graph = GRAPH_OF(a);
     GPM_SHARED(u32, queued, 1);
     u64 begin = a.level[0], end = a.level[1], cost = a.level[2];
-    GPM_SYNC();
     GPM_THREADS(t, THREADS) {
         if (t == 0) queued[0] = (u32)end;
     }
@@ -183,7 +182,7 @@ class Bfs(Workload):
         if before - self.level_begin > NARROW:
             self._search_wide()
         else:
-            self._search_narrow(self.levels)
+            self._search_narrow()
         return self.level_end > before
 
     def _search_wide(self) -> None:
@@ -195,9 +194,9 @@ class Bfs(Workload):
         self._set_level(self.level_end, int(queued[0]), cost)
         self._set_final(self.level_end)
 
-    def _search_narrow(self, levels: int) -> None:
+    def _search_narrow(self) -> None:
         level = self.place.words([self.level_begin, self.level_end, self.cost_of_level])
-        self._launch("visit_levels", 1, levels=levels, level=level, final=self.final)
+        self._launch("visit_levels", 1, levels=self.levels, level=level, final=self.final)
         self._set_level(*self.place.to_host(level).tolist())
 
     def _launch(self, kernel: str, items: int, **more: Any) -> None:
