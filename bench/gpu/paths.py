@@ -18,7 +18,7 @@ from gpkvs.backends import path_costs
 from gpkvs.batch import U64
 from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
-from gpkvs.bench.report.plot import FONT, text_at
+from gpkvs.bench.report.plot import framed, text_at
 from gpkvs.bench.report.tables import Rows
 from gpkvs.config import GIB, MIB, Limits
 
@@ -230,9 +230,6 @@ def draw_paths(result: dict[str, Any]) -> str:
         rows.setdefault((cell["task"], cell["arrays"], cell["table"]), []).append(cell)
     height = _TOP + len(rows) * (_CELL_HEIGHT + 4) + 20
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' "
-        f"viewBox='0 0 {_WIDTH} {height}' {FONT}>",
-        f"<rect width='{_WIDTH}' height='{height}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
         text_at(20, 27, "Who plans a batch better, and by how many times", 15, weight=600),
         text_at(20, 46, f"below it what the choice lost; {result['device'][:60]}", 12, fill="#57606a"),
     ]
@@ -253,4 +250,4 @@ def draw_paths(result: dict[str, Any]) -> str:
                 text_at(left + 8, top + 16, f"{cell['better']} {cell['factor']:.2g}x", 12, fill=colour, weight=600)
             )
             parts.append(text_at(left + 8, top + 31, f"{100 * cell['regret']:+.1f} %", 11, fill=colour))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return framed(_WIDTH, height, parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -12,7 +13,7 @@ _PAD, _HEAD = 20, 58
 _PANEL_HEAD, _BAR, _GAP = 26, 20, 6
 _NAME, _VALUE = 92, 122  # widths of the text before and after a bar
 OWN, _PEERS = "#1f6feb", ("#8b949e", "#b7bec6")
-FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
+_FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 
 
 def draw(result: dict[str, Any]) -> str:
@@ -28,9 +29,6 @@ def draw(result: dict[str, Any]) -> str:
     heights = [_PANEL_HEAD + max(len(found) for _, found in row) * (_BAR + _GAP) + 14 for row in rows]
     height = _HEAD + sum(heights) + _PAD
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' "
-        f"viewBox='0 0 {_WIDTH} {height}' {FONT}>",
-        f"<rect width='{_WIDTH}' height='{height}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
         text_at(_PAD, 27, title_of(result), 15, weight=600),
         text_at(_PAD, 46, f"operations a second (gpkvs over it); {place_of(result)}", 12, fill="#57606a"),
     ]
@@ -39,7 +37,17 @@ def draw(result: dict[str, Any]) -> str:
         for column, (task, found) in enumerate(row):
             parts += _panel(_PAD + column * width, top, width - _PAD, task, found)
         top += row_height
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return framed(_WIDTH, height, parts)
+
+
+def framed(width: int, height: int, parts: Iterable[str]) -> str:
+    """Return an SVG of elements, on white in a frame."""
+    head = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' "
+        f"viewBox='0 0 {width} {height}' {_FONT}>",
+        f"<rect width='{width}' height='{height}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
+    )
+    return "\n".join([*head, *parts, "</svg>"]) + "\n"
 
 
 def place_of(result: dict[str, Any]) -> str:

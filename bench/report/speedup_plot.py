@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from gpkvs.bench.report.plot import FONT, OWN, text_at
+from gpkvs.bench.report.plot import OWN, framed, text_at
 from gpkvs.bench.report.tables import ratio_text
 
 _COLOURS: Final = ("#8b949e", "#c69026", "#57ab5a")
@@ -40,9 +40,6 @@ def draw_speedups(base: str, note: str, speedups: Mapping[str, Mapping[str, floa
     each = len(ways) * (_BAR + 1) + 12
     bottom = _HEAD + len(speedups) * each
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{bottom + _FOOT}' "
-        f"viewBox='0 0 {_WIDTH} {bottom + _FOOT}' {FONT}>",
-        f"<rect width='{_WIDTH}' height='{bottom + _FOOT}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
         text_at(20, 27, f"How many times as fast as {base} results persist", 15, weight=600),
         text_at(20, 46, note, 12),
     ]
@@ -65,7 +62,7 @@ def draw_speedups(base: str, note: str, speedups: Mapping[str, Mapping[str, floa
                 f"<rect x='{begin:.1f}' y='{y}' width='{width:.1f}' height='{_BAR}' rx='2' fill='{colours[way]}'/>"
             )
             parts.append(text_at(end + 6, y + 12, ratio_text(speedup), 11))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return framed(_WIDTH, bottom + _FOOT, parts)
 
 
 def _marks_around(least: float, most: float) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gpkvs.bench.report.plot import FONT, place_of, text_at
+from gpkvs.bench.report.plot import framed, place_of, text_at
 from gpkvs.bench.report.tables import rate_text
 
 _WIDTH, _PANEL_HEIGHT, _PAD, _HEAD, _GAP, _LEFT = 880, 150, 20, 76, 40, 64
@@ -20,16 +20,13 @@ def draw_timelines(result: dict[str, Any]) -> str:
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     height = _HEAD + len(lines) * (_PANEL_HEIGHT + _GAP) + _PAD
     parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' "
-        f"viewBox='0 0 {_WIDTH} {height}' {FONT}>",
-        f"<rect width='{_WIDTH}' height='{height}' rx='8' fill='#ffffff' stroke='#d0d7de'/>",
         text_at(_PAD, 27, f"inserts, batches of {result['parameters']['batch']:,}: ms over seconds", 15, weight=600),
         text_at(_PAD, 46, place_of(result), 12, fill="#57606a"),
         *_legend(),
     ]
     for number, line in enumerate(lines):
         parts += _panel(_HEAD + number * (_PANEL_HEIGHT + _GAP), line, low, max(high, low + 1))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return framed(_WIDTH, height, parts)
 
 
 def _legend() -> list[str]:
