@@ -1,48 +1,80 @@
 # make help lists the targets.
 PYTHON ?= python3
+# Images of containers often tell Python to write no bytecode. Then each of the thousands of processes that tests start
+# would compile all modules of gpkvs again: a quarter of its start.
+unexport PYTHONDONTWRITEBYTECODE
+
+# What users have, and what tests add to it. Some tools hold gRPC and protobuf below what users get: they live in an
+# environment of their own, which has no gpkvs.
 VENV := .venv
 BIN := $(VENV)/bin
+DEV := .venv-dev
+DEV_BIN := $(DEV)/bin
+# Folders of the package that lie beside it.
+LINKED := server client recovery bench proto
 # An editable install knows the modules that were there and the options of CMake, and does not rebuild the C++ by itself:
 # the stamp's name tells the first two, its age the third.
-MODULES := $(shell (find gpkvs server client recovery bench proto -name '*.py' | sort; echo $$CMAKE_ARGS) | cksum | cut -d' ' -f1)
-STAMP := $(VENV)/.installed-$(MODULES)
+MODULES := $(shell (find gpkvs $(LINKED) -name '*.py' | sort; echo $$CMAKE_ARGS) | cksum | cut -d' ' -f1)
 NATIVE := $(wildcard gpkvs/kernels/*.* door/*.*) CMakeLists.txt pyproject.toml
+GPKVS := .gpkvs-$(MODULES)
+LOCKS := $(wildcard requirements/*.txt)
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
-PROTOC := $(BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
+PROTOC := $(DEV_BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite doors phases conformance docs docs-all nightly faults mutants doors fuzz fuzz-doors fuzz-frames fuzz-redis sanitize sanitize-door coverage check proto clean undo pair wheel
+.PHONY: help install install-test install-dev demo test suite doors phases conformance docs docs-all nightly loaded faults mutants doors fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto lock clean undo pair wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-$(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+%/bin/python:
+	$(PYTHON) -m venv $*
 
-# What is for developers has what is for tests, and that what is for users: each is one build.
-$(STAMP): $(VENV)/bin/python $(NATIVE)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+# A lock names every package with version and hashes, the tools that build gpkvs included: `make lock` renews all locks.
+# Without a lock for this Python, or with NEWEST=1, the bounds of pyproject.toml count alone.
+EXTRAS_run := build
+EXTRAS_test := build,test
+EXTRAS_dev := dev
+define packages
+	@echo "Python packages go into $(1): half a minute or so ..."
+	@lock=requirements/$(2)-$$($(1)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
+	if [ -z "$(NEWEST)" ] && [ -f $$lock ]; then \
+		$(1)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $$lock; \
+	else \
+		$(if $(NEWEST),,echo "there is no $$lock: these are the newest versions that pyproject.toml allows" >&2;) \
+		$(1)/bin/pip install --quiet --disable-pip-version-check --upgrade --editable '.[$(EXTRAS_$(2))]'; \
+	fi
+	@touch $@
+endef
+
+$(VENV)/.packages-run: $(BIN)/python $(LOCKS)
+	$(call packages,$(VENV),run)
+
+$(VENV)/.packages-test: $(VENV)/.packages-run | $(VENV)/$(GPKVS)
+	$(call packages,$(VENV),test)
+
+$(DEV)/.packages-dev: $(DEV_BIN)/python $(LOCKS)
+	$(call packages,$(DEV),dev)
+
+$(VENV)/$(GPKVS): $(VENV)/.packages-run $(NATIVE)
+	@echo "The kernels and the native door are compiled for this machine: a minute or so on two cores ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q gpkvs $(LINKED)
 	@touch $@
 
-$(STAMP)-test: $(VENV)/bin/python $(NATIVE)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $(STAMP) $@
+install: $(VENV)/$(GPKVS)  ## .venv/ with the gpkvs command
+	@echo "gpkvs is installed. Next, serve a store, and write to it from another terminal (README.md, Start):"
+	@echo "  $(BIN)/gpkvs serve --data /tmp/first"
+	@echo "  $(BIN)/gpkvs set greeting hello"
+install-test: $(VENV)/.packages-test $(VENV)/$(GPKVS)
+install-dev: $(DEV)/.packages-dev
 
-$(STAMP)-dev: $(VENV)/bin/python $(NATIVE)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $(STAMP) $(STAMP)-test $@
-
-install: $(STAMP)  ## .venv/ with the gpkvs command
-install-test: $(STAMP)-test
-install-dev: $(STAMP)-dev
-
-demo: install  ## serve, load, kill -9, recover, verify: the whole story in under two minutes
+demo: $(VENV)/$(GPKVS)  ## serve, load, kill -9, recover, verify: the whole story in under two minutes
 	$(BIN)/gpkvs demo
 
-wheel: install-dev  ## dist/: a wheel for systems as new as this one, with the libraries that it needs
+wheel: $(VENV)/$(GPKVS) install-dev  ## dist/: a wheel for systems as new as this one, with the libraries that it needs
 	@rm -rf build/wheel
-	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
+	PATH="$(CURDIR)/$(DEV_BIN):$$PATH" $(DEV_BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 
 # What runs transactions, again with small batches phase by phase, as large ones always are. `pair` has more of them.
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/media/test_transaction.py \
@@ -97,8 +129,12 @@ docs: install-test  ## every block of README and documents, as a reader runs it
 docs-all: install-test  ## the same on a fresh installation, with the slow blocks
 	$(BIN)/python -m pytest -q tests/docs --docs-all
 
-nightly: install-dev  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash consistency" SEED=...)
+nightly: install-test  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash consistency" SEED=...)
 	$(BIN)/python -m tests.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
+
+TIMES ?= 20
+loaded: install-test  ## a file of tests, TIMES=20 times beside eight busy processes: none may fail by chance (FILE=tests/...)
+	$(BIN)/python -m tests.loaded --times $(TIMES) $(or $(FILE),$(error FILE=tests/... says which))
 
 SECONDS ?= $(if $(CI),15,30)
 faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some, COMMIT=journal)
@@ -116,20 +152,16 @@ fuzz-doors: install-test  ## send the same calls to both doors: answers and stor
 fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis: replies must be the same (SECONDS=30, or COMMANDS=100000; SEED=...)
 	$(BIN)/python -m tests.fuzz_redis --seconds $(SECONDS) $(if $(COMMANDS),--commands $(COMMANDS)) $(if $(SEED),--seed $(SEED))
 
-# The native door's HTTP/2, under sanitizers.
-build/sanitize/fuzz_http2: tests/server/door/fuzz_http2.cpp $(wildcard door/*.*)
-	@mkdir -p $(@D)
-	$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
-		-Wl,--wrap=malloc -o $@ $< door/*.cpp -lnghttp2 -lssl -lcrypto
-
-fuzz-frames: build/sanitize/fuzz_http2  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
+fuzz-frames: build/sanitize/address/fuzz_http2  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
 	$< $(SECONDS) $(or $(SEED),$(shell date +%s))
 
-check: install-dev  ## ruff, mypy, the layers, and the generated protobuf files
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+check: install-test install-dev  ## ruff, mypy, the layers, the texts that mutants replace, and the generated protobuf files
+	$(DEV_BIN)/ruff check .
+	$(DEV_BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+	$(DEV_BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q -k "every_mutant_says or text_of_a_mistake" tests/mutants/test_runner.py \
+		tests/recovery/proof/diskfail/test_explorer.py
 	@mkdir -p build/proto
 	$(PROTOC) --python_out=build/proto --pyi_out=build/proto --grpc_python_out=build/proto $(PROTOS)
 	@for file in build/proto/gpkvs/proto/v1/*; do cmp $$file proto/v1/$$(basename $$file) \
@@ -159,7 +191,8 @@ build/plain/_door.so: $(patsubst %.cpp,build/plain/%.o,$(wildcard door/*.cpp))
 
 # Where the kernels run most of their paths, in a minute.
 SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
-	tests/engine/test_native_planner.py tests/engine/test_native_resolve.py tests/engine/test_model.py
+	tests/engine/test_native_planner.py tests/engine/test_native_resolve.py tests/engine/test_native_engine.py \
+	tests/engine/test_model.py
 
 FLIPS := $(if $(CI),250,500)
 
@@ -179,7 +212,7 @@ SANITIZERS_address := address,undefined -fno-sanitize-recover=all
 define door_under
 build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h $(wildcard tests/server/door/*.hpp)
 	@mkdir -p $$(@D)
-	$$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fPIE -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
+	$$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fPIC -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
 
 build/sanitize/$(1)/door_threads: $(DOOR_PROGRAM:%.cpp=build/sanitize/$(1)/%.o)
 	$$(CXX) -pthread -fsanitize=$$(SANITIZERS_$(1)) -o $$@ $$^ -lnghttp2 -lssl -lcrypto
@@ -187,12 +220,23 @@ endef
 $(eval $(call door_under,thread))
 $(eval $(call door_under,address))
 
+# The door of a server, beside the kernels: GPKVS_DOOR_LIBRARY names it.
+build/sanitize/_door.so: $(patsubst %.cpp,build/sanitize/address/%.o,$(wildcard door/*.cpp))
+	$(CXX) -shared -pthread -fsanitize=$(SANITIZERS_address) -o $@ $^ -lnghttp2 -lssl -lcrypto
+
+build/sanitize/address/fuzz_http2: $(patsubst %.cpp,build/sanitize/address/%.o,\
+		$(wildcard door/*.cpp) tests/server/door/fuzz_http2.cpp)
+	$(CXX) -pthread -fsanitize=$(SANITIZERS_address) -Wl,--wrap=malloc -o $@ $^ -lnghttp2 -lssl -lcrypto
+
 build/sanitize/address/door_allocations: $(patsubst %.cpp,build/sanitize/address/%.o,\
 		$(wildcard door/*.cpp) tests/server/door/door_allocations.cpp)
 	$(CXX) -pthread -fsanitize=$(SANITIZERS_address) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc \
 		-o $@ $^ -lnghttp2 -lssl -lcrypto
 
-sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_threads build/sanitize/address/door_allocations  ## the native door under ThreadSanitizer and AddressSanitizer
+DOOR_PROGRAMS := $(addprefix build/sanitize/,thread/door_threads \
+	$(addprefix address/,door_threads door_allocations fuzz_http2))
+
+sanitize-door: $(DOOR_PROGRAMS)  ## the native door under ThreadSanitizer and AddressSanitizer
 	build/sanitize/thread/door_threads clients
 	build/sanitize/thread/door_threads tls
 	build/sanitize/address/door_threads clients
@@ -200,10 +244,15 @@ sanitize-door: build/sanitize/thread/door_threads build/sanitize/address/door_th
 	build/sanitize/address/door_threads stops
 	build/sanitize/address/door_threads queue
 	build/sanitize/address/door_threads parser
+	build/sanitize/address/fuzz_http2 3 $$(date +%s)
 	build/sanitize/address/door_allocations plain engine 1
 	build/sanitize/address/door_allocations plain left 20
 	build/sanitize/address/door_allocations logins engine 1
 	build/sanitize/address/door_allocations tls engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 37 + 1)) 37)
+
+# In CI one life of a store: seconds more than it takes to start the server.
+fuzz-served: install-test build/sanitize/_kernels.so build/sanitize/_door.so  ## kill a server whose native code has sanitizers, under real clients that know each answer (SECONDS=30 SEED=...)
+	$(BIN)/python -m tests.fuzz_served --seconds $(if $(CI),3,$(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 build/coverage/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)
@@ -213,15 +262,30 @@ build/coverage/_kernels.so: $(KERNELS)
 # Without the explorer, whose kernels are built without counters.
 COVERED := tests/engine tests/media tests/pm tests/kernels tests/store tests/recovery/startup tests/faults
 
-coverage: install-dev build/coverage/_kernels.so  ## branches of engine, transaction, heap, recovery and kernels that no test takes
+coverage: install-test install-dev build/coverage/_kernels.so  ## branches of engine, transaction, heap, recovery and kernels that no test takes
 	rm -f build/coverage/python.* build/coverage/*.gcda
 	-GPKVS_KERNELS=$(CURDIR)/build/coverage/_kernels.so $(BIN)/coverage run -m pytest -q $(COVERED)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
-	$(BIN)/gcovr --root gpkvs/kernels --txt-metric branch --exclude-throw-branches --print-summary build/coverage
+	$(DEV_BIN)/gcovr --root gpkvs/kernels --txt-metric branch --exclude-throw-branches --print-summary build/coverage
+
+# The newest versions that pyproject.toml allows and Linux has wheels of, on x86_64. Those of aarch64 are the same, but
+# for hdrhistogram, which is built there. `run` has the versions that `test` has. No lock names an address.
+PYTHONS := 3.11 3.12 3.13
+COMPILE := $(DEV_BIN)/uv pip compile --quiet --no-config --upgrade --generate-hashes --only-binary :all: \
+	--python-platform x86_64-manylinux_2_28 --no-emit-index-url --no-annotate --custom-compile-command 'make lock' pyproject.toml
+
+lock: install-dev  ## requirements/: the versions that make installs, anew
+	@set -e; compile() { $(COMPILE) --output-file "$$@" >/dev/null; }; \
+	for python in $(PYTHONS); do \
+		echo Python $$python; \
+		compile requirements/dev-$$python.txt --python-version $$python --extra dev; \
+		compile requirements/test-$$python.txt --python-version $$python --extra build --extra test; \
+		compile requirements/run-$$python.txt --python-version $$python --extra build -c requirements/test-$$python.txt; \
+	done
 
 proto: install-dev  ## regenerate the protobuf files
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
 clean:  ## remove what make made
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(DEV) build dist

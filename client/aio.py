@@ -153,9 +153,9 @@ class AsyncClient(AsyncKeyValues):
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._gather = gather or GatherConfig()
-        self._gatherers: dict[str, Gatherer] = {}
+        self._gatherers: dict[tuple[str, bool], Gatherer] = {}
         self._gatherer = self._gatherer_of(table)
-        self._request_gatherers: dict[str, RequestGatherer] = {}
+        self._request_gatherers: dict[tuple[str, bool], RequestGatherer] = {}
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -177,6 +177,10 @@ class AsyncClient(AsyncKeyValues):
         ----------
         grace_s
             Seconds to wait for calls that were sent; calls that were not are refused at once.
+
+        Notes
+        -----
+        Cancelling it closes the connection at once.
         """
         if not self._is_closed and self._origin.is_here:
             self._is_closed = True
@@ -184,8 +188,10 @@ class AsyncClient(AsyncKeyValues):
                 *self._gatherers.values(),
                 *self._request_gatherers.values(),
             )
-            await asyncio.gather(*(gatherer.close(grace_s) for gatherer in gatherers))
-            await self._channel.close()
+            try:
+                await asyncio.gather(*(gatherer.close(grace_s) for gatherer in gatherers))
+            finally:
+                await asyncio.shield(self._channel.close())  # nobody closes a closed client again
 
     def table(self, name: str) -> AsyncTable:
         """Return one table, with the same methods for keys as the client; nobody asks whether it is there."""
@@ -194,23 +200,37 @@ class AsyncClient(AsyncKeyValues):
         return AsyncTable(self, name)
 
     def _submit(
-        self, op: Op, key: bytes, value: bytes, options: Options | None, table: str | None, timeout: Timeout
+        self,
+        op: Op,
+        key: bytes,
+        value: bytes,
+        options: Options | None,
+        table: str | None,
+        timeout: Timeout,
+        *,
+        is_of_numbers: bool = False,
     ) -> Awaitable[Any]:
         deadline = self._deadline(timeout)
-        gatherer = self._gatherer if table is None else self._gatherer_of(table)
+        if table is None and not is_of_numbers:
+            gatherer = self._gatherer
+        else:
+            gatherer = self._gatherer_of(self._table if table is None else table, is_of_numbers=is_of_numbers)
         return gatherer.submit(op, key, value, deadline, options)
 
-    def _gatherer_of(self, table: str) -> Gatherer:
-        """Return what gathers the calls on a table: a message has one table."""
-        if table not in self._gatherers:
+    def _gatherer_of(self, table: str, *, is_of_numbers: bool = False) -> Gatherer:
+        """Return what gathers the calls on a table, those with ints apart: a message has one table, of one layout."""
+        name = table, is_of_numbers
+        if name not in self._gatherers:
             check_table(table)
-            self._gatherers[table] = Gatherer(self._send_alone, self.target, table, self._gather, self._retry)
-        return self._gatherers[table]
+            self._gatherers[name] = Gatherer(
+                self._send_alone, self.target, table, self._gather, self._retry, is_of_numbers=is_of_numbers
+            )
+        return self._gatherers[name]
 
     async def _execute(self, operations: OperationList, table: str | None, timeout: Timeout) -> ResultLists:
         name = self._table if table is None else table
         deadline = self._deadline(timeout)
-        gatherer = self._request_gatherers.get(name) or self._request_gatherer_of(name)
+        gatherer = self._request_gatherer_of(name, is_of_numbers=operations.is_of_numbers)
 
         def send() -> Awaitable[ResultLists | Failure]:
             return gatherer.submit(operations, deadline) or self._send_operations(operations, name, deadline)
@@ -220,14 +240,20 @@ class AsyncClient(AsyncKeyValues):
             return await self._repeat(outcome, send, deadline, changes=operations.changes)
         return outcome
 
-    def _request_gatherer_of(self, table: str) -> RequestGatherer:
-        """Return what gathers small requests on a table."""
-        if table not in self._request_gatherers:
+    def _request_gatherer_of(self, table: str, *, is_of_numbers: bool) -> RequestGatherer:
+        """Return what gathers small requests on a table, those with ints apart."""
+        name = table, is_of_numbers
+        if name not in self._request_gatherers:
             check_table(table)
-            self._request_gatherers[table] = RequestGatherer(
-                self._send_once, self.target, table, self._limits, self._message_bytes_max
+            self._request_gatherers[name] = RequestGatherer(
+                self._send_once,
+                self.target,
+                table,
+                self._limits,
+                self._message_bytes_max,
+                is_of_numbers=is_of_numbers,
             )
-        return self._request_gatherers[table]
+        return self._request_gatherers[name]
 
     async def _send_operations(self, operations: OperationList, table: str, deadline: float) -> ResultLists | Failure:
         """Send a request that is too large to share a message, once."""
@@ -386,6 +412,7 @@ class AsyncClient(AsyncKeyValues):
         *,
         layout: str = "bytes",
         index_bytes: int = 0,
+        records: int | None = None,
         index_bytes_max: int = 0,
         exist_ok: bool = False,
         timeout: Timeout = OWN_TIMEOUT,
@@ -399,7 +426,9 @@ class AsyncClient(AsyncKeyValues):
         layout
             ``bytes`` (any keys and values) or ``u64`` (8-byte keys and values, without versions).
         index_bytes
-            32 for each slot of ``bytes``, 16 of ``u64``; 0 takes the server's default.
+            Size of its index: 32 for each slot of ``bytes``, 16 of ``u64``; 0 takes the server's default. It grows.
+        records
+            Instead: the records that it is expected to hold. It holds them before it grows.
         index_bytes_max
             Size to which its index may grow, for good; 0: no limit but the server's, which holds in any case.
         exist_ok
@@ -412,7 +441,7 @@ class AsyncClient(AsyncKeyValues):
         InvalidArgumentError, NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
-        request = create_request(name, layout, index_bytes, index_bytes_max)
+        request = create_request(name, layout, index_bytes, records, index_bytes_max)
         try:
             return table_info((await self._call(self._admin.CreateTable, request, timeout, is_write=True)).table)
         except TableExistsError as error:

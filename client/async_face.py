@@ -28,10 +28,26 @@ from gpkvs.numbers import (
     joined_found,
     pairs_of,
     parts_of,
+    require_no_ttl,
     sets_of,
     values_of,
 )
-from gpkvs.operations import Bytes, Operation, OperationList, Options, Result, ResultLists, Ttl, as_bytes, seconds_left
+from gpkvs.operations import (
+    Bytes,
+    Key,
+    Operation,
+    OperationList,
+    Options,
+    Result,
+    ResultLists,
+    Ttl,
+    Whole,
+    as_bytes,
+    as_given,
+    is_whole,
+    key_as_bytes,
+    seconds_left,
+)
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
 from gpkvs.scan import Item, ScanItems, ScanPiece
 from gpkvs.text import quoted
@@ -60,9 +76,20 @@ class AsyncKeyValues(ABC):
 
     @abstractmethod
     def _submit(
-        self, op: Op, key: bytes, value: bytes, options: Options | None, table: str | None, timeout: Timeout
+        self,
+        op: Op,
+        key: bytes,
+        value: bytes,
+        options: Options | None,
+        table: str | None,
+        timeout: Timeout,
+        *,
+        is_of_numbers: bool = False,
     ) -> Awaitable[Any]:
-        """Execute one checked operation, together with those of other calls."""
+        """Execute one checked operation, together with those of other calls.
+
+        With `is_of_numbers` the key was given as an int: a table of another layout than u64 is refused.
+        """
 
     @abstractmethod
     def _execute(
@@ -94,16 +121,20 @@ class AsyncKeyValues(ABC):
         self._require_open()
         return OperationList((), self._known_limits)
 
-    def _key(self, key: Bytes) -> bytes:
-        """Return a checked key."""
-        key = as_bytes("key", key)
+    def _on_key(self, op: Op, key: Key, table: str | None, timeout: Timeout) -> Awaitable[Any]:
+        """Execute an operation that has a key and nothing else."""
+        if type(key) is not bytes:
+            is_of_numbers, key = is_whole(key), key_as_bytes(key)
+            check_key_bytes(len(key), self._known_limits)
+            return self._submit(op, key, b"", None, table, timeout, is_of_numbers=is_of_numbers)
         check_key_bytes(len(key), self._known_limits)
-        return key
+        return self._submit(op, key, b"", None, table, timeout)
 
     async def _one(self, operations: OperationList, table: str | None, timeout: Timeout) -> Any:
         """Execute one operation, together with those of other calls."""
         op, value, options = operations.only
-        return await self._submit(Op(op), operations.keys[0], value, options, table, timeout)
+        numbers = operations.is_of_numbers
+        return await self._submit(Op(op), operations.keys[0], value, options, table, timeout, is_of_numbers=numbers)
 
     @overload
     async def get(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bytes | None: ...
@@ -113,14 +144,22 @@ class AsyncKeyValues(ABC):
         self, key: Bytes, default: Default, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
     ) -> bytes | Default: ...
 
+    @overload
+    async def get(self, key: Whole, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int | None: ...
+
+    @overload
+    async def get(
+        self, key: Whole, default: Default, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> int | Default: ...
+
     async def get(
         self,
-        key: Bytes,
+        key: Key,
         default: Default | None = None,
         *,
         table: str | None = None,
         timeout: Timeout = OWN_TIMEOUT,
-    ) -> bytes | Default | None:
+    ) -> bytes | int | Default | None:
         """Return the value of a key, or `default` if it is not there.
 
         Raises
@@ -132,16 +171,29 @@ class AsyncKeyValues(ABC):
         NotExecutedError
             If no response came: its subclasses say why.
         """
-        value: bytes | None = await self._submit(Op.GET, self._key(key), b"", None, table, timeout)
-        return default if value is None else value
+        value: bytes | None = await self._on_key(Op.GET, key, table, timeout)
+        if value is None:
+            return default
+        return value if type(key) is bytes else as_given(key, value)
 
+    @overload
     async def get_with_version(
         self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
-    ) -> tuple[bytes, int] | None:
-        """Return the value of a key and its version, or None if it is not there; as `KeyValues.get_with_version`."""
-        return (await self._pairs([key], table, timeout))[0]
+    ) -> tuple[bytes, int] | None: ...
 
-    async def _pairs(self, keys: Iterable[Bytes], table: str | None, timeout: Timeout) -> list[Pair]:
+    @overload
+    async def get_with_version(
+        self, key: Whole, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> tuple[int, int] | None: ...
+
+    async def get_with_version(
+        self, key: Key, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> tuple[bytes | int, int] | None:
+        """Return the value of a key and its version, or None if it is not there; as `KeyValues.get_with_version`."""
+        pair = (await self._pairs([key], table, timeout))[0]
+        return None if pair is None else (as_given(key, pair[0]), pair[1])
+
+    async def _pairs(self, keys: Iterable[Key], table: str | None, timeout: Timeout) -> list[Pair]:
         """Return value and version of each key."""
         operations = self._operations()
         for key in keys:
@@ -150,9 +202,19 @@ class AsyncKeyValues(ABC):
         results.require_sound()
         return results.pairs()
 
+    @overload
     async def get_all(
         self, keys: Iterable[Bytes], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
-    ) -> dict[bytes, bytes]:
+    ) -> dict[bytes, bytes]: ...
+
+    @overload
+    async def get_all(
+        self, keys: Iterable[Whole], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> dict[int, int]: ...
+
+    async def get_all(
+        self, keys: Iterable[Key], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> dict[Any, Any]:
         """Return the values of those keys that are there, all as of one moment; errors as `get`."""
         operations = self._operations()
         for key in keys:
@@ -160,16 +222,45 @@ class AsyncKeyValues(ABC):
         if not len(operations):
             return {}
         values = await self._commit(operations, table, timeout)
-        return {key: value for key, value in zip(operations.keys, values, strict=True) if isinstance(value, bytes)}
+        pairs = zip(operations.given_keys, values, strict=True)
+        return {key: value for key, value in pairs if value is not None}
 
-    async def exists(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
+    async def exists(self, key: Key, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
         """Return whether a key is there, without its value; errors as `get`."""
-        return cast(bool, await self._submit(Op.EXISTS, self._key(key), b"", None, table, timeout))
+        return cast(bool, await self._on_key(Op.EXISTS, key, table, timeout))
 
+    @overload
     async def set(
         self,
         key: Bytes,
         value: Bytes,
+        *,
+        ttl: Ttl = None,
+        if_absent: bool = False,
+        if_present: bool = False,
+        if_version: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int: ...
+
+    @overload
+    async def set(
+        self,
+        key: Whole,
+        value: Whole,
+        *,
+        ttl: Ttl = None,
+        if_absent: bool = False,
+        if_present: bool = False,
+        if_version: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int: ...
+
+    async def set(
+        self,
+        key: Key,
+        value: Any,
         *,
         ttl: Ttl = None,
         if_absent: bool = False,
@@ -183,7 +274,7 @@ class AsyncKeyValues(ABC):
         Parameters
         ----------
         key, value
-            Bytes.
+            Bytes, or in a table of the layout u64 two ints.
         ttl
             Seconds until the key expires, or a `timedelta`; None: it stays, whatever was set before.
         if_absent, if_present, if_version
@@ -202,8 +293,10 @@ class AsyncKeyValues(ABC):
         NotExecutedError
             If it was not executed: its subclasses say why.
         """
-        if ttl is None and not if_absent and not if_present and if_version is None:
-            key, value = self._key(key), as_bytes("value", value)
+        is_plain = ttl is None and not if_absent and not if_present and if_version is None
+        if is_plain and type(key) is bytes:
+            value = as_bytes("value", value)
+            check_key_bytes(len(key), self._known_limits)
             check_value_bytes(len(value), self._known_limits)
             return cast(int, await self._submit(Op.SET, key, value, None, table, timeout))
         operations = self._operations()
@@ -212,7 +305,7 @@ class AsyncKeyValues(ABC):
 
     async def delete(
         self,
-        key: Bytes,
+        key: Key,
         *,
         if_version: int | None = None,
         table: str | None = None,
@@ -228,14 +321,14 @@ class AsyncKeyValues(ABC):
             As for `set`.
         """
         if if_version is None:
-            return cast(bool, await self._submit(Op.DELETE, self._key(key), b"", None, table, timeout))
+            return cast(bool, await self._on_key(Op.DELETE, key, table, timeout))
         operations = self._operations()
         operations.delete(key, if_version=if_version)
         return cast(bool, await self._one(operations, table, timeout))
 
     async def incr(
         self,
-        key: Bytes,
+        key: Key,
         delta: int = 1,
         *,
         ttl: Ttl = None,
@@ -269,15 +362,15 @@ class AsyncKeyValues(ABC):
         operations.append(key, value, ttl=ttl)
         return cast(int, await self._one(operations, table, timeout))
 
-    async def expire(self, key: Bytes, ttl: Ttl, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
+    async def expire(self, key: Key, ttl: Ttl, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
         """Have a key expire after `ttl` seconds, or never (None); return whether it is there; errors as `set`."""
         operations = self._operations()
         operations.expire(key, ttl)
         return cast(bool, await self._one(operations, table, timeout))
 
-    async def ttl(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
+    async def ttl(self, key: Key, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
         """Return the seconds until a key expires; `math.inf`: it does not, None: it is not there; errors as `get`."""
-        return seconds_left(await self._submit(Op.EXPIRY, self._key(key), b"", None, table, timeout))
+        return seconds_left(await self._on_key(Op.EXPIRY, key, table, timeout))
 
     def batch(
         self, operations: Iterable[Operation] = (), *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
@@ -394,6 +487,7 @@ class AsyncKeyValues(ABC):
         keys: Numbers,
         values: Numbers,
         *,
+        ttl: None = None,
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
@@ -405,6 +499,8 @@ class AsyncKeyValues(ABC):
         keys, values : (n,) uint64
             Or other whole numbers that are not negative: lists, signed arrays. Empty ones are no request: nothing is
             sent, and the results are empty.
+        ttl
+            None. A table of numbers has no room for an expiry: any other ttl is refused, here and in `set`.
         table
             By default the client's one.
         atomic
@@ -414,11 +510,12 @@ class AsyncKeyValues(ABC):
         Raises
         ------
         InvalidArgumentError
-            If they are no such numbers, or too many for one request, or the table's layout is not u64.
+            If they are no such numbers, or too many for one request, there is a ttl, or the table's layout is not u64.
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
         keys, values = column_of("keys", keys), column_of("values", values)
+        require_no_ttl(ttl)
         pairs_of(keys, values)  # they must be as many, also where they are cut
         for part in self._parts(keys, atomic=atomic):
             await self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
@@ -512,9 +609,18 @@ class AsyncTable(AsyncKeyValues):
         self._db._require_here()
 
     def _submit(
-        self, op: Op, key: bytes, value: bytes, options: Options | None, table: str | None, timeout: Timeout
+        self,
+        op: Op,
+        key: bytes,
+        value: bytes,
+        options: Options | None,
+        table: str | None,
+        timeout: Timeout,
+        *,
+        is_of_numbers: bool = False,
     ) -> Awaitable[Any]:
-        return self._db._submit(op, key, value, options, self.name if table is None else table, timeout)
+        name = self.name if table is None else table
+        return self._db._submit(op, key, value, options, name, timeout, is_of_numbers=is_of_numbers)
 
     def _execute(
         self, operations: OperationList, table: str | None, timeout: Timeout
@@ -609,17 +715,31 @@ class AsyncTransaction(TransactionState):
     @overload
     async def get(self, key: Bytes, default: Default) -> bytes | Default: ...
 
-    async def get(self, key: Bytes, default: Default | None = None) -> bytes | Default | None:
-        """Return the value of a key, or `default` if it is not there."""
-        key = as_bytes("key", key)
-        value = (await self.get_all([key])).get(key)
-        return default if value is None else value
+    @overload
+    async def get(self, key: Whole) -> int | None: ...
 
-    async def get_all(self, keys: Iterable[Bytes]) -> dict[bytes, bytes]:
+    @overload
+    async def get(self, key: Whole, default: Default) -> int | Default: ...
+
+    async def get(self, key: Key, default: Default | None = None) -> bytes | int | Default | None:
+        """Return the value of a key, or `default` if it is not there."""
+        return next(iter((await self._read_all([key])).values()), default)
+
+    @overload
+    async def get_all(self, keys: Iterable[Bytes]) -> dict[bytes, bytes]: ...
+
+    @overload
+    async def get_all(self, keys: Iterable[Whole]) -> dict[int, int]: ...
+
+    async def get_all(self, keys: Iterable[Key]) -> dict[Any, Any]:
         """Return the values of those keys that are there; those that are new to the transaction in one request."""
-        wanted = [as_bytes("key", key) for key in keys]
+        return await self._read_all(keys)
+
+    async def _read_all(self, keys: Iterable[Key]) -> dict[Any, Any]:
+        wanted = self._wanted(keys)
         if missing := self._missing(wanted):
-            self._remember(missing, await self._db._pairs(missing, self._table, self._timeout))
+            given = [wanted[key] for key in missing]
+            self._remember(missing, await self._db._pairs(given, self._table, self._timeout))
         return self._values(wanted)
 
     async def commit(self) -> None:

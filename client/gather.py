@@ -106,15 +106,27 @@ class Gatherer(Sending[_Call]):
         The server's address and the table's name.
     config, retry
         How much is gathered; how often a refused message is repeated.
+    is_of_numbers
+        Whether the calls have the server refuse a table of another layout than u64.
     """
 
-    def __init__(self, send: Send, target: str, table: str, config: GatherConfig, retry: RetryPolicy) -> None:
+    def __init__(
+        self,
+        send: Send,
+        target: str,
+        table: str,
+        config: GatherConfig,
+        retry: RetryPolicy,
+        *,
+        is_of_numbers: bool = False,
+    ) -> None:
         super().__init__(config.messages_in_flight_max)
         self._send = send
         self._table = table
         self._where = f"{target}, table {table or DEFAULT_TABLE!r}"
         self._config = config
         self._retry = retry
+        self._is_of_numbers = is_of_numbers
         self._queue: deque[_Call] = deque()
         self._had_options = False  # ever
         self._value_bytes = 0  # of the longest value read lately: so much may a GET bring
@@ -185,6 +197,8 @@ class Gatherer(Sending[_Call]):
             self._table,
             [call.options for call in calls] if self._had_options else (),
         )
+        if self._is_of_numbers:
+            message.numbers = True
         for call in calls:
             call.may_be_executed = True
         outcome = await self._send(message, max(call.deadline for call in calls))

@@ -53,6 +53,8 @@ def message_of(operations: OperationList, table: str, limits: Limits, message_by
     check_table(table)
     check_request_ops(len(operations), limits)
     message = encode_lists(operations.ops, operations.keys, operations.values, table, operations.options)
+    if operations.is_of_numbers:  # the server refuses a table of another layout than u64
+        message.numbers = True
     check_message_bytes(message.ByteSize(), message_bytes_max)
     return message
 

@@ -165,22 +165,26 @@ class AsyncPipeline:
         """End the stream after the responses to all requests; leaving the ``async with`` block does this.
 
         It waits as long as responses come. If none comes for the client's `timeout`, it gives up the requests without
-        one: a write raises `OutcomeUnknownError`, a read `DeadlineError`. A block that raises gives them up at once.
+        one: a write raises `OutcomeUnknownError`, a read `DeadlineError`. A block that raises gives them up at once. So
+        does cancelling this.
         """
         if not self._origin.is_here:
             return
         ending = self._loop.create_task(self._end())
         seen = -1
-        while not self._reader.done() and seen != self._responses:
-            seen = self._responses
-            await asyncio.wait([self._reader], timeout=self._timeout_s)
-        if not self._reader.done():
-            silent = DeadlineError(
-                f"{self._target}: no response for {self._timeout_s} s, while the pipeline was closed"
-            )
-            self._given_up = Failure(silent, executed=True, transient=False)
-            self._call.cancel()
-            ending.cancel()  # it may wait for a send that is stuck until gRPC gives up the connection
+        try:
+            while not self._reader.done() and seen != self._responses:
+                seen = self._responses
+                await asyncio.wait([self._reader], timeout=self._timeout_s)
+            if not self._reader.done():
+                silent = DeadlineError(
+                    f"{self._target}: no response for {self._timeout_s} s, while the pipeline was closed"
+                )
+                self._given_up = Failure(silent, executed=True, transient=False)
+        finally:
+            if not self._reader.done():  # also where nobody waits for the end any more
+                self._call.cancel()
+                ending.cancel()  # it may wait for a send that is stuck until gRPC gives up the connection
         await asyncio.wait([self._reader, ending])
 
     async def _end(self) -> None:

@@ -58,6 +58,10 @@ _NO_TLS: Mapping[str, str] = {
     "certificate must belong to its key, and the key must not be encrypted",
 }
 _CLOSED_AT_ONCE = "Socket closed"
+# The same for a server that says GOAWAY and nothing else.
+_TURNED_AWAY = "Expected SETTINGS frame as the first frame, got frame type 7"
+# What it says inside TLS: it takes no handshake.
+_NO_ROOM = "TLSV1_ALERT_INTERNAL_ERROR"
 # The text of grpc.aio for a stream that ended while a message was written to it; the server's own status is lost.
 _WRITE_FAILED = "Internal error from Core"
 # The text of the server's gRPC library for a message that it did not hand to the service.
@@ -149,7 +153,7 @@ class Failure:
     @property
     def is_of_one(self) -> bool:
         """Whether one operation may be the cause why the whole message was refused."""
-        if isinstance(self.error, UnknownTableError | TableExistsError):  # the table is the whole message's
+        if isinstance(self.error, InvalidArgumentError) and self.error.field == "table":  # it is the whole message's
             return False
         if isinstance(self.error, LoginError):  # so is the caller
             return False
@@ -249,6 +253,15 @@ def _not_connected(details: str, target: str) -> UnavailableError:
             reason = details.partition(f"{text}: ")[2].removesuffix(": OK")
             host = target.rpartition(":")[0]
             return TlsError(f"{target}: {meaning.format(reason=reason, host=host)}")
+    if _TURNED_AWAY in details:
+        return UnavailableError(
+            f"{target}: the server refuses each new connection: it wants TLS (credentials, --tls), or has no room for "
+            "one more (--memory-max, ulimit -n), or this is not its port for gRPC (--listen)"
+        )
+    if _NO_ROOM in details:
+        return UnavailableError(
+            f"{target}: the server has no room for one more connection (--memory-max, ulimit -n), or fails in its TLS"
+        )
     if _CLOSED_AT_ONCE in details:  # with TLS 1.3, a server that refuses a client's certificate does no more either
         return UnavailableError(
             f"{target}: the server closes each new connection: it may be stopping, or it wants TLS (credentials, "

@@ -126,12 +126,15 @@ class Sending(ABC, Generic[Call]):
         """Refuse the calls that were not sent, wait some time for the others, then give them up."""
         for call in self._clear():
             call.give_up(ClientClosedError("the client was closed before the call was sent"))
-        if tasks := list(self._in_flight):
-            _, late = await asyncio.wait(tasks, timeout=grace_s)
-            for task in late:
+        tasks = list(self._in_flight)
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=grace_s)
+        finally:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        self._sweep_by(inf)
+            self._sweep_by(inf)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _give_up(calls: Iterable[Queued], reason: GpkvsError) -> None:

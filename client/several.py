@@ -88,12 +88,24 @@ class RequestGatherer(Sending[_Request]):
         The server's address and the table's name.
     limits, message_bytes_max
         Of the server.
+    is_of_numbers
+        Whether the requests have the server refuse a table of another layout than u64.
     """
 
-    def __init__(self, send: Send, target: str, table: str, limits: Limits, message_bytes_max: int) -> None:
+    def __init__(
+        self,
+        send: Send,
+        target: str,
+        table: str,
+        limits: Limits,
+        message_bytes_max: int,
+        *,
+        is_of_numbers: bool = False,
+    ) -> None:
         super().__init__(_MESSAGES_IN_FLIGHT_MAX)
         self._send = send
         self._target, self._table = target, table
+        self._is_of_numbers = is_of_numbers
         self._ops_max = min(_MESSAGE_OPS_MAX, limits.request_ops_max)
         self._bytes_max = min(_MESSAGE_BYTES_MAX, message_bytes_max // 2)
         self._reading: deque[_Request] = deque()
@@ -190,6 +202,8 @@ class RequestGatherer(Sending[_Request]):
             self._table,
             list(_filled(options, requests)) if any(options) else (),
         )
+        if self._is_of_numbers:
+            message.numbers = True
         if len(requests) > 1 and not _only_reads(ops):
             message.request_ops = np.array([len(request.ops) for request in requests], "<u4").tobytes()
         return message

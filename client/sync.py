@@ -193,12 +193,13 @@ class Client(KeyValues):
         *,
         layout: str = "bytes",
         index_bytes: int = 0,
+        records: int | None = None,
         index_bytes_max: int = 0,
         exist_ok: bool = False,
         timeout: Timeout = OWN_TIMEOUT,
     ) -> TableInfo:
         """Make an empty table, durably when this returns; as `AsyncClient.create_table`."""
-        request = create_request(name, layout, index_bytes, index_bytes_max)
+        request = create_request(name, layout, index_bytes, records, index_bytes_max)
         try:
             return table_info(self._call(self._admin.CreateTable, request, timeout, is_write=True).table)
         except TableExistsError as error:

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from gpkvs.client.operations import check_table
 from gpkvs.errors import TableExistsError
+from gpkvs.index_size import index_bytes_asked
 from gpkvs.info import TableInfo, require_layout
 from gpkvs.proto.v1 import admin_pb2
 
@@ -16,12 +17,13 @@ def table_info(message: admin_pb2.TableInfo) -> TableInfo:
     return TableInfo(**{field.name: getattr(message, field.name) for field in fields(TableInfo)})
 
 
-def create_request(name: str, layout: str, index_bytes: int, index_bytes_max: int) -> admin_pb2.CreateTableRequest:
-    """Return the request for a table; raises as `check_table`."""
+def create_request(
+    name: str, layout: str, index_bytes: int, records: int | None, index_bytes_max: int
+) -> admin_pb2.CreateTableRequest:
+    """Return the request for a table; raises as `check_table` and `index_bytes_asked`."""
     check_table(name)
-    return admin_pb2.CreateTableRequest(
-        name=name, layout=layout, index_bytes=index_bytes, index_bytes_max=index_bytes_max
-    )
+    asked = index_bytes_asked(index_bytes, records, layout)
+    return admin_pb2.CreateTableRequest(name=name, layout=layout, index_bytes=asked, index_bytes_max=index_bytes_max)
 
 
 def found_table(tables: Iterable[TableInfo], name: str, layout: str, error: TableExistsError) -> TableInfo:

@@ -138,6 +138,7 @@ void note_login(Connection& connection, CallHead& call, u64 caller, u64 end_ns, 
     if (!known || call.shown == NOTHING) return;
     call.caller = known;
     connection.logins.note(call.shown, known, end_ns, idle_ns, thread.now());
+    connection.settle();
 }
 
 }  // namespace door

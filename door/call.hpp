@@ -24,6 +24,9 @@ enum Code {
     DEADLINE_EXCEEDED = 4,
     NOT_FOUND = 5,
     RESOURCE_EXHAUSTED = 8,
+    FAILED_PRECONDITION = 9,
+    ABORTED = 10,
+    OUT_OF_RANGE = 11,
     UNIMPLEMENTED = 12,
     INTERNAL = 13,
     UNAVAILABLE = 14
@@ -113,6 +116,8 @@ class Call final : public CallHead, public Responder {
     void forward(Message&& first = {});
     // No message comes any more.
     bool is_half_closed() const { return told_half_closed_; }
+    // Whether a message was whole.
+    bool has_delivered() const { return has_delivered_; }
     // Responses that have not left, with what gRPC writes before each.
     u64 unsent_bytes() const { return unsent_bytes_; }
 

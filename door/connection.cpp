@@ -3,11 +3,13 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
-
 #include <utility>
 
 #include "door.hpp"
+#include "foreign.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -17,17 +19,19 @@ namespace {
 constexpr u64 CONNECTION_BYTES = (4 << 10) + Output::KEPT_BYTES;
 // A client's reading of the last bytes may take so long.
 constexpr u64 PATIENCE_NS = 20000000000;
-// A client that reads the end may take so long to close its side.
-constexpr u64 LINGER_NS = 1000000000;
+// A client that reads the end may take so long to close its side, or to send more.
+constexpr u64 LINGER_NS = 1000000000, LINGERING_NS = 5 * LINGER_NS;  // the second one in all
 
 }  // namespace
 
-Connection::Connection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
-    : thread(thread), transport(std::move(transport)), account(thread.door.account), peer(std::move(peer)),
-      id(Forward::id_of(thread.door.next_connection_id++, thread.number)), watched_events_(EPOLLIN) {
+Connection::Connection(Thread& thread, std::unique_ptr<Transport> transport, Arrival arrival)
+    : thread(thread), transport(std::move(transport)), account(thread.door.account), id(arrival.id),
+      protocol(arrival.protocol), peer(std::move(arrival.peer)), begun_ns(thread.now()), watched_events_(EPOLLIN) {
     account.charge(CALLS, CONNECTION_BYTES);
     counted_transport_ = this->transport->held_bytes();
-    if (counted_transport_ && !account.admit(CALLS, counted_transport_)) throw std::bad_alloc();
+    if (!counted_transport_ || account.admit(CALLS, counted_transport_)) return;
+    this->transport->refuse_handshake();
+    throw std::bad_alloc();
 }
 
 bool Connection::submit(Request* request) {
@@ -50,9 +54,29 @@ void Connection::close() {
     is_closed_ = true;
     thread.forget(transport->file());
     transport.reset();
+    thread.door.places.leave(id, protocol, is_stranger_);
     next_closed_ = thread.closed_;
     thread.closed_ = this;
     closed();
+}
+
+void Connection::close(StatsConnection why) {
+    if (is_closed_) return;
+    thread.stats.connections_refused[why].add();
+    close();
+}
+
+void Connection::close(StatsConnection why, const std::string& word) {
+    if (is_closed_) return;
+    guard([&] { say_goodbye(word); });
+    close(why);
+}
+
+void Connection::say_goodbye(const std::string& word) {
+    if (!transport->is_ready()) return transport->refuse_handshake();
+    if (closes_when_sent_) return;
+    take_leave(word, output_);
+    if (output_.size()) transport->write(output_.data(), output_.size());
 }
 
 void Connection::ready(u32 events) {
@@ -78,10 +102,39 @@ void Connection::receive() {
     if (!was_ready && !thread.may_shake_hands()) return;  // what came is still there in the next round
     if (!wants_input() || closes_when_sent_) return;
     const long bytes = transport->read(thread.input_.data(), thread.input_.size());
-    const StatsConnection refusal = transport->is_plain() ? STATS_PLAIN : STATS_HANDSHAKE;
-    if (bytes < 0 && !was_ready) thread.stats.connections_refused[refusal].add();
+    if (!was_ready) {
+        if (bytes < 0 && !transport->is_ready()) refuse_handshake();  // else the client had no more to say
+        look_at_stranger();
+    }
     const bool goes_on = bytes < 0 ? transport->is_ready() && input_ended() : !bytes || received(thread.input_.data(), (u64)bytes);
-    if (!goes_on) close();
+    if (goes_on) {
+        if (is_stranger_) look_at_stranger();
+    } else if (!is_closed_) {
+        transport->is_flooded() ? close(STATS_FLOOD) : close();
+    }
+}
+
+// Whoever speaks in plain is told in plain.
+void Connection::refuse_handshake() {
+    const std::string_view plain = transport->plain();
+    thread.stats.connections_refused[plain.empty() ? STATS_HANDSHAKE : STATS_PLAIN].add();
+    if (plain.empty()) return;
+    const std::string answer = in_words_of(language_of(plain), TLS_PORT_TEXT);
+    (void)!::send(transport->file(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Connection::look_at_stranger() {
+    if (is_closed_) return;
+    if (transport->has_certificate() || (!thread.door.asks_for_logins && has_asked())) settle();
+}
+
+void Connection::settle() {
+    if (is_stranger_ && !is_closed_) is_stranger_ = !thread.door.places.settle(id, protocol);
+}
+
+// Who needs its place waits: what the socket does not take at once is lost.
+void Connection::give_way(StatsConnection why) {
+    if (is_stranger_) close(why, gave_way_text(thread.door.asks_for_logins));
 }
 
 void Connection::send() {
@@ -115,11 +168,13 @@ void Connection::linger() {
     if (!lingers()) return close();
     is_lingering_ = true;
     transport->end_writing();
+    lingers_until_ns_ = thread.now() + LINGERING_NS;
     ends_ns_ = thread.now() + LINGER_NS;
 }
 
 void Connection::skip_input() {
     const long bytes = recv(transport->file(), thread.input_.data(), thread.input_.size(), 0);
+    if (bytes > 0) ends_ns_ = std::min(lingers_until_ns_, thread.now() + LINGER_NS);
     if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) close();
 }
 
@@ -134,11 +189,26 @@ void Connection::watch() {
 
 void Connection::tick_if_open() {
     if (is_closed_) return;
-    const bool is_late = transport->is_late(thread.now());
-    if (is_late) thread.stats.connections_refused[STATS_HANDSHAKE].add();
-    if (is_late || (closes_when_sent_ && thread.now() >= ends_ns_)) return close();
-    if (closes_when_answered_ && !lent_ && !is_waiting_ && !output_.size()) return close();
-    guard([this] { tick(thread.now()); });
+    if (transport->is_late(thread.now())) return close(STATS_SILENT, "");
+    if (closes_when_sent_ && thread.now() >= ends_ns_) return is_lingering_ ? close() : close(STATS_UNREAD);
+    if (closes_when_answered_ && !lent_ && !is_waiting_ && !output_.size()) return end_for_user();
+    guard([this] {
+        if (is_out_of_patience()) end_patience(silent_text(thread.door.asks_for_logins, thread.door.stranger_ns()));
+        if (!is_closed_) tick(thread.now());
+    });
+}
+
+// A client of the Redis protocol would take a word for the answer to its next command, as if that had been tried; it learns
+// the reason at its next login.
+void Connection::end_for_user() {
+    if (protocol == DOOR_GRPC) close(STATS_USER_GONE, USER_GONE_TEXT);
+    else close(STATS_USER_GONE);
+}
+
+bool Connection::is_out_of_patience() {
+    if (!is_stranger_ || has_lost_patience_ || thread.now() <= begun_ns + thread.door.stranger_ns()) return false;
+    has_lost_patience_ = true;
+    return true;
 }
 
 }  // namespace door

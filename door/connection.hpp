@@ -8,6 +8,7 @@
 #include "output.hpp"
 #include "queue_place.hpp"
 #include "request.hpp"
+#include "stats.hpp"
 #include "transport.hpp"
 #include "watched.hpp"
 
@@ -15,9 +16,16 @@ namespace door {
 
 class Thread;
 
+// What is known of a connection before it is made.
+struct Arrival {
+    u64 id;        // never used again
+    int protocol;  // a DoorProtocol
+    std::string peer;
+};
+
 class Connection : public Watched {
   public:
-    Connection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer);
+    Connection(Thread& thread, std::unique_ptr<Transport> transport, Arrival arrival);
     Connection(const Connection&) = delete;
     virtual ~Connection() = default;
 
@@ -25,8 +33,10 @@ class Connection : public Watched {
     std::unique_ptr<Transport> transport;  // null when it is closed
     ConnectionAccount account;
     Logins logins{account};
+    const u64 id;
+    const int protocol;
     const std::string peer;  // as gRPC writes it: ipv4:1.2.3.4:5
-    const u64 id;            // never used again
+    const u64 begun_ns;
 
     // What the protocol does. std::bad_alloc out of one of these closes the connection.
 
@@ -53,6 +63,12 @@ class Connection : public Watched {
     virtual void shut() {}
     // The connection is over: cancel its requests. Nothing is received or sent any more.
     virtual void closed() = 0;
+    // Whether a request or command of the client's was whole; asked of strangers only.
+    virtual bool has_asked() const = 0;
+    // Nobody has logged in, or asked for anything, in time: end when what is under way is answered, with a word.
+    virtual void end_patience(const std::string& why) = 0;
+    // The connection is closed now: append a last word, if the protocol has one.
+    virtual void take_leave(const std::string& why, Output& output) = 0;
     // Whether to read on; a protocol without windows says no while it has enough to do.
     virtual bool wants_input() const { return true; }
 
@@ -64,9 +80,19 @@ class Connection : public Watched {
     void want_fill();
     // The connection is over, whatever it still has to send. It stays where it is until the end of the round.
     void close();
+    // The same, by the door's own decision, which is counted.
+    void close(StatsConnection why);
+    // The same, and the client is told, as far as its socket takes that at once.
+    void close(StatsConnection why, const std::string& word);
     // It is over when its requests are answered and all is sent.
     void close_answered() { closes_when_answered_ = true; }
     bool is_closed() const { return is_closed_; }
+    // Whether nobody has shown yet who uses it (places.hpp).
+    bool is_stranger() const { return is_stranger_; }
+    // Somebody has logged in.
+    void settle();
+    // A stranger's place is a newcomer's now.
+    void give_way(StatsConnection why);
 
     // Its place in the queue; only the queue touches it.
     QueuePlace queue_place;
@@ -84,6 +110,11 @@ class Connection : public Watched {
     void watch();
     void linger();
     void skip_input();
+    void refuse_handshake();
+    void look_at_stranger();
+    void say_goodbye(const std::string& word);
+    void end_for_user();
+    bool is_out_of_patience();
     void tick_if_open();
 
     // Calls the protocol: where there is no memory, the connection is over.
@@ -92,13 +123,14 @@ class Connection : public Watched {
         try {
             function();
         } catch (const std::bad_alloc&) {
-            close();
+            close(STATS_NO_MEMORY);
         }
     }
 
     Output output_;
     u64 counted_output_ = 0, counted_transport_ = 0;
     u64 ends_ns_ = NEVER;  // by then it is closed: nobody reads the last bytes
+    u64 lingers_until_ns_ = NEVER;
     Connection* next_closed_ = nullptr;
     u64 lent_ = 0;  // requests that are not back
     u32 watched_events_, ready_events_ = 0;
@@ -106,6 +138,7 @@ class Connection : public Watched {
     bool is_waiting_ = false;
     bool closes_when_sent_ = false, closes_when_answered_ = false, is_lingering_ = false;
     bool is_closed_ = false;
+    bool is_stranger_ = true, has_lost_patience_ = false;
 };
 
 }  // namespace door

@@ -37,7 +37,7 @@ class NoSignals {
 };
 
 std::shared_ptr<const Refusal> copy_of(const Door& door, const DoorRefusal& refusal) try {
-    return std::make_shared<const Refusal>(Refusal{refusal.code, refusal.text, refusal.full, refusal.is_refusal});
+    return std::make_shared<const Refusal>(refusal_of(refusal));
 } catch (const std::bad_alloc&) {
     return door.no_memory;
 }
@@ -67,7 +67,7 @@ struct Share final : Errand {
 }  // namespace
 
 Door::Door(const DoorConfig& config)
-    : config(config), account(config.clients_bytes_max), service(std::make_unique<KvService>()),
+    : config(config), places(config.connections_max), account(config.clients_bytes_max), service(std::make_unique<KvService>()),
       no_memory(std::make_shared<const Refusal>(
           Refusal{RESOURCE_EXHAUSTED, "the server has no memory to tell what became of the request", "memory", false})),
       queue(config.queue_requests_max), gates(*this), turn(*this) {
@@ -123,6 +123,13 @@ u64 Door::connections() const {
     return sum;
 }
 
+void Door::evict(u64 id, StatsConnection why) {
+    Thread& thread = *threads[Forward::thread_of(id)];
+    thread.post([&thread, id, why] {
+        if (Connection* const connection = thread.find(id)) connection->give_way(why);
+    });
+}
+
 int Door::listen(const char* host, u16 port, int protocol) {
     addrinfo wanted = {};
     wanted.ai_socktype = SOCK_STREAM;
@@ -138,6 +145,7 @@ int Door::listen(const char* host, u16 port, int protocol) {
         else if (file != -EADDRNOTAVAIL && file != -EAFNOSUPPORT) return file;
     }
     if (opened.empty()) return -EADDRNOTAVAIL;
+    places.open_port(protocol);
     std::lock_guard<std::mutex> guard(listeners_mutex);
     for (auto& listener : opened) {
         threads.front()->watch(*listener, listener->file(), EPOLLIN);
@@ -161,6 +169,8 @@ void Door::stop() {
     in_all_threads([](Thread& thread) { thread.close_all(); });
     turn.stop();  // it drops what waits, without a word for those who wait
 }
+
+void gpkvs_door_begin_thread(void) { use_thread_storage(); }
 
 Door* gpkvs_door_new(const DoorConfig* config) try {
     const NoSignals guard;
@@ -215,6 +225,8 @@ void gpkvs_door_set_clock(Door* door, u64* latest_ms) { door->turn.set_clock(lat
 int gpkvs_door_turn(Door* door, u64 timeout_ns) { return door->turn.run(timeout_ns); }
 void gpkvs_door_interrupt(Door* door) { door->turn.interrupt(); }
 const EngineBatch* gpkvs_door_left(Door* door) { return door->turn.left(); }
+
+bool gpkvs_door_run_left(Door* door) { return door->turn.run_left(); }
 
 void gpkvs_door_left_refused(Door* door, u64 request, const DoorRefusal* refusal) {
     door->turn.left_refused(request, copy_of(*door, *refusal));

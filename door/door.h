@@ -47,6 +47,7 @@ typedef struct DoorRefusal {
     const char* text;
     const char* full;  // what is full, or ""
     bool is_refusal;   // the request surely changed nothing
+    const EngineConflict* conflict;  // null: no check of the request stopped it
 } DoorRefusal;
 
 enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
@@ -88,14 +89,19 @@ typedef struct DoorRespStats {
     uint64_t opened, closed;  // connections
 } DoorRespStats;
 typedef struct DoorStats {
-    DoorMethodStats methods[5];  // Get, Set, Delete, Batch, Pipeline; those that were forwarded are counted as started only
+    DoorMethodStats methods[7];  // Get, Set, Delete, Increment, MultiGet, Batch, Pipeline; those that were forwarded are counted as started only
     uint64_t refused[4];         // memory_full, queue_full, unsupported, slow
-    uint64_t connections_refused[7];  // connections_full, files_full, memory_full, http1, tls, plain, handshake
-    uint64_t cancelled, expired;
+    // connections_full, files_full, memory_full, http1, tls, plain, handshake, foreign, gave_way, silent; then those that were
+    // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone
+    uint64_t connections_refused[17];
+    uint64_t cancelled, expired, conflicts;
     uint64_t operations[10][6];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
     DoorRespStats resp;
 } DoorStats;
+
+// For a thread of Python's that is to call the door later: what the door keeps for it is there then (loop.hpp).
+DOOR_EXPORT void gpkvs_door_begin_thread(void);
 
 // Null where there is no memory, or the system gives no more threads or files.
 DOOR_EXPORT Door* gpkvs_door_new(const DoorConfig* config);
@@ -133,6 +139,8 @@ DOOR_EXPORT int gpkvs_door_turn(Door* door, uint64_t timeout_ns);
 DOOR_EXPORT void gpkvs_door_interrupt(Door* door);
 // The batch that the turn left; it stays until it is answered by `left_done` or `left_failed`, before the next turn.
 DOOR_EXPORT const EngineBatch* gpkvs_door_left(Door* door);
+// Has the engine run it again, which may be able to now. True: it is answered.
+DOOR_EXPORT bool gpkvs_door_run_left(Door* door);
 // A request of it was not executed; told before `left_done`.
 DOOR_EXPORT void gpkvs_door_left_refused(Door* door, uint64_t request, const DoorRefusal* refusal);
 // The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered and

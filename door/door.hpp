@@ -12,6 +12,7 @@
 #include "listener.hpp"
 #include "loop.hpp"
 #include "patience.hpp"
+#include "places.hpp"
 #include "published.hpp"
 #include "queue.hpp"
 #include "service.hpp"
@@ -31,12 +32,17 @@ struct Door {
     void in_all_threads(const std::function<void(door::Thread&)>& work);
     door::Thread& least_loaded();
     uint64_t connections() const;
+    // A stranger has to go: its thread closes it, soon. std::bad_alloc.
+    void evict(uint64_t id, door::StatsConnection why);
+    // How long a connection may stay a stranger's.
+    uint64_t stranger_ns() const { return asks_for_logins ? patience.login_ns : patience.first_request_ns; }
     int listen(const char* host, uint16_t port, int protocol);
     void stop_listening();
     void stop();
 
     const DoorConfig config;
     door::Patience patience;
+    door::Places places;
     door::Account account;
     door::Forward forward{account};
     std::unique_ptr<door::Service> service;  // null: Python serves all calls

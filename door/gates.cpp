@@ -41,6 +41,7 @@ void Gates::abandon() {
 
 // In a thread of its own: an engine waits by blocking.
 void Gates::wait_for_gates() {
+    use_thread_storage();
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
         changed_.wait(lock, [this] { return is_ending_ || (engine_ && waiting_); });

@@ -3,8 +3,8 @@
 #include <string_view>
 
 #include "door.hpp"
+#include "foreign.hpp"
 #include "grpc_text.hpp"
-#include "strangers.hpp"
 #include "texts.hpp"
 
 namespace door {
@@ -192,10 +192,10 @@ struct Http2::Callbacks {
     }
 };
 
-Http2::Http2(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
-    : Connection(thread, std::move(transport), std::move(peer)), memory_(account), begun_ns_(thread.now()), has_begun_(thread.tls() != nullptr),
-      resets_(RESETS_MAX, RESETS_PER_SECOND, begun_ns_), frames_(FRAMES_MAX, FRAMES_PER_SECOND, begun_ns_),
-      heard_ns_(begun_ns_) {
+Http2::Http2(Thread& thread, std::unique_ptr<Transport> transport, Arrival arrival)
+    : Connection(thread, std::move(transport), std::move(arrival)), memory_(account), has_begun_(thread.tls() != nullptr),
+      resets_(RESETS_MAX, RESETS_PER_SECOND, begun_ns), frames_(FRAMES_MAX, FRAMES_PER_SECOND, begun_ns),
+      heard_ns_(begun_ns) {
     nghttp2_mem hooks = memory_.hooks();
     require(nghttp2_session_server_new3(&session_, Callbacks::all(), this, Callbacks::options(), &hooks));
     try {
@@ -225,26 +225,51 @@ bool Http2::received(const u8* data, u64 size) {
     heard_ns_ = now();
     keepalive_ns_ = NEVER;
     const ssize_t taken = nghttp2_session_mem_recv(session_, data, size);
-    if (taken == NGHTTP2_ERR_BAD_CLIENT_MAGIC && !has_begun_) look_at_stranger({(const char*)data, size});
-    if (taken < 0 && !is_calmed_ && !is_http1_) return false;
+    if (taken == NGHTTP2_ERR_BAD_CLIENT_MAGIC && !has_begun_) answer_foreigner({(const char*)data, size});
+    if (taken < 0 && !is_calmed_ && foreign_answer_.empty()) {
+        close(taken == NGHTTP2_ERR_BAD_CLIENT_MAGIC ? STATS_INVALID : taken == NGHTTP2_ERR_FLOODED ? STATS_FLOOD : STATS_NO_MEMORY);
+        return false;
+    }
     has_begun_ = true;
     want_fill();
     return true;
 }
 
 // A client that does not speak HTTP/2; it may be a person with a browser.
-void Http2::look_at_stranger(std::string_view first) {
-    is_http1_ = is_http1_request(first);
-    if (is_http1_) thread.stats.connections_refused[STATS_HTTP1].add();
-    if (is_tls_hello(first)) thread.stats.connections_refused[STATS_TLS].add();
+void Http2::answer_foreigner(std::string_view first) {
+    const Language language = language_of(first);
+    thread.stats.connections_refused[stats_of(language)].add();
+    foreign_answer_ = in_words_of(language, language == Language::TLS ? NO_TLS_TEXT : GRPC_PORT_TEXT);
+}
+
+bool Http2::has_asked() const {
+    for (const Call* call = calls_; call; call = call->next)
+        if (call->has_delivered()) return true;
+    return false;
+}
+
+void Http2::end_patience(const std::string&) {
+    thread.stats.connections_refused[STATS_SILENT].add();
+    drain();
+}
+
+// A client that has not sent its first frames may speak something else.
+void Http2::take_leave(const std::string& why, Output& output) {
+    if (!has_settings_ || is_calmed_) return;
+    require(nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
+                                  NGHTTP2_NO_ERROR, (const u8*)why.data(), why.size()));
+    const u8* data;
+    output_ = &output;
+    for (ssize_t size; output.size() < Output::LOW_BYTES && (size = nghttp2_session_mem_send(session_, &data)) > 0;)
+        output.append(data, (u64)size);
 }
 
 void Http2::answered(Request* request) { ((Handler*)request->call)->answered(request); }
 
 bool Http2::fill(Output& output) {
     if (!has_begun_) return true;  // HTTP/2 would be no answer to whoever speaks something else
-    if (is_http1_) {
-        output.append(HTTP1_ANSWER.data(), HTTP1_ANSWER.size());
+    if (!foreign_answer_.empty()) {
+        output.append(foreign_answer_.data(), foreign_answer_.size());
         return false;
     }
     output_ = &output;
@@ -252,7 +277,7 @@ bool Http2::fill(Output& output) {
         const u8* data;
         const ssize_t size = nghttp2_session_mem_send(session_, &data);
         if (size < 0) {
-            close();
+            close(STATS_NO_MEMORY);
             return false;
         }
         if (size == 0) {
@@ -270,14 +295,15 @@ void Http2::tick(u64 now_ns) {
         if (now_ns > calmed_ns_ + patience().calm_ns) close();
         return;
     }
-    if (!has_settings_ && now_ns > begun_ns_ + patience().preface_ns) return close();
-    if (headers_since_ns_ != NEVER && now_ns > headers_since_ns_ + patience().headers_ns) return close();
+    if (!has_settings_ && now_ns > begun_ns + patience().preface_ns) return close(STATS_SILENT);
+    if (headers_since_ns_ != NEVER && now_ns > headers_since_ns_ + patience().headers_ns)
+        return close(STATS_SLOW_HEADERS, SLOW_HEADERS_TEXT);
     for (Call *call = calls_, *next; call; call = next) {
         next = call->next;
         call->tick(now_ns);
     }
     if (keepalive_ns_ != NEVER) {
-        if (now_ns > keepalive_ns_ + patience().keepalive_answer_ns) return close();
+        if (now_ns > keepalive_ns_ + patience().keepalive_answer_ns) return close(STATS_UNREACHABLE);
     } else if (now_ns > heard_ns_ + patience().keepalive_ns) {
         keepalive_ns_ = now_ns;
         require(nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr));
@@ -471,6 +497,8 @@ void Http2::windows_shrank() {
 }
 
 void Http2::frame_left(const nghttp2_frame& frame) {
+    if (frame.hd.type == NGHTTP2_GOAWAY && frame.goaway.error_code != NGHTTP2_NO_ERROR && !is_calmed_)
+        thread.stats.connections_refused[STATS_INVALID].add();  // nghttp2 ends it
     if (frame.hd.type != NGHTTP2_HEADERS && frame.hd.type != NGHTTP2_DATA) return;
     frames_.give(FRAMES_PER_DATA);
     // Whoever is sent something may ask whether it is still there.
@@ -528,6 +556,7 @@ void Http2::calm(std::string_view why) {
     if (is_calmed_) return;
     is_calmed_ = true;
     calmed_ns_ = now();
+    thread.stats.connections_refused[STATS_FLOOD].add();
     require(nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
                                   NGHTTP2_ENHANCE_YOUR_CALM, (const u8*)why.data(), why.size()));
     want_fill();

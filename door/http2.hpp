@@ -15,7 +15,7 @@ namespace door {
 class Http2 final : public Connection {
   public:
     // std::bad_alloc.
-    Http2(Thread& thread, std::unique_ptr<Transport> transport, std::string peer);
+    Http2(Thread& thread, std::unique_ptr<Transport> transport, Arrival arrival);
     ~Http2() override;
 
     bool received(const u8* data, u64 size) override;
@@ -27,6 +27,9 @@ class Http2 final : public Connection {
     bool lingers() const override { return drain_ == LAST && !is_calmed_; }
     void callers_changed() override;
     void shut() override;
+    bool has_asked() const override;
+    void end_patience(const std::string&) override;
+    void take_leave(const std::string& why, Output& output) override;
     void closed() override;
 
     // For calls.
@@ -61,7 +64,7 @@ class Http2 final : public Connection {
     void stream_closed(int32_t stream);
     void remove(Call& call);
     ssize_t read_responses(Call& call, u64 room, u32* flags);
-    void look_at_stranger(std::string_view first);
+    void answer_foreigner(std::string_view first);
     void ping_came();
     void calm(std::string_view why);
     void end_drain();
@@ -82,9 +85,8 @@ class Http2 final : public Connection {
     } opening_;
 
     // What keeps a client from being a burden.
-    const u64 begun_ns_;
     bool has_begun_;  // it sent something, or has said by TLS that it speaks HTTP/2
-    bool is_http1_ = false;
+    std::string foreign_answer_;  // to a client that does not speak HTTP/2
     bool has_settings_ = false;
     u64 headers_since_ns_ = NEVER;  // a block of headers that is not whole
     TokenBucket resets_, frames_;

@@ -40,16 +40,22 @@ class UnaryCall final : public Handler {
     void answered(Request*) override {
         is_lent_ = false;
         // Python finds the words for what it alone knows: the tables that are there, the key of a damaged record, what became
-        // of each of several requests.
+        // of each of several requests; and where values of many keys are too long for a message.
         if (!call_) delete this;
-        else if (request_.outcome == GONE || request_.outcome == LEFT || is_corrupt_get()) hand_on(request_.take_back());
+        else if (request_.outcome == GONE || request_.outcome == LEFT || is_for_python()) hand_on(request_.take_back());
         else if (const std::optional<Refusal> refusal = request_.why_not_done()) refuse(*refusal);
         else respond();
     }
 
   private:
-    bool is_corrupt_get() const {
-        return method_ == Method::GET && request_.outcome == DONE && is_corrupt(request_);
+    bool is_for_python() const {
+        if (request_.outcome != DONE) return false;
+        switch (method_) {
+            case Method::GET:
+            case Method::INCREMENT: return is_corrupt(request_);
+            case Method::MULTI_GET: return is_corrupt(request_) || !request_.fits_message();
+            default: return false;
+        }
     }
 
     void respond() {
@@ -79,6 +85,8 @@ std::optional<Method> method_of(std::string_view path) {
     if (path == "/gpkvs.v1.KV/Get") return Method::GET;
     if (path == "/gpkvs.v1.KV/Set") return Method::SET;
     if (path == "/gpkvs.v1.KV/Delete") return Method::DELETE;
+    if (path == "/gpkvs.v1.KV/Increment") return Method::INCREMENT;
+    if (path == "/gpkvs.v1.KV/MultiGet") return Method::MULTI_GET;
     if (path == "/gpkvs.v1.KV/Batch") return Method::BATCH;
     return std::nullopt;
 }

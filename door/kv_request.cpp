@@ -25,6 +25,8 @@ bool parse(Method method, const Message& message, Said* said, Request* request) 
         case Method::GET: return parse_get(message.data(), message.size(), said, request);
         case Method::SET: return parse_set(message.data(), message.size(), said, request);
         case Method::DELETE: return parse_delete(message.data(), message.size(), said, request);
+        case Method::INCREMENT: return parse_increment(message.data(), message.size(), said, request);
+        case Method::MULTI_GET: return parse_multi_get(message.data(), message.size(), said, request);
         case Method::BATCH: return parse_batch(message.data(), message.size(), said, request);
         case Method::PIPELINE: break;
     }
@@ -44,6 +46,13 @@ bool may(const Call& call, u32 table, const Request& request) {
     return call.caller->may(table, needed);
 }
 
+// The engine has run the request, and its only operation did nothing.
+std::optional<Refusal> why_not_incremented(u8 status) {
+    if (status == status::NOT_A_NUMBER) return Refusal{FAILED_PRECONDITION, NOT_A_NUMBER_TEXT, "", true};
+    if (status == status::OVERFLOW) return Refusal{OUT_OF_RANGE, OVERFLOW_TEXT, "", true};
+    return std::nullopt;
+}
+
 }  // namespace
 
 KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()) {
@@ -56,6 +65,11 @@ KvRequest::~KvRequest() { drop(); }
 bool KvRequest::take(Call& call, Method method, Message& message) {
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !knows_caller(call.connection, call) || !parse(method, message, &said_, this)) return false;
+    if (method == Method::MULTI_GET) {
+        columns_ = Message::admitted(account_, REQUESTS, multi_get_bytes(*this));
+        if (!columns_.is_there()) return false;
+        take_multi_get(message.data(), message.size(), columns_.data(), this);
+    }
     const Table* const table = thread.tables().find(name_of(said_));
     if (!table || !may(call, table->id, *this) || !keeps_limits(said_, *this, *table)) return false;
     if (requests > thread.door.config.message_requests_max) return false;
@@ -78,7 +92,9 @@ std::optional<Refusal> KvRequest::lend() {
 
 std::optional<Refusal> KvRequest::why_not_done() const {
     switch (outcome) {
-        case DONE: break;
+        case DONE:
+            if (method_ == Method::INCREMENT) return why_not_incremented(*status());
+            break;
         case CANCELLED:
         case LEFT: break;  // nobody asks
         case EXPIRED: return Refusal{DEADLINE_EXCEEDED, DEADLINE_TEXT, "", true};
@@ -100,6 +116,8 @@ Message KvRequest::make_response() {
         case Method::GET: respond_get(*this, &writer); break;
         case Method::SET: respond_set(*this, &writer); break;
         case Method::DELETE: respond_delete(*this, &writer); break;
+        case Method::INCREMENT: respond_increment(*this, &writer); break;
+        case Method::MULTI_GET: return respond_multi_get(*this, account_);
         case Method::BATCH:
         case Method::PIPELINE: respond_batch(*this, said_.id, &writer); break;
     }
@@ -121,6 +139,11 @@ void KvRequest::drop() {
     release_results();
     account_.give(ANSWERS, std::exchange(planned_bytes_, 0));
     taken_ = Message();
+    columns_ = Message();
+}
+
+bool KvRequest::fits_message() const {
+    return method_ != Method::MULTI_GET || multi_get_response_bytes(*this) <= connection->thread.door.config.message_bytes_max;
 }
 
 u64 KvRequest::response_bytes() const { return RESPONSE_BYTES + RESPONSE_BYTES_PER_OP * n; }
@@ -133,6 +156,9 @@ u64 KvRequest::response_bytes(u64 mean_value_bytes) const {
 std::string trailers_of(const Refusal& refusal) {
     std::string trailers(refusal.is_refusal ? NOT_EXECUTED : "");
     if (!refusal.full.empty()) trailers += "gpkvs-full: " + refusal.full + "\n";
+    if (!refusal.conflict) return trailers;
+    trailers += "gpkvs-failed-check: " + std::to_string(refusal.conflict->failed_check) + "\n";
+    if (refusal.conflict->is_there) trailers += "gpkvs-found: " + std::to_string(refusal.conflict->found) + "\n";
     return trailers;
 }
 

@@ -7,7 +7,7 @@
 
 namespace door {
 
-enum class Method { GET, SET, DELETE, BATCH, PIPELINE };
+enum class Method { GET, SET, DELETE, INCREMENT, MULTI_GET, BATCH, PIPELINE };
 
 class KvRequest : public Request {
   public:
@@ -35,6 +35,8 @@ class KvRequest : public Request {
     void drop();
 
     u64 id() const { return said_.id; }
+    // Whether the response is not longer than a message may be.
+    bool fits_message() const;
     // What its response holds beside values.
     u64 response_bytes() const;
     // The same with values so long on average, as far as the table's limits allow.
@@ -48,6 +50,7 @@ class KvRequest : public Request {
     Said said_;
     Table table_ = {};
     Message taken_;
+    Message columns_;  // of a message that has none
     u64 planned_bytes_ = 0;  // charged for the response
 };
 

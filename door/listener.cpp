@@ -1,19 +1,26 @@
 #include "listener.hpp"
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <functional>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string_view>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <utility>
 
 #include "door.hpp"
+#include "foreign.hpp"
 #include "http2.hpp"
 #include "resp.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -23,6 +30,9 @@ constexpr int BACKLOG = 4096;
 constexpr int PIECE = 8;  // connections that are accepted before those that are there have their turn
 // Where nobody can be accepted, nor refused, the system says at once that somebody waits. It is not to be asked all the time.
 constexpr useconds_t TROUBLE_US = 1000;
+// Connections leave so many files to the server itself, which reads users and certificates again, makes tables and serves its
+// metrics (server/http_port.py): an eighth of those that there may be, 64 at most.
+constexpr rlim_t FILES_KEPT_MAX = 64, FILES_KEPT_SHARE = 8;
 
 // As gRPC writes it: ipv4:1.2.3.4:5, ipv6:%5B::1%5D:5.
 std::string name_of(const sockaddr_storage& address) {
@@ -37,10 +47,17 @@ std::string name_of(const sockaddr_storage& address) {
     return "ipv6:%5B" + std::string(text) + "%5D:" + std::to_string(ntohs(six.sin6_port));
 }
 
-std::unique_ptr<Connection> new_connection(Thread& thread, int protocol, std::unique_ptr<Transport> transport,
-                                           std::string peer) {
-    if (protocol == DOOR_GRPC) return std::make_unique<Http2>(thread, std::move(transport), std::move(peer));
-    return std::make_unique<RespConnection>(thread, std::move(transport), std::move(peer));
+std::unique_ptr<Connection> new_connection(Thread& thread, std::unique_ptr<Transport> transport, Arrival arrival) {
+    if (arrival.protocol == DOOR_GRPC) return std::make_unique<Http2>(thread, std::move(transport), std::move(arrival));
+    return std::make_unique<RespConnection>(thread, std::move(transport), std::move(arrival));
+}
+
+// A hash of what one peer has: an address of IPv4, or a network of IPv6, all addresses of which are its own
+// (server/access/throttle.py).
+u64 network_of(const sockaddr_storage& address) {
+    const auto hash = [](const void* bytes, u64 size) { return (u64)std::hash<std::string_view>{}({(const char*)bytes, size}); };
+    if (address.ss_family != AF_INET6) return hash(&((const sockaddr_in&)address).sin_addr, 4);
+    return hash(&((const sockaddr_in6&)address).sin6_addr, 8);
 }
 
 // RESP has no pings of the server's: the system asks whether a silent client is still there.
@@ -52,21 +69,36 @@ void keep_alive(int file) {
     setsockopt(file, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
+// The system gives the lowest number that is free, so all below are taken.
+bool is_kept_file(int file) {
+    rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return false;
+    return (rlim_t)file >= limit.rlim_cur - std::min(FILES_KEPT_MAX, limit.rlim_cur / FILES_KEPT_SHARE);
+}
+
+// Takes the number of a file that was closed, if there is one: numbers say how many files are taken.
+int renumbered(int file) {
+    const int lowest = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    if (lowest < 0) return file;
+    close(std::max(file, lowest));
+    return std::min(file, lowest);
+}
+
 int open_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 // In the connection's thread.
-void begin_connection(Thread& thread, int file, int protocol) {
-    sockaddr_storage address = {};
-    socklen_t size = sizeof address;
-    getpeername(file, (sockaddr*)&address, &size);
+void begin_connection(Thread& thread, int file, Arrival arrival) {
+    const u64 id = arrival.id;
+    const int protocol = arrival.protocol;
     std::unique_ptr<Transport> transport;
     if (const auto& tls = thread.tls()) transport = tls->accept(file, protocol == DOOR_GRPC);
     else transport.reset(new (std::nothrow) PlainTransport(file));
     if (!transport) close(file);
     try {
-        if (transport) return thread.add(new_connection(thread, protocol, std::move(transport), name_of(address)));
+        if (transport) return thread.add(new_connection(thread, std::move(transport), std::move(arrival)));
     } catch (const std::bad_alloc&) {
     }
+    thread.door.places.leave(id, protocol, true);
     thread.forget_expected();
     thread.stats.connections_refused[STATS_CONNECTION_MEMORY_FULL].add();
 }
@@ -105,11 +137,14 @@ Listener::~Listener() {
 void Listener::ready(u32) {
     if (spare_ < 0) spare_ = open_spare();
     for (int piece = 0; piece < PIECE; piece++) {
-        const int file = accept4(file_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        sockaddr_storage address = {};
+        socklen_t size = sizeof address;
+        const int file = accept4(file_, (sockaddr*)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (file >= 0) {
-            deal(file);
-        } else if ((errno == EMFILE || errno == ENFILE) && spare_ >= 0) {
-            refuse_one();
+            if (is_kept_file(file)) deal_for_another(file, address);
+            else deal(file, address, door_.least_loaded(), false);
+        } else if (errno == EMFILE || errno == ENFILE) {
+            return accept_by_spare();
         } else if (errno == EAGAIN) {
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -119,37 +154,69 @@ void Listener::ready(u32) {
     }
 }
 
-// No file is free: a client that is not accepted would keep this thread busy, so it is accepted and closed.
-void Listener::refuse_one() {
-    close(spare_);
-    const int file = accept4(file_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (file >= 0) refuse(file, STATS_FILES_FULL);
+// No file is free, but for the spare one. If whoever waits went on waiting, this thread would be busy with it.
+void Listener::accept_by_spare() {
+    if (spare_ < 0) return (void)usleep(TROUBLE_US);
+    close(std::exchange(spare_, -1));
+    sockaddr_storage address = {};
+    socklen_t size = sizeof address;
+    const int file = accept4(file_, (sockaddr*)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (file >= 0) deal_for_another(file, address);
     spare_ = open_spare();  // or later: another thread may have been faster
 }
 
-void Listener::deal(int file) {
-    if (door_.connections() >= door_.config.connections_max) {
-        refuse(file, STATS_CONNECTIONS_FULL);
-        return;
+// Connections have all files that they may have: a stranger has to go. Its thread takes the newcomer when it has closed it.
+void Listener::deal_for_another(int file, const sockaddr_storage& address) {
+    Thread* thread = nullptr;
+    try {
+        door_.places.evict_one([&](u64 id) {
+            door_.evict(id, STATS_FILES_FULL);
+            thread = door_.threads[Forward::thread_of(id)].get();
+        });
+    } catch (const std::bad_alloc&) {
     }
+    if (thread) deal(file, address, *thread, true);
+    else refuse(file, STATS_FILES_FULL, FILES_FULL_TEXT);
+}
+
+void Listener::deal(int file, const sockaddr_storage& address, Thread& thread, bool is_for_another) try {
+    const u64 id = Forward::id_of(door_.next_connection_id++, thread.number);
+    const auto evict = [this](u64 stranger) { door_.evict(stranger, STATS_GAVE_WAY); };
+    if (!door_.places.enter(id, protocol_, network_of(address), now_ns(), door_.patience.young_ns, evict))
+        return refuse(file, STATS_CONNECTIONS_FULL, CONNECTIONS_FULL_TEXT);
     const int yes = 1;
     setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     if (protocol_ == DOOR_RESP) keep_alive(file);
-    Thread& thread = door_.least_loaded();
     thread.expect_connection();
     try {
-        const auto open = [&thread, file, protocol = protocol_] { begin_connection(thread, file, protocol); };
-        if (&thread == door_.threads.front().get()) open();
+        const auto open = [&thread, file, is_for_another, arrival = Arrival{id, protocol_, name_of(address)}] {
+            begin_connection(thread, is_for_another ? renumbered(file) : file, arrival);
+        };
+        if (&thread == door_.threads.front().get() && !is_for_another) open();
         else thread.post(open);
     } catch (const std::bad_alloc&) {
         thread.forget_expected();
-        refuse(file, STATS_CONNECTION_MEMORY_FULL);
+        door_.places.leave(id, protocol_, true);
+        throw;
     }
+} catch (const std::bad_alloc&) {
+    refuse(file, STATS_CONNECTION_MEMORY_FULL, CONNECTION_MEMORY_FULL_TEXT);
 }
 
-void Listener::refuse(int file, StatsConnection why) {
+// The client is told why, as far as its socket takes that at once. Bytes that nobody has read would keep it from reading that.
+void Listener::refuse(int file, StatsConnection why, const char* text) {
+    Thread& thread = *door_.threads.front();
+    thread.stats.connections_refused[why].add();
+    try {
+        const Language language = protocol_ == DOOR_GRPC ? Language::HTTP2 : Language::LINES;
+        const std::string word = thread.tls() ? std::string(NO_HANDSHAKE) : in_words_of(language, text);
+        u8 dropped[4096];
+        (void)!send(file, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        shutdown(file, SHUT_WR);
+        (void)!recv(file, dropped, sizeof dropped, MSG_DONTWAIT);
+    } catch (const std::bad_alloc&) {  // there is no memory for a word either
+    }
     close(file);
-    door_.threads.front()->stats.connections_refused[why].add();
 }
 
 }  // namespace door

@@ -1,6 +1,7 @@
 // A socket that listens: it deals connections to the threads that have the fewest. The first thread waits for it.
 #pragma once
 #include <netdb.h>
+#include <sys/socket.h>
 
 #include "stats.hpp"
 #include "watched.hpp"
@@ -8,6 +9,8 @@
 struct Door;
 
 namespace door {
+
+class Thread;
 
 class Listener : public Watched {
   public:
@@ -22,9 +25,10 @@ class Listener : public Watched {
     void ready(u32 events) override;
 
   private:
-    void refuse_one();
-    void deal(int file);
-    void refuse(int file, StatsConnection why);
+    void accept_by_spare();
+    void deal_for_another(int file, const sockaddr_storage& address);
+    void deal(int file, const sockaddr_storage& address, Thread& thread, bool is_for_another);
+    void refuse(int file, StatsConnection why, const char* text);
 
     Door& door_;
     const int file_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <sys/epoll.h>
 #include <system_error>
 #include <unistd.h>
@@ -28,6 +29,11 @@ int new_epoll() {
 
 }  // namespace
 
+void use_thread_storage() {
+    running_here = nullptr;
+    (void)std::uncaught_exceptions();
+}
+
 Thread::Thread(Door& door, u32 number)
     : door(door), number(number), epoll_(new_epoll()), mailbox_([this](Request* request) { give_back(request); }),
       tables_(door.tables), tls_(door.tls), input_(INPUT_BYTES), thread_([this] { run(); }) {}
@@ -44,6 +50,7 @@ Thread::~Thread() {
 }
 
 void Thread::run() {
+    use_thread_storage();
     watch(mailbox_, mailbox_.file(), EPOLLIN | EPOLLET);
     while (!is_ending_) round();
 }

@@ -19,6 +19,10 @@ struct Door;
 
 namespace door {
 
+// The C library allocates what a library keeps for each thread when the thread first uses it, such as when it throws
+// something; where there is no memory for that, it ends the process (status 127). So threads use it when they begin.
+void use_thread_storage();
+
 class Thread {
   public:
     // std::system_error where the system gives no more threads or files.

@@ -17,16 +17,25 @@ class MessageWriter {
     MessageWriter(const MessageWriter&) = delete;
 
     void add_number(u32 number, u64 value) {
-        if (!value) return;
+        if (value) add_optional(number, value);
+    }
+
+    // One that tells a 0 from nothing.
+    void add_optional(u32 number, u64 value) {
         add_varint(field(number, VARINT));
         add_varint(value);
+    }
+
+    // What stands before so many bytes.
+    void add_head(u32 number, u64 size) {
+        add_varint(field(number, BYTES));
+        add_varint(size);
     }
 
     // The bytes must stay until the message is written.
     void add_bytes(u32 number, const void* at, u64 size) {
         if (!size) return;
-        add_varint(field(number, BYTES));
-        add_varint(size);
+        add_head(number, size);
         add_part((const u8*)at, size);
         add_part(own_ + own_bytes_, 0);
     }

@@ -15,6 +15,9 @@ constexpr u8 ZLIB = 0x78;
 // With more, Python knows whether a time to live is past all time.
 constexpr u64 TTL_MS_MAX = 1000000000000000;
 
+// Python's handler takes no more keys at once, and says so.
+constexpr u64 MULTI_GET_KEYS_MAX = 16384;
+
 // What numbers have, as keys, as values, and as results.
 constexpr u64 NUMBER_BYTES = 8;
 
@@ -54,7 +57,11 @@ void take_single(const u8& kind, std::string_view key, std::string_view value, R
     request->value_size = (u32)value.size();
 }
 
-// Counts the operations; returns false if one is not plain. Python says which check has failed.
+// How protobuf writes a signed number: small ones, of either sign, take few bytes.
+u64 from_zigzag(u64 number) { return (number >> 1) ^ (0 - (number & 1)); }
+u64 to_zigzag(u64 number) { return (number << 1) ^ (0 - (number >> 63)); }
+
+// Counts the operations; returns false if one is not plain.
 bool take_ops(std::string_view ops, Said* said, Request* request) {
     u64 gets = 0, sets = 0, others = 0;
     for (const char kind : ops) {
@@ -69,9 +76,10 @@ bool take_ops(std::string_view ops, Said* said, Request* request) {
     if (gets + sets + others == ops.size()) return true;
     said->looks_first = true;
     for (const char kind : ops) {
-        if ((u8)kind < op::GET || (u8)kind > op::EXPIRY || kind == op::CHECK) return false;
+        if ((u8)kind < op::GET || (u8)kind > op::EXPIRY) return false;
         request->returning += kind != op::GET && returns_value((u8)kind);
         request->with_value += kind != op::SET && has_value((u8)kind);
+        said->needs_record |= kind == op::APPEND || kind == op::EXPIRE || kind == op::EXPIRY;
     }
     return true;
 }
@@ -88,15 +96,18 @@ bool are_numbers(const Request& request) {
     return true;
 }
 
-// Takes conditions, and what they compare with, or neither; zeros alone mean nothing.
+// Takes conditions, and what they compare with, or neither; zeros alone mean nothing. A check has one, other reads have none.
 bool take_conditions(std::string_view conditions, std::string_view expected, Said* said, Request* request) {
     if (!conditions.empty() && conditions.size() != request->n) return false;
     if (!expected.empty() && expected.size() != 8 * request->n) return false;
+    if (conditions.empty()) return !said->looks_first || !memchr(request->ops, op::CHECK, request->n);
     bool has_any = false;
     for (u64 op = 0; op < conditions.size(); op++) {
         const u8 condition = (u8)conditions[op];
-        if (condition == condition::NONE) continue;
-        if (condition > condition::EQUALS || only_reads(request->ops[op])) return false;
+        const bool is_check = request->ops[op] == op::CHECK;
+        if (condition == condition::NONE && !is_check) continue;
+        if (condition == condition::NONE || condition > condition::EQUALS) return false;
+        if (only_reads(request->ops[op]) && !is_check) return false;
         if (condition == condition::EQUALS && expected.empty()) return false;
         has_any = true;
     }
@@ -142,7 +153,8 @@ bool take_expiries(std::string_view expiries, std::string_view ttls, Request* re
     return ttls.empty() || longest <= TTL_MS_MAX;
 }
 
-// Takes the operations of each of several requests; returns false if they do not add up, or one has none, or a GET.
+// Takes the operations of each of several requests; returns false if they do not add up, or one has none, or a GET. Where one
+// stands alone there and a check stops it, its answer is not that of a request by itself: Python gives it.
 bool take_requests(std::string_view request_ops, Request* request) {
     if (request_ops.empty()) return true;
     request->request_ops = (const u8*)request_ops.data();
@@ -155,6 +167,7 @@ bool take_requests(std::string_view request_ops, Request* request) {
         sum += count;
         has_none |= !count;
     }
+    if (request->requests == 1 && memchr(request->ops, op::CHECK, request->n)) return false;
     return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !memchr(request->ops, op::GET, request->n);
 }
 
@@ -234,6 +247,60 @@ bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
     return is_sound(reader, message, size) && take_condition(condition, expected, said, request);
 }
 
+bool parse_increment(const u8* message, u64 size, Said* said, Request* request) {
+    std::string_view key;
+    u64 delta = 0, ttl_ms = 0;
+    MessageReader reader(message, size);
+    while (reader.next()) switch (reader.tag) {
+            case field(1, BYTES):
+                if (!take_name(reader.bytes, &said->table)) return false;
+                break;
+            case field(2, BYTES): key = reader.bytes; break;
+            case field(3, VARINT): delta = reader.number; break;
+            case field(4, VARINT): ttl_ms = reader.number; break;
+        }
+    said->delta = from_zigzag(delta);
+    said->looks_first = true;
+    take_single(op::INCREMENT, key, {(const char*)&said->delta, sizeof said->delta}, request);
+    said->expiry = ttl_ms;
+    if (ttl_ms) request->ttls = (const u8*)&said->expiry;
+    return is_sound(reader, message, size) && ttl_ms <= TTL_MS_MAX;
+}
+
+bool parse_multi_get(const u8* message, u64 size, Said* said, Request* request) {
+    MessageReader reader(message, size);
+    while (reader.next()) switch (reader.tag) {
+            case field(1, BYTES):
+                if (!take_name(reader.bytes, &said->table)) return false;
+                break;
+            case field(2, BYTES):
+                request->n++;
+                request->key_bytes += reader.bytes.size();
+                break;
+        }
+    request->returning = request->n;
+    return is_sound(reader, message, size) && request->n <= MULTI_GET_KEYS_MAX;
+}
+
+u64 multi_get_bytes(const Request& request) { return 5 * request.n + request.key_bytes; }
+
+void take_multi_get(const u8* message, u64 size, u8* to, Request* request) {
+    u8 *length = to, *const ops = to + 4 * request->n, *key = ops + request->n;
+    memset(ops, op::GET, request->n);
+    request->key_lengths = length;
+    request->ops = ops;
+    request->keys = key;
+    MessageReader reader(message, size);
+    while (reader.next()) {
+        if (reader.tag != field(2, BYTES)) continue;
+        const u32 bytes = (u32)reader.bytes.size();
+        memcpy(length, &bytes, sizeof bytes);
+        if (bytes) memcpy(key, reader.bytes.data(), bytes);
+        length += sizeof bytes;
+        key += bytes;
+    }
+}
+
 bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
     std::string_view ops, keys, key_lengths, values, value_lengths, conditions, expected, expiries, ttls, request_ops;
     u64 key_size = 0, value_size = 0;
@@ -269,7 +336,7 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
 bool keeps_limits(const Said& said, const Request& request, const Table& table) {
     const bool numbers = table.holds_numbers;
     if (said.numbers && !numbers) return false;
-    if (numbers && (request.expiries || request.ttls || said.looks_first)) return false;
+    if (numbers && (request.expiries || request.ttls || said.needs_record)) return false;
     if (said.looks_first && !response_fits(request, table)) return false;
     return request.n && request.n <= table.request_ops_max &&
            lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, numbers ? NUMBER_BYTES : 1,
@@ -280,10 +347,33 @@ bool keeps_limits(const Said& said, const Request& request, const Table& table) 
 
 bool is_corrupt(const Request& request) { return memchr(request.status(), status::CORRUPT, request.n); }
 
+namespace {
+
+// The fields of a GetResponse.
+void add_get(bool is_found, const u8* value, u64 value_bytes, u64 version, MessageWriter* response) {
+    response->add_number(1, is_found);
+    response->add_bytes(2, value, value_bytes);
+    response->add_number(3, version);
+}
+
+// Calls `add` with the response to each key, and what stands before it.
+template <class Add>
+void each_get(const Request& request, Add add) {
+    const u8* value = request.result_values();
+    for (u64 key = 0; key < request.n; key++) {
+        MessageWriter head, response;
+        const u32 bytes = request.result_value_lengths()[key];
+        add_get(request.status()[key] == status::OK, value, bytes, request.versions()[key], &response);
+        head.add_head(1, response.size());
+        add(head, response);
+        value += bytes;
+    }
+}
+
+}  // namespace
+
 void respond_get(const Request& request, MessageWriter* response) {
-    response->add_number(1, *request.status() == status::OK);
-    response->add_bytes(2, request.result_values(), request.result_value_bytes);
-    response->add_number(3, *request.versions());
+    add_get(*request.status() == status::OK, request.result_values(), request.result_value_bytes, *request.versions(), response);
 }
 
 void respond_set(const Request& request, MessageWriter* response) {
@@ -297,19 +387,49 @@ void respond_delete(const Request& request, MessageWriter* response) {
     response->add_number(3, *request.status());
 }
 
+void respond_increment(const Request& request, MessageWriter* response) {
+    u64 sum;
+    memcpy(&sum, request.result_values(), sizeof sum);
+    response->add_number(1, to_zigzag(sum));
+    response->add_number(2, *request.versions());
+}
+
+u64 multi_get_response_bytes(const Request& request) {
+    u64 bytes = 0;
+    each_get(request, [&](const MessageWriter& head, const MessageWriter& one) { bytes += head.size() + one.size(); });
+    return bytes;
+}
+
+Message respond_multi_get(const Request& request, ConnectionAccount& account) {
+    Message response = Message::charged(account, ANSWERS, multi_get_response_bytes(request));
+    if (!response.is_there()) throw std::bad_alloc();
+    u8* at = response.data();
+    each_get(request, [&](const MessageWriter& head, const MessageWriter& one) {
+        head.write(at);
+        one.write(at + head.size());
+        at += head.size() + one.size();
+    });
+    return response;
+}
+
 void respond_batch(const Request& request, u64 id, MessageWriter* response) {
     response->add_number(1, id);
     response->add_bytes(2, request.status(), request.n);
     response->add_bytes(3, request.result_values(), request.result_value_bytes);
     response->add_bytes(4, request.result_value_lengths(), 4 * request.returning);
-    response->add_bytes(5, request.versions(), request.results->has_versions ? 8 * request.n : 0);
+    // A table of numbers has none: there a failed condition tells the number that is there.
+    const bool tells_versions = request.results->has_versions || memchr(request.status(), status::CONDITION_FAILED, request.n);
+    response->add_bytes(5, request.versions(), tells_versions ? 8 * request.n : 0);
 }
 
-void respond_failed(u64 id, int code, std::string_view text, std::string_view full, MessageWriter* response) {
+void respond_failed(u64 id, const Refusal& refusal, MessageWriter* response) {
     response->add_number(1, id);
-    response->add_number(6, (u64)code);
-    response->add_bytes(7, text.data(), text.size());
-    response->add_bytes(8, full.data(), full.size());
+    response->add_number(6, (u64)refusal.code);
+    response->add_bytes(7, refusal.text.data(), refusal.text.size());
+    response->add_bytes(8, refusal.full.data(), refusal.full.size());
+    if (!refusal.conflict) return;
+    response->add_optional(9, refusal.conflict->failed_check);
+    if (refusal.conflict->is_there) response->add_optional(10, refusal.conflict->found);
 }
 
 }  // namespace door

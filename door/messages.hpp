@@ -1,7 +1,6 @@
 // The messages of the KV service: whether a request is plain, its columns, and the response to it.
 //
-// Plain is what the door may do by itself: all operations but CHECK, within all limits; on a table of numbers GET, SET, DELETE
-// and EXISTS without conditions. What is not plain is handed to Python, which also finds the words for what is wrong with it.
+// Plain is what the door may do by itself: all operations that a table has, within all limits. What is not plain is handed to Python, which also finds the words for what is wrong with it.
 // So nothing that Python's server would refuse is ever plain.
 #pragma once
 #include <string_view>
@@ -23,8 +22,10 @@ struct Said {
     bool numbers = false;    // the table must be one of numbers
     // Of the only operation: its expiry, in milliseconds since 1970, or a time to live; its condition.
     u64 expiry = 0, expected = 0;
+    u64 delta = 0;  // what it adds
     u8 condition = condition::NONE;
-    bool looks_first = false;  // what some operation does depends on what is there
+    bool looks_first = false;   // what some operation does depends on what is there
+    bool needs_record = false;  // some operation is none of a table of numbers
 };
 
 // Each of these points a request's columns into a message. It returns false if the message is not plain, as far as it alone
@@ -32,6 +33,11 @@ struct Said {
 bool parse_get(const u8* message, u64 size, Said* said, Request* request);
 bool parse_set(const u8* message, u64 size, Said* said, Request* request);
 bool parse_delete(const u8* message, u64 size, Said* said, Request* request);
+bool parse_increment(const u8* message, u64 size, Said* said, Request* request);
+// Counts the keys; their columns take so many bytes, and are made there.
+bool parse_multi_get(const u8* message, u64 size, Said* said, Request* request);
+u64 multi_get_bytes(const Request& request);
+void take_multi_get(const u8* message, u64 size, u8* to, Request* request);
 bool parse_batch(const u8* message, u64 size, Said* said, Request* request);
 
 // Whether a table is what a message takes it for, and the columns of its request keep the table's limits and add up.
@@ -44,9 +50,13 @@ bool is_corrupt(const Request& request);
 void respond_get(const Request& request, MessageWriter* response);
 void respond_set(const Request& request, MessageWriter* response);
 void respond_delete(const Request& request, MessageWriter* response);
+void respond_increment(const Request& request, MessageWriter* response);
+// With a part for each key, in one piece. std::bad_alloc.
+u64 multi_get_response_bytes(const Request& request);
+Message respond_multi_get(const Request& request, ConnectionAccount& account);
 void respond_batch(const Request& request, u64 id, MessageWriter* response);
 
 // The response in a stream to a request that failed. It holds pointers to the texts.
-void respond_failed(u64 id, int code, std::string_view text, std::string_view full, MessageWriter* response);
+void respond_failed(u64 id, const Refusal& refusal, MessageWriter* response);
 
 }  // namespace door

@@ -13,8 +13,10 @@ struct Patience {
     u64 keepalive_ns = 60 * SECOND_NS, keepalive_answer_ns = 20 * SECOND_NS;
     // For the answer to the ping of a drain.
     u64 drain_ns = 5 * SECOND_NS;
-    // For the login of a client of RESP that must log in.
-    u64 login_ns = 60 * SECOND_NS;
+    // For a stranger's login, or where nobody logs in, for its first request or command.
+    u64 login_ns = 60 * SECOND_NS, first_request_ns = 600 * SECOND_NS;
+    // A stranger gives its place away sooner only if no other one is left.
+    u64 young_ns = SECOND_NS;
     // Until a client that was told to calm down has read that.
     u64 calm_ns = 2 * SECOND_NS;
 };

@@ -133,7 +133,7 @@ void Pipeline::fail(InFlight& request, const Refusal& refusal) {
         request.end = refusal;
     } else {
         MessageWriter writer;
-        respond_failed(request.id(), refusal.code, refusal.text, refusal.full, &writer);
+        respond_failed(request.id(), refusal, &writer);
         request.response = writer.message(request.connection->account);
     }
     set_room(request, request.message_bytes);

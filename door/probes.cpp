@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "door.hpp"
 #include "messages.hpp"
@@ -19,13 +20,19 @@ static u64 write(const MessageWriter& response, u8* to, u64 room) {
 
 bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const DoorTable* table, DoorParsed* parsed) {
     using Parse = bool (*)(const u8*, u64, Said*, Request*);
-    static const Parse PARSES[] = {parse_get, parse_set, parse_delete, parse_batch};
+    static const Parse PARSES[] = {parse_get, parse_set, parse_delete, parse_increment, parse_multi_get, parse_batch};
     static thread_local Said said;
     said = {};
     Request request;
     const Table limits = {table->id, table->holds_numbers != 0, table->key_bytes_max, table->value_bytes_max,
                           table->request_ops_max, table->result_bytes_max};
-    if (!PARSES[method](message, size, &said, &request) || !keeps_limits(said, request, limits)) return false;
+    if (!PARSES[method](message, size, &said, &request)) return false;
+    static thread_local std::vector<u8> columns;
+    if (method == METHOD_MULTI_GET) {
+        columns.resize(multi_get_bytes(request) + 1);
+        take_multi_get(message, size, columns.data(), &request);
+    }
+    if (!keeps_limits(said, request, limits)) return false;
     const auto lengths_of = [](const u8* column, u64 count) { return DoorBytes{column, column ? 4 * count : 0}; };
     const auto numbers_of = [&](const u8* column) { return DoorBytes{column, column ? 8 * request.n : 0}; };
     *parsed = {said.id,
@@ -67,6 +74,14 @@ uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results
         case METHOD_GET: respond_get(request, &response); break;
         case METHOD_SET: respond_set(request, &response); break;
         case METHOD_DELETE: respond_delete(request, &response); break;
+        case METHOD_INCREMENT: respond_increment(request, &response); break;
+        case METHOD_MULTI_GET: {
+            ConnectionAccount own(account);
+            const Message made = respond_multi_get(request, own);
+            if (made.size() <= room) memcpy(to, made.data(), made.size());
+            request.release_results();
+            return made.size() <= room ? made.size() : 0;
+        }
         case METHOD_BATCH: respond_batch(request, id, &response); break;
     }
     const u64 written = write(response, to, room);
@@ -76,7 +91,8 @@ uint64_t gpkvs_door_response(int method, uint64_t id, const DoorResults* results
 
 uint64_t gpkvs_door_failed_response(uint64_t id, const DoorRefusal* refusal, uint8_t* to, uint64_t room) {
     MessageWriter response;
-    respond_failed(id, refusal->code, refusal->text, refusal->full, &response);
+    const Refusal copy = refusal_of(*refusal);
+    respond_failed(id, copy, &response);
     return write(response, to, room);
 }
 
@@ -107,6 +123,7 @@ bool gpkvs_door_headers(const DoorBytes* blocks, uint64_t n, char* to, uint64_t 
 void gpkvs_door_hurry(Door* door, uint64_t times) {
     Patience& patience = door->patience;
     for (u64* wait : {&patience.preface_ns, &patience.headers_ns, &patience.message_ns, &patience.keepalive_ns,
-                      &patience.keepalive_answer_ns, &patience.drain_ns, &patience.login_ns, &patience.calm_ns})
+                      &patience.keepalive_answer_ns, &patience.drain_ns, &patience.login_ns, &patience.first_request_ns,
+                      &patience.young_ns, &patience.calm_ns})
         *wait /= times;
 }

@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-enum DoorMethod { METHOD_GET, METHOD_SET, METHOD_DELETE, METHOD_BATCH };
+enum DoorMethod { METHOD_GET, METHOD_SET, METHOD_DELETE, METHOD_INCREMENT, METHOD_MULTI_GET, METHOD_BATCH };
 
 typedef struct DoorBytes {
     const uint8_t* at;

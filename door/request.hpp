@@ -3,8 +3,10 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "door.h"
 #include "results.hpp"
 #include "types.hpp"
 
@@ -19,7 +21,13 @@ struct Refusal {
     std::string text;
     std::string full;  // what is full, if that is the reason
     bool is_refusal;   // the request surely changed nothing
+    std::optional<EngineConflict> conflict = {};  // if a check of the request stopped it
 };
+
+inline Refusal refusal_of(const DoorRefusal& given) {
+    return {given.code, given.text, given.full, given.is_refusal,
+            given.conflict ? std::optional<EngineConflict>(*given.conflict) : std::nullopt};
+}
 
 enum Outcome {
     DONE,

@@ -9,7 +9,6 @@
 #include "resp_answer.hpp"
 #include "resp_columns.hpp"
 #include "resp_message.hpp"
-#include "strangers.hpp"
 #include "texts.hpp"
 
 namespace door {
@@ -46,9 +45,9 @@ struct RespConnection::Pending {
     Request request;
 };
 
-RespConnection::RespConnection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer)
-    : Connection(thread, std::move(transport), std::move(peer)), held_bytes_max_(thread.door.config.stream_bytes_max),
-      parser_(thread.door.config.message_bytes_max), begun_ns_(thread.now()) {
+RespConnection::RespConnection(Thread& thread, std::unique_ptr<Transport> transport, Arrival arrival)
+    : Connection(thread, std::move(transport), std::move(arrival)), held_bytes_max_(thread.door.config.stream_bytes_max),
+      parser_(thread.door.config.message_bytes_max) {
     head_.path = PATH;
     thread.stats.resp.opened.add();
 }
@@ -60,10 +59,7 @@ RespConnection::~RespConnection() {
 }
 
 bool RespConnection::received(const u8* data, u64 size) {
-    if (!std::exchange(has_begun_, true) && is_tls_hello({(const char*)data, size})) {
-        thread.stats.connections_refused[STATS_TLS].add();
-        return false;
-    }
+    if (!std::exchange(has_begun_, true) && answer_foreigner({(const char*)data, size})) return true;
     if (input_.empty()) {
         const u64 taken = take_commands(data, size);
         input_.assign(data + taken, data + size);
@@ -74,6 +70,20 @@ bool RespConnection::received(const u8* data, u64 size) {
     count_input();
     if (first_ && first_->is_done) want_fill();
     return true;
+}
+
+// A client that does not speak RESP; it may be a person with a browser. False: it may speak it.
+bool RespConnection::answer_foreigner(std::string_view first) {
+    const Language language = language_of(first);
+    if (language == Language::LINES) return false;
+    end_foreign(language);
+    return true;
+}
+
+void RespConnection::end_foreign(Language language) {
+    thread.stats.connections_refused[stats_of(language)].add();
+    end_refused(in_words_of(language, language == Language::TLS ? NO_TLS_TEXT : RESP_PORT_TEXT));
+    want_fill();
 }
 
 bool RespConnection::input_ended() {
@@ -98,7 +108,7 @@ u64 RespConnection::take_commands(const u8* data, u64 size) {
 
 u64 RespConnection::take_possible_commands(const u8* data, u64 size) {
     u64 taken = 0;
-    parser_.is_stranger = is_stranger();
+    parser_.is_stranger = is_stranger() && thread.door.asks_for_logins;
     while (is_joining_ || may_take_commands()) {
         const RespParser::Found found = parser_.parse(data + taken, size - taken);
         if (is_joining_ && (found == RespParser::Found::ERROR || found == RespParser::Found::MORE_NEEDED)) return taken;
@@ -109,11 +119,11 @@ u64 RespConnection::take_possible_commands(const u8* data, u64 size) {
             const bool has_room = !more || account.has_room(more);
             if (has_room) full_since_ns_ = NEVER;
             if (has_room || may_wait()) return taken;
-            end_with("OOM " + memory_text(account, needed));
+            end_with("OOM " + memory_text(account, needed), STATS_NO_MEMORY);
             return size;
         }
         if (found == RespParser::Found::ERROR) {
-            end_with("ERR " + parser_.error);
+            end_with("ERR " + parser_.error, STATS_INVALID);
             return size;
         }
         if (found == RespParser::Found::COMMAND && !execute()) break;
@@ -127,8 +137,7 @@ u64 RespConnection::take_possible_commands(const u8* data, u64 size) {
 bool RespConnection::execute() {
     if (is_joining_) return join();
     if (is_attack(parser_.words)) {
-        is_ending_ = true;
-        close();
+        end_foreign(Language::HTTP1);
         return true;
     }
     const RespCommand* const command = session_.hands_all ? nullptr : command_of(parser_.words);
@@ -157,7 +166,7 @@ bool RespConnection::queue_or_execute(const RespCommand& command) {
 bool RespConnection::queue(const RespCommand& command, const char* text) {
     const u64 bytes = message_bytes(parser_.words), bytes_max = thread.door.config.message_bytes_max;
     if (queued_bytes_ + bytes > bytes_max) {
-        end_with("ERR a transaction of more than " + grouped(bytes_max) + " bytes (message_bytes_max): split it");
+        end_with("ERR a transaction of more than " + grouped(bytes_max) + " bytes (message_bytes_max): split it", STATS_INVALID);
         return true;
     }
     Message message = new_message();
@@ -206,10 +215,6 @@ Message RespConnection::new_message() {
     Message message = Message::admitted(account, REQUESTS, message_bytes(parser_.words));
     if (message.is_there()) write_message(parser_.words, message.data());
     return message;
-}
-
-bool RespConnection::is_stranger() const {
-    return thread.door.asks_for_logins && !head_.caller && transport->names().empty();
 }
 
 // Null: the engine cannot be asked.
@@ -366,9 +371,7 @@ void RespConnection::leave_results() {
     }
 }
 
-// Whoever shows nothing takes a place from others.
-void RespConnection::tick(u64 now_ns) {
-    if (is_stranger() && now_ns > begun_ns_ + thread.door.patience.login_ns) return close();
+void RespConnection::tick(u64) {
     if (!is_full_) return;
     is_full_ = false;  // others may have left room
     want_fill();
@@ -400,13 +403,25 @@ bool RespConnection::may_wait() {
 
 // A transaction without one of its commands must not be executed.
 void RespConnection::refuse(const std::string& text) {
-    if (is_in_transaction()) end_with(text);
+    if (is_in_transaction()) end_with(text, STATS_NO_MEMORY);
     else answer(error_line(text, thread.stats.resp));
 }
 
-void RespConnection::end_with(const std::string& text) {
-    answer(error_line(text, thread.stats.resp));
-    is_ending_ = true;
+void RespConnection::end_with(const std::string& text, StatsConnection why) {
+    thread.stats.connections_refused[why].add();
+    end_refused(error_line(text, thread.stats.resp));
+    want_fill();
+}
+
+// The client may be sending more: it would not read the answer if its bytes were refused.
+void RespConnection::end_refused(std::string text) {
+    answer(std::move(text));
+    is_ending_ = is_refused_ = true;
+}
+
+void RespConnection::take_leave(const std::string& why, Output& output) {
+    const std::string line = error_line("ERR " + why, thread.stats.resp);
+    output.append(line.data(), line.size());
 }
 
 void RespConnection::answer(std::string text) {

@@ -12,6 +12,7 @@
 
 #include "call.hpp"
 #include "connection.hpp"
+#include "foreign.hpp"
 #include "resp_answer.hpp"
 #include "resp_parser.hpp"
 #include "resp_session.hpp"
@@ -23,7 +24,7 @@ struct Table;
 
 class RespConnection final : public Connection, public Responder {
   public:
-    RespConnection(Thread& thread, std::unique_ptr<Transport> transport, std::string peer);
+    RespConnection(Thread& thread, std::unique_ptr<Transport> transport, Arrival arrival);
     ~RespConnection() override;
 
     bool received(const u8* data, u64 size) override;
@@ -33,6 +34,10 @@ class RespConnection final : public Connection, public Responder {
     void drain() override;
     void closed() override;
     bool wants_input() const override { return may_take_commands() && !is_half_closed_; }
+    bool lingers() const override { return is_refused_; }
+    bool has_asked() const override { return first_ && !is_refused_; }
+    void end_patience(const std::string& why) override { end_with("ERR " + why, STATS_SILENT); }
+    void take_leave(const std::string& why, Output& output) override;
     bool input_ended() override;  // as with Redis, what was sent is executed and answered
 
     // What Python says.
@@ -55,7 +60,8 @@ class RespConnection final : public Connection, public Responder {
     u64 take_commands(const u8* data, u64 size);
     u64 take_possible_commands(const u8* data, u64 size);
     bool execute();
-    bool is_stranger() const;
+    bool answer_foreigner(std::string_view first);
+    void end_foreign(Language language);
     bool may(const RespCommand& command, const std::vector<Word>& words);
     bool queue_or_execute(const RespCommand& command);
     bool queue(const RespCommand& command, const char* text);
@@ -76,7 +82,8 @@ class RespConnection final : public Connection, public Responder {
     bool wait_or_refuse(const std::string& text);
     bool may_wait();
     void refuse(const std::string& text);
-    void end_with(const std::string& text);
+    void end_with(const std::string& text, StatsConnection why);
+    void end_refused(std::string answer);
     Pending* new_pending(u64 bytes, u64 bytes_behind);
     void append(Pending* pending);
     void remove_first();
@@ -98,13 +105,13 @@ class RespConnection final : public Connection, public Responder {
     RespParser parser_;
     std::vector<u8> input_;  // of a command that is not complete, or of commands that are not begun
     u64 counted_input_ = 0;
-    const u64 begun_ns_;
     // There is no room for the next command: nothing is read until there is, or that takes too long.
     bool is_full_ = false;
     u64 full_since_ns_ = NEVER;
     bool has_begun_ = false;       // the client has sent something
     bool is_half_closed_ = false;  // it sends no more
     bool is_ending_ = false;       // no more commands are taken
+    bool is_refused_ = false;      // what it still sends is thrown away
 
     Pending* first_ = nullptr;  // a list, in the order of the commands
     Pending* last_ = nullptr;

@@ -58,8 +58,9 @@ RespParser::Found RespParser::parse_array(const u8* data, u64 size) {
         const u8* const line_end = find('\r', data, size);
         if (!line_end && size > LINE_BYTES_MAX) return fail("too big mbulk count string");
         if (!line_end || line_end + 1 == data + size) return Found::MORE_NEEDED;
-        if (!parse_number(data + 1, line_end, number) || number > WORDS_MAX) return fail("invalid multibulk length");
+        if (!parse_number(data + 1, line_end, number) || number > REDIS_WORDS_MAX) return fail("invalid multibulk length");
         if (is_stranger && number > STRANGER_WORDS_MAX) return fail("unauthenticated multibulk length");
+        if (number > WORDS_MAX) return fail("a command of more than " + grouped(WORDS_MAX) + " words: split it");
         at_ = (u64)(line_end - data) + 2;
         if (number <= 0) return end(Found::NOTHING, at_);
         words_left_ = number;
@@ -71,12 +72,12 @@ RespParser::Found RespParser::parse_array(const u8* data, u64 size) {
             if (!line_end && size > at_ + LINE_BYTES_MAX) return fail("too big bulk count string");
             if (!line_end || line_end + 1 == data + size) return Found::MORE_NEEDED;
             if (*begin != '$') return fail(std::string("expected '$', got '") + (char)*begin + "'");
-            if (!parse_number(begin + 1, line_end, number) || number < 0 || number > WORD_BYTES_MAX)
+            if (!parse_number(begin + 1, line_end, number) || number < 0 || number > REDIS_WORD_BYTES_MAX)
                 return fail("invalid bulk length");
             if (is_stranger && number > STRANGER_WORD_BYTES_MAX) return fail("unauthenticated bulk length");
             at_ = (u64)(line_end - data) + 2;
             if (at_ + (u64)number > command_bytes_max_)
-                return fail("a command of more than " + grouped(command_bytes_max_) + " bytes (message_bytes_max)");
+                return fail("a command of more than " + grouped(command_bytes_max_) + " bytes (message_bytes_max): raise --memory-max, or --message-bytes-max");
             bulk_bytes_ = (u64)number + 2;
         }
         if (size - at_ < bulk_bytes_) return Found::MORE_NEEDED;

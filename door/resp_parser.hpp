@@ -47,8 +47,10 @@ class RespParser {
 
   private:
     static constexpr u64 LINE_BYTES_MAX = 64 << 10;
-    // Redis takes 2^31 - 1 words, each of which would be two places here before the command is executed.
-    static constexpr i64 WORDS_MAX = 1 << 20, WORD_BYTES_MAX = 512 << 20;
+    // Each word is two places here before the command is executed.
+    static constexpr i64 WORDS_MAX = 1 << 20;
+    // What Redis takes; what has more is answered in its words.
+    static constexpr i64 REDIS_WORDS_MAX = (1ll << 31) - 1, REDIS_WORD_BYTES_MAX = 512 << 20;
     static constexpr i64 STRANGER_WORDS_MAX = 10, STRANGER_WORD_BYTES_MAX = 16 << 10;
 
     struct Place {

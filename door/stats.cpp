@@ -44,6 +44,7 @@ void gpkvs_door_stats(Door* door, DoorStats* stats) {
     const EngineStats& engine = door->engine_stats;
     stats->cancelled = engine.cancelled.value();
     stats->expired = engine.expired.value();
+    stats->conflicts = engine.conflicts.value();
     for (u64 op = 0; op < OPS; op++)
         for (u64 status = 0; status < STATUSES; status++) stats->operations[op][status] = engine.operations[op][status].value();
     add(stats->batch_operations, engine.batch_operations);

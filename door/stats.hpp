@@ -50,6 +50,7 @@ constexpr u64 OPS = 10, STATUSES = 6;  // those of operations.hpp
 // Of the engine's thread.
 struct EngineStats {
     Counter cancelled, expired;  // requests that were dropped
+    Counter conflicts;           // requests that a check stopped
     Counter operations[OPS][STATUSES];
     Operations batch_operations{OPERATIONS_BOUNDS}, batch_requests{OPERATIONS_BOUNDS};
     Nanoseconds batch_ns{NANOSECONDS_BOUNDS};
@@ -64,12 +65,12 @@ struct MethodStats {
     Nanoseconds ns{NANOSECONDS_BOUNDS};
 };
 
-enum StatsMethod { STATS_GET, STATS_SET, STATS_DELETE, STATS_BATCH, STATS_PIPELINE, STATS_METHODS };
+enum StatsMethod { STATS_GET, STATS_SET, STATS_DELETE, STATS_INCREMENT, STATS_MULTI_GET, STATS_BATCH, STATS_PIPELINE, STATS_METHODS };
 
 // Why the door itself refused a request, before it was executed.
 enum StatsRefusal { STATS_MEMORY_FULL, STATS_QUEUE_FULL, STATS_UNSUPPORTED, STATS_SLOW, STATS_REFUSALS };
 
-// Why a connection ended before it made a call.
+// Why the door refused a connection, or closed one: first, what ended it before it was of use.
 enum StatsConnection {
     STATS_CONNECTIONS_FULL,
     STATS_FILES_FULL,
@@ -78,6 +79,16 @@ enum StatsConnection {
     STATS_TLS,    // where none is spoken
     STATS_PLAIN,  // where TLS is spoken
     STATS_HANDSHAKE,
+    STATS_FOREIGN,   // another protocol of ours
+    STATS_GAVE_WAY,  // a stranger, for a newcomer
+    STATS_SILENT,    // a stranger that stayed one for too long
+    STATS_SLOW_HEADERS,  // the rest of a call's headers did not come
+    STATS_FLOOD,         // too much that costs and brings nothing
+    STATS_UNREACHABLE,   // no answer to a ping
+    STATS_UNREAD,        // nobody read the last bytes
+    STATS_NO_MEMORY,     // for what it asked for
+    STATS_INVALID,       // what it sent breaks the rules of its protocol
+    STATS_USER_GONE,
     STATS_CONNECTIONS
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "door.hpp"
+#include "foreign.hpp"
 
 namespace door {
 namespace {
@@ -25,8 +26,16 @@ const u64 INPUT_DROPPED_MAX = 64 << 10;
 // A real chain takes 2 to 8 KiB. Whatever a client shows is kept as long as its connection.
 const long CLIENT_CHAIN_BYTES_MAX = 32 << 10;
 
+// So much of what a client in plain has sent shows what it speaks.
+const u64 PLAIN_BYTES_MAX = 256;
+
 // All that a client of TLS sends begins with it.
 const u8 HANDSHAKE_RECORD = 0x16;
+
+// How keys are agreed on: on curves, with a post-quantum half where OpenSSL has it (3.5). OpenSSL would also take the groups of
+// finite fields, in which a client that sends the same bytes again and again costs the server 125 ms each time.
+const char* const GROUPS = "X25519:P-256:X448:P-521:P-384";
+const char* const POST_QUANTUM = "X25519MLKEM768:";
 
 const unsigned char H2[] = {'h', '2'};
 
@@ -64,6 +73,11 @@ int choose_protocol(SSL* ssl, const unsigned char** chosen, unsigned char* chose
         return SSL_TLSEXT_ERR_OK;
     }
     return SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+void look_at_message(int is_sent, int, int kind, const void* bytes, size_t size, SSL*, void* transport) {
+    if (!is_sent && kind == SSL3_RT_HANDSHAKE && size && *(const u8*)bytes == SSL3_MT_KEY_UPDATE)
+        ((TlsTransport*)transport)->count_key_change();
 }
 
 // A key with a password is refused: OpenSSL would ask the terminal for it.
@@ -120,7 +134,10 @@ bool set_up(SSL_CTX* context) {
     SSL_CTX_set_max_cert_list(context, CLIENT_CHAIN_BYTES_MAX);
     SSL_CTX_set_client_hello_cb(context, look_at_hello, nullptr);
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
-    return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 && SSL_CTX_set_num_tickets(context, 0) == 1;
+    const bool has_groups = SSL_CTX_set1_groups_list(context, (std::string(POST_QUANTUM) + GROUPS).c_str()) == 1 ||
+                            SSL_CTX_set1_groups_list(context, GROUPS) == 1;
+    ERR_clear_error();
+    return has_groups && SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 && SSL_CTX_set_num_tickets(context, 0) == 1;
 }
 
 // Returns the name of an entry, or "" if it has none that is text of plain characters.
@@ -184,6 +201,8 @@ TlsTransport::TlsTransport(int file, SSL* ssl, bool is_http2, u64 late_ns)
     : Transport(file), ssl_(ssl), late_ns_(late_ns) {
     SSL_set_app_data(ssl, is_http2 ? this : nullptr);
     SSL_set_accept_state(ssl);
+    SSL_set_msg_callback(ssl, look_at_message);
+    SSL_set_msg_callback_arg(ssl, this);
 }
 
 TlsTransport::~TlsTransport() {
@@ -206,9 +225,11 @@ long TlsTransport::read(u8* to, u64 size) {
     has_more_ = false;
     if (!SSL_read_ex(ssl_, to, size, &done)) {
         // The client has said that it sends no more: it may still be answered.
-        const bool is_end = SSL_get_error(ssl_, 0) == SSL_ERROR_ZERO_RETURN;
-        return is_end ? -1 : outcome(0);
+        if (SSL_get_error(ssl_, 0) == SSL_ERROR_ZERO_RETURN) return -1;
+        if (is_flooded()) state_ = OVER;
+        return state_ == OVER ? -1 : outcome(0);
     }
+    key_changes_ = 0;
     has_more_ = SSL_has_pending(ssl_) == 1;
     return (long)done;
 }
@@ -222,7 +243,7 @@ long TlsTransport::write(const u8* from, u64 size) {
 }
 
 bool TlsTransport::shake_hands() try {
-    if (state_ == OVER || !look_at_first_byte()) return false;
+    if (state_ == OVER || !look_at_begin()) return false;
     wants_write_ = false;
     ERR_clear_error();
     const int result = SSL_do_handshake(ssl_);
@@ -230,7 +251,10 @@ bool TlsTransport::shake_hands() try {
         if (outcome(result) < 0) drop_input();
         return false;
     }
-    if (X509* certificate = SSL_get0_peer_certificate(ssl_)) names_ = names_of(certificate);
+    if (X509* certificate = SSL_get0_peer_certificate(ssl_)) {
+        has_certificate_ = true;
+        names_ = names_of(certificate);
+    }
     state_ = READY;
     return true;
 } catch (const std::bad_alloc&) {
@@ -239,16 +263,23 @@ bool TlsTransport::shake_hands() try {
 }
 
 // A client in plain is closed at once. OpenSSL would wait for more bytes of it, and answer them with an alert.
-bool TlsTransport::look_at_first_byte() {
-    u8 first;
-    if (has_begun_ || recv(file(), &first, 1, MSG_PEEK) <= 0) return true;  // OpenSSL sees the same, and what it means
+bool TlsTransport::look_at_begin() {
+    char begin[PLAIN_BYTES_MAX];
+    const long size = has_begun_ ? 0 : recv(file(), begin, sizeof begin, MSG_PEEK);
+    if (size <= 0) return true;  // OpenSSL sees the same, and what it means
     has_begun_ = true;
-    is_plain_ = first != HANDSHAKE_RECORD;
-    if (is_plain_) {
-        state_ = OVER;
-        drop_input();
-    }
-    return !is_plain_;
+    if ((u8)begin[0] == HANDSHAKE_RECORD) return true;
+    plain_.assign(begin, (u64)size);
+    state_ = OVER;
+    drop_input();
+    return false;
+}
+
+// Once the server has begun, a client would take the alert for a record that is broken.
+void TlsTransport::refuse_handshake() {
+    if (state_ != SHAKING || BIO_number_written(SSL_get_wbio(ssl_))) return;
+    (void)!send(file(), NO_HANDSHAKE.data(), NO_HANDSHAKE.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    drop_input();
 }
 
 // Bytes that nobody has read when a socket is closed would keep the client from reading why.

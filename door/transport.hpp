@@ -2,6 +2,7 @@
 #pragma once
 #include <cerrno>
 #include <string>
+#include <string_view>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <vector>
@@ -32,10 +33,16 @@ class Transport {
     virtual const std::vector<std::string>& names() const = 0;
     // Memory that it takes now beside the socket; the connection is charged for it.
     virtual u64 held_bytes() const { return 0; }
-    // Whether its client has begun without the handshake that is asked for.
-    virtual bool is_plain() const { return false; }
+    // Whether the client has shown a certificate of one of the CAs that count.
+    virtual bool has_certificate() const { return false; }
+    // How its client has begun without the handshake that is asked for; empty if it has not.
+    virtual std::string_view plain() const { return {}; }
     // Whether its handshake takes too long; the connection is closed then.
     virtual bool is_late(u64) const { return false; }
+    // Says that there is no handshake, to a client that has not heard of one yet.
+    virtual void refuse_handshake() {}
+    // Whether it is over because the client did too much that brings nothing.
+    virtual bool is_flooded() const { return false; }
     // Nothing more will be written: the client reads the end after all that was.
     virtual void end_writing() { shutdown(file_, SHUT_WR); }
 

@@ -1,6 +1,8 @@
 #include "turn.hpp"
 
+#include "call.hpp"
 #include "door.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -78,6 +80,11 @@ bool Turn::run_here() {
     is_due_ = ran == ENGINE_DUE;
     idle_at_ns_ = later(now_ns(), timeout_ns_);
     return ran == ENGINE_DONE && queue_.is_empty();
+}
+
+bool Turn::run_left() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return run_batch() != ENGINE_LEFT;
 }
 
 void Turn::set_engine(const Engine* engine) {
@@ -196,6 +203,7 @@ int Turn::run_batch() {
         release_results();
     } else {
         results_->has_versions = has_versions;
+        refuse_stopped();
         learn(covered);
         share_out(covered, gate);
     }
@@ -208,14 +216,34 @@ void Turn::learn(u64 covered) {
     else returning_max_ += std::min(returning_max_ / 8 + 1, NEVER - returning_max_);
 }
 
-bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes, EngineRoom* room) {
+std::shared_ptr<const Refusal> Turn::stopped_by(const EngineConflict& conflict) try {
+    return std::make_shared<const Refusal>(Refusal{ABORTED, conflict_text(conflict), "", true, conflict});
+} catch (const std::bad_alloc&) {
+    return door_.no_memory;
+}
+
+// Tells the requests of which a check does not hold. The engine leaves batches in which they are several of a message.
+void Turn::refuse_stopped() {
+    Request* request = first_;
+    u64 number = 0;
+    for (const EngineConflict& conflict : conflicts_) {
+        for (; number < conflict.request; request = request->next) number += request->requests;
+        request->refusal = stopped_by(conflict);
+        door_.engine_stats.conflicts.add();
+    }
+}
+
+bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 conflicts, EngineRoom* room) try {
     Turn& turn = *(Turn*)self;
     turn.release_results();
+    turn.conflicts_.resize(conflicts);
     Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes);
     if (!results) return false;
     results->now_ms = turn.columns_.now_ms();
-    *room = {results->status, results->versions, results->value_lengths, results->values};
+    *room = {results->status, results->versions, results->value_lengths, results->values, turn.conflicts_.data()};
     return true;
+} catch (const std::bad_alloc&) {
+    return false;
 }
 
 void Turn::left_refused(u64 number, const std::shared_ptr<const Refusal>& refusal) {
@@ -238,7 +266,8 @@ void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u
         memcpy(results_->status, status, n);
         if (versions) memcpy(results_->versions, versions, 8 * n);
         else memset(results_->versions, 0, 8 * n);
-        results_->has_versions = versions;
+        const Table* const table = tables_.now()->find(first_->table_id);
+        results_->has_versions = versions && table && !table->holds_numbers;
         if (returning) memcpy(results_->value_lengths, value_lengths, 4 * returning);
         if (value_bytes) memcpy(results_->values, values, value_bytes);
     }

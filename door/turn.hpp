@@ -28,6 +28,7 @@ class Turn {
     void set_engine(const Engine* engine);
     void set_clock(u64* latest_ms) { latest_ms_ = latest_ms; }
     const EngineBatch* left() const { return &columns_.batch(); }
+    bool run_left();
     void left_refused(u64 request, const std::shared_ptr<const Refusal>& refusal);
     void left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate);
     void left_failed(const std::shared_ptr<const Refusal>& refusal);
@@ -59,7 +60,10 @@ class Turn {
     bool count_working();
     int run_batch();
     void learn(u64 covered);
-    static bool give_room(void* self, u64 operations, u64 returning, u64 value_bytes, EngineRoom* room);
+    static bool give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 conflicts,
+                          EngineRoom* room);
+    void refuse_stopped();
+    std::shared_ptr<const Refusal> stopped_by(const EngineConflict& conflict);
     void share_out(u64 covered, u64 gate);
     void count_operations(const Request& request);
     bool hand_on_several();
@@ -94,6 +98,7 @@ class Turn {
     u64 returning_max_ = NEVER;  // with more, the values would be too many
     BatchColumns columns_;
     Results* results_ = nullptr;
+    std::vector<EngineConflict> conflicts_;
     u64 counted_bytes_ = 0, began_ns_ = 0;
     Request* dropped_ = nullptr;  // a list
     // As many batches waited for their gate when there was no memory for one more.

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gpkvs.config import Limits
 from gpkvs.errors import ForkedError, GpkvsError
 
 if TYPE_CHECKING:
     from gpkvs.batch import Batch, Op, RequestResult, Status
-    from gpkvs.store import Store
-    from gpkvs.store import open_store as open
+    from gpkvs.config import Limits
+    from gpkvs.store import Store, open
+
+    __version__: str
 
 __all__ = ["Batch", "ForkedError", "GpkvsError", "Limits", "Op", "RequestResult", "Status", "Store", "open"]
 
 # Loaded when they are first asked for: a client needs no compiled kernels, and a command that ends at once no NumPy.
 _LATE = {
     "Batch": "gpkvs.batch:Batch",
+    "Limits": "gpkvs.config:Limits",
     "Op": "gpkvs.batch:Op",
     "RequestResult": "gpkvs.batch:RequestResult",
     "Status": "gpkvs.batch:Status",
     "Store": "gpkvs.store:Store",
-    "open": "gpkvs.store:open_store",
+    "open": "gpkvs.store:open",
 }
 
 if not TYPE_CHECKING:  # type checkers would take every name for one that is there
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return import_module("gpkvs.info").package_version()
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, attribute = _LATE[name].partition(":")
         return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    """Return what is public, for tab completion and `help`: also what is not loaded yet."""
+    own = (name for name, value in globals().items() if name.startswith("__") or isinstance(value, ModuleType))
+    return sorted({*own, *__all__, "__version__"})

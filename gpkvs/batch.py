@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -464,6 +464,39 @@ def _check_column(
             f"the lengths add up to {counted(wanted, 'byte')}, the column has {len(column):,}",
             field=f"{name}s",
             index=int(operations()[short]) if short < count else None,
+        )
+
+
+class RequestColumns(NamedTuple):
+    """One request of one table: the columns of a `Batch` as bytes, for which NumPy is not asked."""
+
+    ops: bytes
+    keys: bytes
+    key_lengths: bytes
+    values: bytes
+    value_lengths: bytes
+    expiries: bytes | None
+    conditions: bytes | None
+    expected: bytes | None
+
+    def batch(self, table: int) -> Batch:
+        """Return it as a batch of one request on the table with this number."""
+
+        def column(data: bytes, dtype: type[Number]) -> NDArray[Number]:
+            # Memory that may be stored to gives its address away in half of the time (`address_of`).
+            return np.frombuffer(bytearray(data), dtype)
+
+        return Batch(
+            ops=column(self.ops, np.uint8),
+            keys=column(self.keys, np.uint8),
+            key_lengths=column(self.key_lengths, np.uint32),
+            values=column(self.values, np.uint8),
+            value_lengths=column(self.value_lengths, np.uint32),
+            request_ops=np.array([len(self.ops)], np.uint32),
+            request_tables=np.array([table], np.uint32),
+            conditions=None if self.conditions is None else column(self.conditions, np.uint8),
+            expected=None if self.expected is None else column(self.expected, np.uint64),
+            expiries=None if self.expiries is None else column(self.expiries, np.uint64),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar, cast, overload
+from typing import Any, Final, Literal, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,23 @@ from gpkvs.numbers import (
     joined_found,
     pairs_of,
     parts_of,
+    require_no_ttl,
     sets_of,
     values_of,
 )
-from gpkvs.operations import Bytes, Operation, OperationList, Result, Ttl, as_bytes
+from gpkvs.operations import (
+    Bytes,
+    Key,
+    Operation,
+    OperationList,
+    Result,
+    Ttl,
+    Whole,
+    as_bytes,
+    as_given,
+    is_whole,
+    key_as_bytes,
+)
 from gpkvs.scan import Scan, ScanPiece
 from gpkvs.text import quoted
 from gpkvs.transaction import ATTEMPTS, Transaction, transact
@@ -54,13 +67,6 @@ OWN_TIMEOUT: Final = OwnTimeout()
 Timeout = float | None | OwnTimeout
 
 
-def raised(result: Result) -> Any:
-    """Return what became of an operation; raise it, if it was not done."""
-    if isinstance(result, GpkvsError):
-        raise result
-    return result
-
-
 class KeyValues(ABC):
     """Keys and their values; the base of `Store`, `Client` and the handles of their tables.
 
@@ -68,6 +74,10 @@ class KeyValues(ABC):
     writes is durable when it returns. Each method takes `table`, the name of another table than this one's own. Those
     of a client take `timeout` too: seconds until the call fails, None to wait for ever. A store in this process waits
     for no network: its methods have the parameter too, since the face is one, and raise TypeError if it is given.
+
+    In a table of the layout u64, keys and values are whole numbers from 0 to 2**64 - 1. A key that is given as an int
+    has an int as its value, also when it is read. A table of another layout refuses such a key. Both may be given as 8
+    bytes instead, little-endian: then the value is read as bytes.
 
     One cannot iterate over it, and it has no length: `scan` reads all keys, `count` counts them.
     """
@@ -106,7 +116,10 @@ class KeyValues(ABC):
 
     def _one(self, operations: OperationList, table: str | None, timeout: Timeout) -> Any:
         """Execute a request of one operation."""
-        return raised(self._commit(operations, table, timeout)[0])
+        (result,) = self._commit(operations, table, timeout)
+        if isinstance(result, GpkvsError):
+            raise result
+        return result
 
     @overload
     def get(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bytes | None: ...
@@ -116,38 +129,58 @@ class KeyValues(ABC):
         self, key: Bytes, default: Default, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
     ) -> bytes | Default: ...
 
+    @overload
+    def get(self, key: Whole, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int | None: ...
+
+    @overload
+    def get(
+        self, key: Whole, default: Default, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> int | Default: ...
+
     def get(
         self,
-        key: Bytes,
+        key: Key,
         default: Default | None = None,
         *,
         table: str | None = None,
         timeout: Timeout = OWN_TIMEOUT,
-    ) -> bytes | Default | None:
+    ) -> bytes | int | Default | None:
         """Return the value of a key, or `default` if it is not there.
 
         Raises
         ------
         InvalidArgumentError
             If the key is empty or over the limit.
+            Or if the key is an int, and the table's layout is not u64.
         CorruptRecordError
             If its record is damaged.
         """
         operations = self._operations()
         operations.get(key)
-        value: bytes | None = self._one(operations, table, timeout)
+        value: bytes | int | None = self._one(operations, table, timeout)
         return default if value is None else value
 
+    @overload
     def get_with_version(
         self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
-    ) -> tuple[bytes, int] | None:
+    ) -> tuple[bytes, int] | None: ...
+
+    @overload
+    def get_with_version(
+        self, key: Whole, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> tuple[int, int] | None: ...
+
+    def get_with_version(
+        self, key: Key, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> tuple[bytes | int, int] | None:
         """Return the value of a key and its version, or None if it is not there; errors as `get`.
 
         The version is what `if_version` asks for. A table of the layout u64 has no versions: there it is the number.
         """
-        return self._pairs([key], table, timeout)[0]
+        pair = self._pairs([key], table, timeout)[0]
+        return None if pair is None else (as_given(key, pair[0]), pair[1])
 
-    def _pairs(self, keys: Iterable[Bytes], table: str | None, timeout: Timeout) -> list[tuple[bytes, int] | None]:
+    def _pairs(self, keys: Iterable[Key], table: str | None, timeout: Timeout) -> list[tuple[bytes, int] | None]:
         """Return value and version of each key."""
         operations = self._operations()
         for key in keys:
@@ -155,9 +188,19 @@ class KeyValues(ABC):
         self._commit(operations, table, timeout)
         return operations.pairs()
 
+    @overload
     def get_all(
         self, keys: Iterable[Bytes], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
-    ) -> dict[bytes, bytes]:
+    ) -> dict[bytes, bytes]: ...
+
+    @overload
+    def get_all(
+        self, keys: Iterable[Whole], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> dict[int, int]: ...
+
+    def get_all(
+        self, keys: Iterable[Key], *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT
+    ) -> dict[Any, Any]:
         """Return the values of those keys that are there, all as of one moment; errors as `get`."""
         operations = self._operations()
         for key in keys:
@@ -166,18 +209,48 @@ class KeyValues(ABC):
             self._require_timeout(timeout)
             return {}
         values = self._commit(operations, table, timeout)
-        return {key: value for key, value in zip(operations.keys, values, strict=True) if isinstance(value, bytes)}
+        pairs = zip(operations.given_keys, values, strict=True)
+        return {key: value for key, value in pairs if value is not None}
 
-    def exists(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
+    def exists(self, key: Key, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
         """Return whether a key is there, without its value; errors as `get`."""
         operations = self._operations()
         operations.exists(key)
-        return cast(bool, self._one(operations, table, timeout))
+        is_there: bool = self._one(operations, table, timeout)
+        return is_there
 
+    @overload
     def set(
         self,
         key: Bytes,
         value: Bytes,
+        *,
+        ttl: Ttl = None,
+        if_absent: bool = False,
+        if_present: bool = False,
+        if_version: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int: ...
+
+    @overload
+    def set(
+        self,
+        key: Whole,
+        value: Whole,
+        *,
+        ttl: Ttl = None,
+        if_absent: bool = False,
+        if_present: bool = False,
+        if_version: int | None = None,
+        table: str | None = None,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int: ...
+
+    def set(
+        self,
+        key: Key,
+        value: Any,
         *,
         ttl: Ttl = None,
         if_absent: bool = False,
@@ -191,7 +264,7 @@ class KeyValues(ABC):
         Parameters
         ----------
         key, value
-            Bytes.
+            Bytes, or in a table of the layout u64 two ints.
         ttl
             Seconds until the key expires, or a `timedelta`; None: it stays, whatever was set before.
         if_absent, if_present, if_version
@@ -208,11 +281,12 @@ class KeyValues(ABC):
         """
         operations = self._operations()
         operations.set(key, value, ttl=ttl, if_absent=if_absent, if_present=if_present, if_version=if_version)
-        return cast(int, self._one(operations, table, timeout))
+        version: int = self._one(operations, table, timeout)
+        return version
 
     def delete(
         self,
-        key: Bytes,
+        key: Key,
         *,
         if_version: int | None = None,
         table: str | None = None,
@@ -223,7 +297,7 @@ class KeyValues(ABC):
         Parameters
         ----------
         key
-            Bytes.
+            Bytes, or an int.
         if_version
             Remove it only if it has this version.
 
@@ -234,11 +308,12 @@ class KeyValues(ABC):
         """
         operations = self._operations()
         operations.delete(key, if_version=if_version)
-        return cast(bool, self._one(operations, table, timeout))
+        was_there: bool = self._one(operations, table, timeout)
+        return was_there
 
     def incr(
         self,
-        key: Bytes,
+        key: Key,
         delta: int = 1,
         *,
         ttl: Ttl = None,
@@ -264,7 +339,8 @@ class KeyValues(ABC):
         """
         operations = self._operations()
         operations.incr(key, delta, ttl=ttl)
-        return cast(int, self._one(operations, table, timeout))
+        total: int = self._one(operations, table, timeout)
+        return total
 
     def append(
         self,
@@ -282,22 +358,25 @@ class KeyValues(ABC):
         """
         operations = self._operations()
         operations.append(key, value, ttl=ttl)
-        return cast(int, self._one(operations, table, timeout))
+        version: int = self._one(operations, table, timeout)
+        return version
 
-    def expire(self, key: Bytes, ttl: Ttl, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
+    def expire(self, key: Key, ttl: Ttl, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
         """Have a key expire after `ttl` seconds, or never (None); return whether it is there."""
         operations = self._operations()
         operations.expire(key, ttl)
-        return cast(bool, self._one(operations, table, timeout))
+        is_there: bool = self._one(operations, table, timeout)
+        return is_there
 
-    def ttl(self, key: Bytes, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
+    def ttl(self, key: Key, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
         """Return the seconds until a key expires; `math.inf`: it does not, None: it is not there.
 
         The key expires by the clock of the machine with the store; the seconds are counted with this machine's clock.
         """
         operations = self._operations()
         operations.ttl(key)
-        return cast(float | None, self._one(operations, table, timeout))
+        seconds: float | None = self._one(operations, table, timeout)
+        return seconds
 
     @overload
     def batch(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> SyncBatch: ...
@@ -484,20 +563,32 @@ class KeyValues(ABC):
         self._require_timeout(timeout)
         return transact(lambda: Transaction(self, table, timeout), work, attempts)
 
-    def __getitem__(self, key: Bytes) -> bytes:
-        value = self.get(key)
+    @overload
+    def __getitem__(self, key: Bytes) -> bytes: ...
+
+    @overload
+    def __getitem__(self, key: Whole) -> int: ...
+
+    def __getitem__(self, key: Any) -> bytes | int:
+        value: bytes | int | None = self.get(key)
         if value is None:
-            raise KeyError(as_bytes("key", key))
+            raise _missing(key)
         return value
 
-    def __setitem__(self, key: Bytes, value: Bytes) -> None:
+    @overload
+    def __setitem__(self, key: Bytes, value: Bytes) -> None: ...
+
+    @overload
+    def __setitem__(self, key: Whole, value: Whole) -> None: ...
+
+    def __setitem__(self, key: Any, value: Any) -> None:
         self.set(key, value)
 
-    def __delitem__(self, key: Bytes) -> None:
+    def __delitem__(self, key: Key) -> None:
         if not self.delete(key):
-            raise KeyError(as_bytes("key", key))
+            raise _missing(key)
 
-    def __contains__(self, key: Bytes) -> bool:
+    def __contains__(self, key: Key) -> bool:
         return self.exists(key)
 
     def set_many(
@@ -505,6 +596,7 @@ class KeyValues(ABC):
         keys: Numbers,
         values: Numbers,
         *,
+        ttl: None = None,
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
@@ -518,6 +610,8 @@ class KeyValues(ABC):
             lists, signed arrays, strided ones. A store with the backend cuda takes arrays on the GPU: of CuPy, or of
             any library that speaks DLPack (PyTorch, also as int64), which then do not cross the link. Empty ones are
             no request: nothing is done, and the results are empty.
+        ttl
+            None. A table of numbers has no room for an expiry: any other ttl is refused, here and in `set`.
         atomic
             False: more numbers than fit one request go in several, one after the other. An error then leaves those
             before it stored.
@@ -525,11 +619,13 @@ class KeyValues(ABC):
         Raises
         ------
         InvalidArgumentError
-            If the table's layout is not u64, the arrays do not fit together, or are too many for one request.
+            If the table's layout is not u64, there is a ttl, or the arrays do not fit together, or are too many for
+            one request.
         NoSpaceError
             If they do not fit; none was stored.
         """
         keys, values = self._column("keys", keys), self._column("values", values)
+        require_no_ttl(ttl)
         pairs_of(keys, values)  # they must be as many, also where they are cut
         for part in self._parts(keys, table, timeout, atomic=atomic):
             self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
@@ -616,6 +712,10 @@ class KeyValues(ABC):
             results.append(self._values_found(self._commit_numbers(batch, table, timeout)))
         sums, done = joined(results, keys)
         return sums.view(np.int64), done
+
+
+def _missing(key: Key) -> KeyError:
+    return KeyError(int(key) if is_whole(key) else key_as_bytes(key))
 
 
 class SyncBatch(OperationList):

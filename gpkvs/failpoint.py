@@ -159,6 +159,11 @@ def armed(name: str) -> bool:
     return _armed == name and _state.remaining == 1
 
 
+def is_any_armed() -> bool:
+    """Whether some failpoint is armed."""
+    return bool(_armed)
+
+
 def armed_among(names: Container[str]) -> bool:
     """Whether one of these failpoints is armed."""
     return _armed in names

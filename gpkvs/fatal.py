@@ -17,14 +17,16 @@ def stop_process(reason: str, error: BaseException) -> NoReturn:
 
     Called when a write to the store's files failed, or when anything failed while the transaction flag was ACTIVE.
     """
-    _log.critical(
-        "%s: %s: %s. The process stops here; the store is recovered when it is next opened",
-        reason,
-        type(error).__name__,
-        error,
-        exc_info=error,
-    )
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(EXIT_FATAL)
+    try:
+        _log.critical(
+            "%s: %s: %s. The process stops here; the store is recovered when it is next opened",
+            reason,
+            type(error).__name__,
+            error,
+            exc_info=error,
+        )
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # a stream may be closed, or its disk full
+        os._exit(EXIT_FATAL)

@@ -162,6 +162,16 @@ library.gpkvs_keyed_digest.argtypes = [
     ctypes.c_void_p,
 ]
 library.gpkvs_keyed_digest.restype = None
+library.gpkvs_own_room_new.argtypes = []
+library.gpkvs_own_room_new.restype = ctypes.c_void_p
+library.gpkvs_own_room_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_own_room_delete.restype = None
+library.gpkvs_own_room_trim.argtypes = [ctypes.c_void_p]
+library.gpkvs_own_room_trim.restype = None
+library.gpkvs_own_results.argtypes = [ctypes.c_void_p]
+library.gpkvs_own_results.restype = ctypes.c_void_p
+library.gpkvs_own_results_fields.argtypes = []
+library.gpkvs_own_results_fields.restype = ctypes.c_char_p
 library.gpkvs_copy_pages.argtypes = [*[ctypes.c_uint64] * 5, ctypes.c_void_p, *[ctypes.c_uint64] * 3]
 library.gpkvs_copy_pages.restype = ctypes.c_uint64
 

@@ -18,6 +18,10 @@ from gpkvs.request_checks import check_request_ops
 from gpkvs.text import counted
 
 _WIRE = np.dtype("<u8")
+_ONLY_NUMBERS = (
+    "set_many, get_many, delete_many and incr_many are for tables of the layout u64, whose keys and values are whole "
+    "numbers from 0 to 2**64 - 1. For a table of the layout bytes use set, get_all and batch"
+)
 _NO_BYTES = np.empty(0, np.uint8)
 
 
@@ -45,6 +49,16 @@ def pairs_of(keys: U64, values: U64) -> tuple[U8, U8]:
     if len(keys) != len(values):
         raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
     return pairs
+
+
+def require_no_ttl(ttl: object) -> None:
+    """Raise `InvalidArgumentError` if numbers are to expire."""
+    if ttl is not None:
+        raise InvalidArgumentError(
+            "a table of the layout u64 has no expiry: leave out the ttl, or keep the numbers in a table of the layout "
+            "bytes (`batch`)",
+            field="ttl",
+        )
 
 
 def gets_of(keys: U64, table: int = 0) -> Batch:
@@ -106,7 +120,9 @@ def _whole_numbers(name: str, numbers: Any, wanted: type[np.uint64] | type[np.in
         return np.empty(0, wanted)
     if given.dtype.kind not in "iu" or given.ndim != 1:
         raise InvalidArgumentError(
-            f"an array of {given.dtype} with {given.ndim} dimensions; one of whole numbers with 1 is needed", field=name
+            f"an array of {given.dtype} with {given.ndim} dimensions; one of whole numbers with 1 is needed: "
+            f"{_ONLY_NUMBERS}",
+            field=name,
         )
     low, high = given.min(), given.max()
     limits = np.iinfo(wanted)
@@ -122,7 +138,7 @@ def _of_list(name: str, numbers: Sequence[Any], wanted: type[np.generic]) -> NDA
     """Return a list of whole numbers as an array; NumPy alone would make fractions of large ones."""
     for index, number in enumerate(numbers):
         if not isinstance(number, int | np.integer) or isinstance(number, bool):
-            raise InvalidArgumentError(f"{number!r} is no whole number", field=name, index=index)
+            raise InvalidArgumentError(f"{number!r} is no whole number: {_ONLY_NUMBERS}", field=name, index=index)
     try:
         return np.array(numbers, wanted)
     except OverflowError:

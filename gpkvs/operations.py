@@ -1,21 +1,22 @@
 """Operations and their results as Python objects: for the store and both clients.
 
-Calls become columns here, once: a store makes a `Batch` of them, a client a message. Operations are checked as they
+Calls become columns here, once: a store runs them, a client makes a message of them. Operations are checked as they
 are added.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import READS, Batch, Condition, Op, RequestResult, Status
+from gpkvs.batch import READS, Condition, Op, RequestColumns, RequestResult, Status
 from gpkvs.config import Limits
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, memory_refused
 from gpkvs.outcome import outcome_of
@@ -23,9 +24,13 @@ from gpkvs.request_checks import check_key_bytes, check_request_ops, check_value
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 """What is taken as a key or a value; arrays are contiguous."""
+Whole: TypeAlias = int | np.integer[Any]
+"""A key or a value of a table of the layout u64: a whole number from 0 to 2**64 - 1."""
+Key: TypeAlias = Bytes | Whole
+"""A key of any table."""
 Ttl: TypeAlias = float | timedelta | None
 """How long until a key expires: seconds, or a `timedelta`; None: for ever."""
-Operation: TypeAlias = tuple[Op, Bytes] | tuple[Op, Bytes, Any]
+Operation: TypeAlias = tuple[Op, Key] | tuple[Op, Key, Any]
 """``(Op.GET, key)``, ``(Op.SET, key, value)``: what `OperationList` takes."""
 Result: TypeAlias = bytes | int | float | bool | GpkvsError | None
 """What became of one operation; an error, if it was not done."""
@@ -35,6 +40,8 @@ _FORMS = (
     "(Op.INCREMENT, key, number), (Op.APPEND, key, value), (Op.CHECK, key, version or None), "
     "(Op.EXPIRE, key, seconds or None) or (Op.EXPIRY, key)"
 )
+_WHOLE = (int, np.integer)
+_WHOLE_MAX = (1 << 64) - 1
 _TTL_MS_MAX = 1 << 50  # 35,000 years: with any clock the sum is a number of 64 bits
 _GET, _SET, _DELETE, _EXISTS, _INCREMENT, _APPEND, _CHECK, _EXPIRE, _EXPIRY = map(int, Op)
 _HAS_VALUE = frozenset({_SET, _INCREMENT, _APPEND})
@@ -77,9 +84,9 @@ class ResultLists(NamedTuple):
         Of those that return one.
     """
 
-    statuses: list[int]
-    versions: list[int]
-    values: list[bytes]
+    statuses: Sequence[int]
+    versions: Sequence[int]
+    values: Sequence[bytes]
 
     @classmethod
     def of(cls, result: RequestResult) -> ResultLists:
@@ -105,7 +112,7 @@ class ResultLists(NamedTuple):
         ]
 
 
-def as_bytes(noun: str, given: Bytes) -> bytes:
+def as_bytes(noun: str, given: Bytes | Whole) -> bytes:
     """Return a key or a value, `noun`, as `bytes`.
 
     Raises
@@ -124,11 +131,53 @@ def as_bytes(noun: str, given: Bytes) -> bytes:
     raise TypeError(f"a {noun} is bytes, not {type(given).__name__}{_hint(given)}")
 
 
+def is_whole(given: object) -> TypeGuard[Whole]:
+    """Return whether a key was given as a number: then its table must have the layout u64, and its value is one too."""
+    return isinstance(given, _WHOLE)
+
+
+def whole_as_bytes(noun: str, given: object) -> bytes:
+    """Return a key or a value of a table of numbers as the 8 bytes that the table holds.
+
+    Raises
+    ------
+    TypeError
+        If it is no whole number.
+    InvalidArgumentError
+        If it is out of range.
+    """
+    return number_of(noun, given, 0, _WHOLE_MAX).to_bytes(8, "little")
+
+
+def key_as_bytes(key: Key) -> bytes:
+    """Return a key as the bytes that its table holds; raises as `as_bytes` and `whole_as_bytes`."""
+    if type(key) is bytes:
+        return key
+    return whole_as_bytes("key", key) if is_whole(key) else as_bytes("key", key)
+
+
+def value_as_bytes(key: Key, value: Bytes | Whole) -> bytes:
+    """Return the value of a key as the bytes that its table holds: of a number for a number, else bytes."""
+    if not is_whole(key):
+        return as_bytes("value", value)
+    if not is_whole(value):
+        raise TypeError(f"the key is an int, so its value is an int too, not {type(value).__name__}")
+    return whole_as_bytes("value", value)
+
+
+def as_given(key: Key, value: bytes) -> Any:
+    """Return a value that was read in the form in which its key was given: as an int, or as bytes."""
+    return int.from_bytes(value, "little") if is_whole(key) else value
+
+
 def _hint(given: object) -> str:
     if isinstance(given, str):
         return ": encode it first, as in 'text'.encode()"
     if isinstance(given, int):
-        return ": write it as text, as in b'%d' % number, or for a table of numbers as number.to_bytes(8, 'little')"
+        return (
+            ": write it as text, as in b'%d' % number. Only a table of the layout u64 holds ints, and there key and "
+            "value are both ints"
+        )
     if isinstance(given, np.ndarray | memoryview):
         return (
             f" of {given.dtype if isinstance(given, np.ndarray) else given.format}: a contiguous one of bytes (uint8)"
@@ -136,7 +185,7 @@ def _hint(given: object) -> str:
     return ": convert it with bytes(...)"
 
 
-def number_of(noun: str, given: int, low: int, high: int) -> int:
+def number_of(noun: str, given: object, low: int, high: int) -> int:
     """Return a whole number, which must be one; raises TypeError, or InvalidArgumentError if it is out of range."""
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise TypeError(f"a {noun} is an int, not {type(given).__name__}")
@@ -186,7 +235,8 @@ class OperationList:
     operations
         The first ones: ``(Op.GET, key)``, ``(Op.SET, key, value)``, ``(Op.DELETE, key)``, ``(Op.EXISTS, key)``,
         ``(Op.INCREMENT, key, number)``, ``(Op.APPEND, key, value)``, ``(Op.CHECK, key, version)`` (None: it must not be
-        there), ``(Op.EXPIRE, key, seconds)`` (None: never), ``(Op.EXPIRY, key)``.
+        there), ``(Op.EXPIRE, key, seconds)`` (None: never), ``(Op.EXPIRY, key)``. In a table of the layout u64 keys and
+        values may be ints; a GET of an int returns an int.
     limits
         Of keys and values; None checks them later.
 
@@ -199,11 +249,15 @@ class OperationList:
         not done has the error in its place.
     versions
         Then, the version that each operation read, wrote or found.
+    is_of_numbers
+        Whether a key was given as an int: then a table of another layout than u64 is refused.
     """
 
     def __init__(self, operations: Iterable[Operation] = (), limits: Limits | None = None) -> None:
         self.results: list[Result] = []
         self.versions: list[int] = []
+        self.is_of_numbers = False
+        self._wholes: set[int] = set()  # the operations whose keys were given as ints
         self._limits = limits
         self._ops = bytearray()
         self._keys: list[bytes] = []
@@ -218,18 +272,42 @@ class OperationList:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} operations>"
 
-    def get(self, key: Bytes) -> None:
+    def get(self, key: Key) -> None:
         """Read a key."""
         self._add(_GET, key)
 
-    def exists(self, key: Bytes) -> None:
+    def exists(self, key: Key) -> None:
         """Look whether a key is there."""
         self._add(_EXISTS, key)
 
+    @overload
     def set(
         self,
         key: Bytes,
         value: Bytes,
+        *,
+        ttl: Ttl = None,
+        if_absent: bool = False,
+        if_present: bool = False,
+        if_version: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def set(
+        self,
+        key: Whole,
+        value: Whole,
+        *,
+        ttl: Ttl = None,
+        if_absent: bool = False,
+        if_present: bool = False,
+        if_version: int | None = None,
+    ) -> None: ...
+
+    def set(
+        self,
+        key: Key,
+        value: Bytes | Whole,
         *,
         ttl: Ttl = None,
         if_absent: bool = False,
@@ -241,33 +319,35 @@ class OperationList:
         if ttl is not None or if_absent or if_present or if_version is not None:
             condition, expected = _condition(absent=if_absent, present=if_present, version=if_version)
             options = Options(condition, expected, ttl_ms(ttl))
-        self._add(_SET, key, self._value(value), options)
+        if type(value) is not bytes or type(key) is not bytes:
+            value = value_as_bytes(key, value)
+        self._add(_SET, key, self._checked_value(value), options)
 
-    def delete(self, key: Bytes, *, if_version: int | None = None) -> None:
+    def delete(self, key: Key, *, if_version: int | None = None) -> None:
         """Remove a key; under a condition, if one is given."""
         options = _NO_OPTIONS
         if if_version is not None:
             options = Options(*_condition(absent=False, present=False, version=if_version))
         self._add(_DELETE, key, None, options)
 
-    def incr(self, key: Bytes, delta: int = 1, *, ttl: Ttl = None) -> None:
+    def incr(self, key: Key, delta: int = 1, *, ttl: Ttl = None) -> None:
         """Add to the number that a key holds; `ttl` is for a new key."""
         number = number_of("delta", delta, -(1 << 63), (1 << 63) - 1)
         self._add(_INCREMENT, key, number.to_bytes(8, "little", signed=True), Options(ttl_ms=ttl_ms(ttl)))
 
     def append(self, key: Bytes, value: Bytes, *, ttl: Ttl = None) -> None:
         """Add to the end of a key's value; `ttl` is for a new key."""
-        self._add(_APPEND, key, self._value(value), Options(ttl_ms=ttl_ms(ttl)))
+        self._add(_APPEND, key, self._checked_value(as_bytes("value", value)), Options(ttl_ms=ttl_ms(ttl)))
 
-    def expire(self, key: Bytes, ttl: Ttl) -> None:
+    def expire(self, key: Key, ttl: Ttl) -> None:
         """Have a key that is there expire in some time, or never (None)."""
         self._add(_EXPIRE, key, None, Options(ttl_ms=ttl_ms(ttl)))
 
-    def ttl(self, key: Bytes) -> None:
+    def ttl(self, key: Key) -> None:
         """Read how long a key will be there."""
         self._add(_EXPIRY, key)
 
-    def check(self, key: Bytes, *, absent: bool = False, present: bool = False, version: int | None = None) -> None:
+    def check(self, key: Key, *, absent: bool = False, present: bool = False, version: int | None = None) -> None:
         """Have the whole request refused (`ConflictError`) unless the key is as it should be.
 
         Parameters
@@ -283,7 +363,7 @@ class OperationList:
             raise InvalidArgumentError("a check needs one: absent, present or version", field="conditions")
         self._add(_CHECK, key, None, Options(condition, expected))
 
-    def _add_tuple(self, op: Op, key: Bytes, *more: Any) -> None:
+    def _add_tuple(self, op: Op, key: Any, *more: Any) -> None:
         """Add what is given as a tuple."""
         takes_more = op in (Op.SET, Op.INCREMENT, Op.APPEND, Op.CHECK, Op.EXPIRE)
         if op not in tuple(Op) or len(more) != takes_more:
@@ -302,8 +382,12 @@ class OperationList:
             case _:
                 self._add(op, key)
 
-    def _add(self, op: int, key: Bytes, value: bytes | None = None, options: Options = _NO_OPTIONS) -> None:
-        key = as_bytes("key", key)
+    def _add(self, op: int, key: Key, value: bytes | None = None, options: Options = _NO_OPTIONS) -> None:
+        if type(key) is not bytes:
+            if is_whole(key):
+                self.is_of_numbers = True
+                self._wholes.add(len(self._ops))
+            key = key_as_bytes(key)
         if self._limits:
             check_key_bytes(len(key), self._limits)
         if options is not _NO_OPTIONS and any(options):
@@ -313,8 +397,7 @@ class OperationList:
         self._ops.append(op)
         self._keys.append(key)
 
-    def _value(self, value: Bytes) -> bytes:
-        value = as_bytes("value", value)
+    def _checked_value(self, value: bytes) -> bytes:
         if self._limits:
             check_value_bytes(len(value), self._limits)
         return value
@@ -323,6 +406,13 @@ class OperationList:
     def keys(self) -> list[bytes]:
         """The key of each operation."""
         return self._keys
+
+    @property
+    def given_keys(self) -> list[Any]:
+        """The key of each operation, as an int where it was given as one."""
+        if not self._wholes:
+            return self._keys
+        return [int.from_bytes(key, "little") if index in self._wholes else key for index, key in enumerate(self._keys)]
 
     @property
     def ops(self) -> bytes:
@@ -353,28 +443,40 @@ class OperationList:
         return [self._options.get(index, _NO_OPTIONS) for index in range(len(self))]
 
     @memory_refused()
-    def batch(self, table: int, limits: Limits, now_ms: Callable[[], int]) -> Batch:
+    def columns(self, limits: Limits, now_ms: Callable[[], int]) -> RequestColumns:
         """Return the request as columns, checked; what expires does so from now on.
 
         Parameters
         ----------
-        table
-            The id of its table.
         limits
-            Of that table.
+            Of its table.
         now_ms
             The clock, in milliseconds since 1970; asked if something expires.
         """
-        batch = self._batch(table, now_ms)
+        self._check(limits)
+        expiries = conditions = expected = None
         if self._options:
-            batch.validate(limits)
-        else:
-            self._check(limits)  # the columns are right, and `Batch.validate` takes as long as all the rest here
-        return batch
+            options = self.options
+            if any(option.condition for option in options):
+                conditions = bytes(option.condition for option in options)
+                expected = array("Q", [option.expected for option in options]).tobytes()
+            if any(option.ttl_ms for option in options):
+                now = now_ms()
+                expiries = array("Q", [option.ttl_ms and option.ttl_ms + now for option in options]).tobytes()
+        return RequestColumns(
+            bytes(self._ops),
+            b"".join(self._keys),
+            array("I", map(len, self._keys)).tobytes(),
+            b"".join(self._values),
+            array("I", map(len, self._values)).tobytes(),
+            expiries,
+            conditions,
+            expected,
+        )
 
     def _check(self, limits: Limits) -> None:
         """Check the lengths of keys and values."""
-        check_request_ops(len(self), limits)
+        check_request_ops(len(self._ops), limits)
         for index, key in enumerate(self._keys):
             if not limits.key_bytes_min <= len(key) <= limits.key_bytes_max:
                 low, high = limits.key_bytes_min, limits.key_bytes_max
@@ -384,28 +486,6 @@ class OperationList:
             if not low <= len(value) <= high:
                 index = [index for index, op in enumerate(self._ops) if op in _HAS_VALUE][number]
                 raise wrong_bytes("value", len(value), low, high, field="values", index=index)
-
-    def _batch(self, table: int, now_ms: Callable[[], int]) -> Batch:
-        conditions = expected = expiries = None
-        if (options := self.options) and any(option.condition for option in options):
-            conditions = np.array([option.condition for option in options], np.uint8)
-            expected = np.array([option.expected for option in options], np.uint64)
-        if options and any(option.ttl_ms for option in options):
-            expiries = np.array([option.ttl_ms for option in options], np.uint64)
-            expiries[expiries > 0] += np.uint64(now_ms())
-        # Memory that may be stored to gives its address away in half of the time (`address_of`).
-        return Batch(
-            ops=np.frombuffer(bytearray(self._ops), np.uint8),
-            keys=np.frombuffer(bytearray().join(self._keys), np.uint8),
-            key_lengths=np.array([len(key) for key in self._keys], np.uint32),
-            values=np.frombuffer(bytearray().join(self._values), np.uint8),
-            value_lengths=np.array([len(value) for value in self._values], np.uint32),
-            request_ops=np.array([len(self)], np.uint32),
-            request_tables=np.array([table], np.uint32),
-            conditions=conditions,
-            expected=expected,
-            expiries=expiries,
-        )
 
     def pairs(self) -> list[tuple[bytes, int] | None]:
         """Return what GETs read: `ResultLists.pairs`."""
@@ -429,7 +509,7 @@ class OperationList:
         lists = result if isinstance(result, ResultLists) else ResultLists.of(result)
         lists.require_sound()
         statuses, versions, values = lists
-        self._taken, self.versions = lists, versions
+        self._taken, self.versions = lists, list(versions)
         returned = iter(values)
         results: list[Result] = []
         for index, (op, status, version) in enumerate(zip(self._ops, statuses, versions, strict=True)):
@@ -438,6 +518,10 @@ class OperationList:
             outcome = outcome_of(op, status, version, value, has_condition=has_condition)
             is_expiry = op == _EXPIRY and isinstance(outcome, int)
             results.append(seconds_left(outcome, now_ms) if is_expiry else outcome)
+        for index in self._wholes:
+            read = results[index]
+            if self._ops[index] == _GET and isinstance(read, bytes):
+                results[index] = int.from_bytes(read, "little")
         self.results = results
         return results
 

@@ -33,7 +33,11 @@ def wrong_bytes(
 ) -> InvalidArgumentError:
     """Return the refusal of a key or value (`name`) of a wrong length: it names the limit."""
     if bytes_min == bytes_max:
-        allowed = f"this table takes {bytes_max} only (its layout is u64)"
+        allowed = (
+            f"this table takes {bytes_max} only: its layout is u64, so its keys and values are whole numbers from 0 to "
+            "2**64 - 1 (ints in Python, 8 bytes little-endian on the wire). Bytes take a table of the layout bytes: "
+            "create_table(name), or gpkvs table create NAME"
+        )
     else:
         allowed = f"allowed are {bytes_min} to {bytes_max:,} ({name}_bytes_max)"
     return InvalidArgumentError(f"a {name} of {counted(size, 'byte')}, {allowed}", field=field, index=index)

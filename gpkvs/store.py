@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -15,13 +15,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U64, Batch, BatchResult, RequestResult, Status
+from gpkvs.batch import U64, Batch, BatchResult, RequestColumns, RequestResult, Status
 from gpkvs.config import DEFAULT_TABLE, BackendName, CommitName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
+from gpkvs.engine.own_turn import OPS_MAX, OwnTurn
 from gpkvs.engine.scan import Wanted, pack_cursor, unpack_cursor
 from gpkvs.engine.schema import (
     check_drop,
@@ -37,13 +38,14 @@ from gpkvs.engine.table_quota import Quota, require_room_for_table
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError, memory_refused
 from gpkvs.face import OWN_TIMEOUT, KeyValues, Numbers, TableHandle, Timeout
 from gpkvs.fork import Origin
+from gpkvs.index_size import index_bytes_asked
 from gpkvs.info import StoreInfo, TableInfo, package_version, require_layout
 from gpkvs.machine import anonymous_bytes
 from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import column_of, values_of
-from gpkvs.operations import Bytes, OperationList, Result, as_bytes, number_of
+from gpkvs.operations import Bytes, OperationList, Result, ResultLists, as_bytes, number_of
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
@@ -76,8 +78,9 @@ class OpenTable:
         """
         if self.layout != U64_LAYOUT.name:
             raise InvalidArgumentError(
-                f"table {quoted(self.name)} has the layout {self.layout}: only one of the layout u64 takes arrays of "
-                "numbers",
+                f"table {quoted(self.name)} has the layout {self.layout}: its keys and values are bytes. Only a table "
+                'of the layout u64 takes ints and arrays of numbers: create_table(name, layout="u64"), or '
+                "gpkvs table create NAME --layout u64",
                 field="table",
             )
         return self
@@ -111,6 +114,7 @@ class Store(KeyValues):
         self.path = path
         self._origin = Origin(f"the store at {path}")
         self._mutex: threading.Lock | TurnMutex = threading.Lock()  # one batch at a time
+        self._own_turn: OwnTurn | None = None  # lives on while nobody holds the mutex
         self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
         self._closed = self._is_closing = self._is_given_back = False
         self.meter = Meter()
@@ -164,6 +168,9 @@ class Store(KeyValues):
             committer.close()
             raise
         self._tables = {table.entry.name: table for table in tables.values()}
+        self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
+        if native := self._engine.native():
+            self._own_turn = OwnTurn(native, self._engine.crew_of(native))
         if not self.domain.is_logged:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
             set_unsafe(self._files, True)
@@ -204,7 +211,7 @@ class Store(KeyValues):
     def begin_requests(self, batch: Batch) -> BegunBatch:
         """Run a batch as `execute_requests` does, but let the caller wait for its end; the next may run meanwhile."""
         self._origin.require()  # before any lock, which another thread may have held at the fork
-        with self._mutex:
+        with self._mutex, self._turn_over():
             if self._closed:
                 raise self._closed_error()
             return BegunBatch(self._engine, *self._engine.execute(batch))
@@ -219,7 +226,19 @@ class Store(KeyValues):
             thread, when that thread wants the engine.
         """
         self._origin.require()
+        with self._mutex, self._turn_over():
+            self._own_turn = None
         self._mutex = TurnMutex(end_turn)
+
+    def _turn_over(self) -> AbstractContextManager[None]:
+        """End the turn of small requests: after the mutex, for who wants the engine alone.
+
+        The mutex itself is taken by `with` alone. A frame of Python's around it would hold it for as long as the
+        traceback of an interrupt lives, and who handles that may close the store.
+        """
+        if self._own_turn:
+            self._own_turn.end()
+        return nullcontext()
 
     @contextmanager
     def turn(self) -> Iterator[Engine]:
@@ -245,11 +264,37 @@ class Store(KeyValues):
         self._require_timeout(timeout)
         name = table or DEFAULT_TABLE
         found = self.open_table(name)
-        result = self.execute_requests(operations.batch(found.id, found.limits, lambda: self.now_ms)).request(0)
+        if operations.is_of_numbers:
+            found.require_numbers()
+        columns = operations.columns(found.limits, lambda: self.now_ms)
+        result: RequestResult | ResultLists | None = self._run_natively(columns, found)
+        if result is None:
+            with memory_refused():
+                batch = columns.batch(found.id)
+            result = self.execute_requests(batch).request(0)
         try:
             return operations.take(result, lambda: self.now_ms)
         except CorruptRecordError as error:
             raise CorruptRecordError(f"table {quoted(name)}, {error}; run `gpkvs check {self.path}`") from None
+
+    def _run_natively(self, columns: RequestColumns, found: OpenTable) -> ResultLists | None:
+        """Run a small request without Python's engine; None: that one must, and nothing has happened."""
+        if self._own_turn is None or len(columns.ops) > OPS_MAX:
+            return None
+        self._origin.require()
+        with self._mutex:
+            if self._closed:
+                raise self._closed_error()
+            if self._own_turn is None:  # a server has taken over
+                return None
+            answer = self._own_turn.run(found.id, columns)
+        if answer is None:
+            return None
+        if answer.gate:
+            self._engine.wait_for(answer.gate)
+        if answer.conflict:
+            raise answer.conflict
+        return ResultLists(answer.statuses, answer.versions, answer.values)
 
     def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
         """Return numbers as an array of the backend's, without a copy if they are one."""
@@ -309,7 +354,7 @@ class Store(KeyValues):
             raise InvalidArgumentError("it must be at least 1", field="keys_max" if keys_max < 1 else "bytes_max")
         wanted = Wanted(prefix, keys_only, keys_max, bytes_max)
         self._origin.require()
-        with self._mutex, memory_refused():
+        with self._mutex, self._turn_over(), memory_refused():
             if self._closed:
                 raise self._closed_error()
             piece, gate = self._engine.scan(self._tables[self.open_table(table).name], cursor, wanted)
@@ -378,10 +423,13 @@ class Store(KeyValues):
             If there is none of that name.
         """
         self._require_open()
-        found = self._tables.get(name or DEFAULT_TABLE)
+        found = self._open_tables.get(name or DEFAULT_TABLE)
         if found is None:
             raise UnknownTableError(no_such("table", name, list(self._tables)), field="table")
-        entry = found.index.entry
+        return found
+
+    def _opened_table(self, table: Table) -> OpenTable:
+        entry = table.entry
         limits = self._number_limits if entry.layout == U64_LAYOUT.name else self.limits
         return OpenTable(entry.id, entry.name, entry.layout, limits)
 
@@ -394,7 +442,8 @@ class Store(KeyValues):
         name: str,
         *,
         layout: str = BYTES_LAYOUT.name,
-        index_bytes: int = Sizes.index_bytes,
+        index_bytes: int = 0,
+        records: int | None = None,
         index_bytes_max: int = 0,
         exist_ok: bool = False,
     ) -> TableInfo:
@@ -407,7 +456,9 @@ class Store(KeyValues):
         layout
             ``bytes`` (any keys and values) or ``u64`` (8-byte keys and values, without versions).
         index_bytes
-            Size of its index; 32 bytes for each slot of ``bytes``, 16 for one of ``u64``.
+            Size of its index; 32 bytes for each slot of ``bytes``, 16 for one of ``u64``. 0: 4 MiB. It grows.
+        records
+            Instead: the records that it is expected to hold. It holds them before it grows.
         index_bytes_max
             Size to which its index may grow, for good; 0: no limit of its own. That of the store holds too.
         exist_ok
@@ -421,11 +472,14 @@ class Store(KeyValues):
             If the disk is full, the index does not fit the memory (where there is a journal), or tables, their bytes or
             open files are as many as allowed; nothing was changed.
         """
+        index_bytes = index_bytes_asked(index_bytes, records, layout) or Sizes.index_bytes
         with self._schema_mutex:
             self._require_open()
             if exist_ok and (there := self._tables.get(name)):
                 return require_layout(self._described(there), layout)
             check_new_table(self._files.catalog, name, layout, index_bytes, index_bytes_max)
+            with access_errors(self.path):
+                self._files.require_in_place()
             require_room_for_table(self._files, index_bytes, self._quota)
             if self._files.data:
                 unfilled = sum(index.region.bytes for index in self._files.indexes.values()) - anonymous_bytes()
@@ -433,9 +487,10 @@ class Store(KeyValues):
             entry = new_entry(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile
-            with self._mutex, self._files.changing, access_errors(self.path):
+            with self._mutex, self._turn_over(), self._files.changing, access_errors(self.path):
                 index = create_table(self._files, self._backend, self.domain, entry)
                 table = self._engine.tables[entry.id] = self._tables[name] = Table(index, 0)
+                self._open_tables[name] = self._opened_table(table)
             return _describe(table, 0.0)
 
     def _described(self, table: Table) -> TableInfo:
@@ -461,15 +516,15 @@ class Store(KeyValues):
                 return
             table = self._tables[self.open_table(name).name]
             check_drop(table.entry)
-            with self._mutex, self._files.changing, access_errors(self.path):
+            with self._mutex, self._turn_over(), self._files.changing, access_errors(self.path):
                 self._engine.settle()
                 drop_table(self._files, table.entry)
                 self._engine.growth.forget(table)  # a frame between the two may still name its growth
-                del self._engine.tables[table.entry.id], self._tables[name]
+                del self._engine.tables[table.entry.id], self._tables[name], self._open_tables[name]
             try:
                 self._free_records(table)
             finally:
-                with self._mutex, self._files.changing:
+                with self._mutex, self._turn_over(), self._files.changing:
                     self._engine.free_space.forget(table.index)  # an interrupted count must not go on: the index goes
                     remove_index(self._files, self._backend, table.entry)
 
@@ -481,7 +536,7 @@ class Store(KeyValues):
         if not dropped.records:
             return
         try:
-            with self._mutex:
+            with self._mutex, self._turn_over():
                 self._engine.free_space.release(dropped.index)
             while self._engine.free_space.is_counting and self._maintain():
                 pass
@@ -506,7 +561,7 @@ class Store(KeyValues):
         server does.
         """
         self._origin.require()
-        with self._mutex:
+        with self._mutex, self._turn_over():
             return not self._closed and self._engine.maintain(_STEP_BYTES)
 
     def cursor_at(self, table: str, position: int) -> bytes:
@@ -527,6 +582,11 @@ class Store(KeyValues):
     def now_ms(self) -> int:
         """The time by which keys expire, in milliseconds since 1970: the clock's, but it never goes back."""
         return self._engine.expiry.now()
+
+    @property
+    def clock_back_seconds(self) -> float:
+        """How far the clock was set back behind that time, in seconds: nothing expires until it has caught up."""
+        return self._engine.expiry.clock_back_ms() / 1000
 
     def _require_open(self) -> None:
         self._origin.require()
@@ -591,7 +651,7 @@ class Store(KeyValues):
         """Let go of the store; needed for safety with ``durability=none`` only, else batches are durable already."""
         self._origin.require()
         self._is_closing = True  # a dropped table is counted no further: the next opening counts anew
-        with self._schema_mutex, self._mutex:
+        with self._schema_mutex, self._mutex, self._turn_over():
             if self._is_given_back:
                 return
             self._closed = True  # an interrupted close may be called again
@@ -667,7 +727,7 @@ def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
     )
 
 
-def open_store(
+def open(
     path: str | Path,
     *,
     backend: BackendName = "auto",
@@ -676,6 +736,7 @@ def open_store(
     accept_loss: bool = False,
     threads: int = 0,
     index_bytes: int | None = None,
+    records: int | None = None,
     heap_bytes: int | None = None,
     heap_bytes_max: int | None = None,
     log_bytes: int | None = None,
@@ -708,6 +769,8 @@ def open_store(
         Of the cpu backend; 0 takes one for each processor.
     index_bytes, heap_bytes, log_bytes
         Sizes of a new store (`gpkvs.config.Sizes` has the defaults); an existing one keeps its own, with a warning.
+    records
+        Instead of `index_bytes`: the records that the default table is expected to hold.
     heap_bytes_max
         How large the heap may become: it grows when it is needed. If only `heap_bytes` is given, that is the largest
         size too; if neither is, the heap grows until the disk is full. An existing store takes a new value.
@@ -732,9 +795,11 @@ def open_store(
     Raises
     ------
     StoreLockedError
-        If another process has it open.
+        If another process has it open, under this name or another one.
     StoreMissingError
         If there is none and `create` is false.
+    StoreError
+        If the directory holds something else, or a file of the store is a symbolic link or has several names.
     UnsafeStoreError
         If it takes `accept_loss`; its files were not touched.
     CorruptStoreError, FormatError
@@ -758,7 +823,7 @@ def open_store(
         durability=durability,
         accept_loss=accept_loss,
         threads=threads,
-        index_bytes=index_bytes,
+        index_bytes=index_bytes_asked(index_bytes or 0, records) or index_bytes,
         heap_bytes=heap_bytes,
         heap_bytes_max=heap_bytes_max,
         log_bytes=log_bytes,

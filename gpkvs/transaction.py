@@ -10,10 +10,22 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from gpkvs.errors import ConflictError, GpkvsError, InvalidArgumentError
-from gpkvs.operations import Bytes, OperationList, Result, Ttl, as_bytes, ttl_ms
+from gpkvs.operations import (
+    Bytes,
+    Key,
+    OperationList,
+    Result,
+    Ttl,
+    Whole,
+    as_given,
+    is_whole,
+    key_as_bytes,
+    ttl_ms,
+    value_as_bytes,
+)
 
 if TYPE_CHECKING:
     from gpkvs.face import Timeout
@@ -39,22 +51,29 @@ class TransactionState:
     def __init__(self) -> None:
         self._read: dict[bytes, Pair] = {}
         self._written: dict[bytes, tuple[bytes, Ttl] | None] = {}
+        self._is_of_numbers = False  # a key was given as an int: the table must have the layout u64
         self._is_over = False
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else "open"
         return f"<{type(self).__name__}, {state}: {len(self._read)} keys read, {len(self._written)} written>"
 
-    def set(self, key: Bytes, value: Bytes, *, ttl: Ttl = None) -> None:
+    @overload
+    def set(self, key: Bytes, value: Bytes, *, ttl: Ttl = None) -> None: ...
+
+    @overload
+    def set(self, key: Whole, value: Whole, *, ttl: Ttl = None) -> None: ...
+
+    def set(self, key: Key, value: Bytes | Whole, *, ttl: Ttl = None) -> None:
         """Have a value stored when the transaction commits."""
         self._require_open()
         ttl_ms(ttl)  # a wrong one is told here
-        self._written[as_bytes("key", key)] = as_bytes("value", value), ttl
+        self._written[self._key(key)] = value_as_bytes(key, value), ttl
 
-    def delete(self, key: Bytes) -> None:
+    def delete(self, key: Key) -> None:
         """Have a key removed when the transaction commits."""
         self._require_open()
-        self._written[as_bytes("key", key)] = None
+        self._written[self._key(key)] = None
 
     def close(self) -> None:
         """End the transaction; nothing is written."""
@@ -63,6 +82,11 @@ class TransactionState:
     def _require_open(self) -> None:
         if self._is_over:
             raise InvalidArgumentError("it is over: begin another one", field="transaction")
+
+    def _key(self, key: Key) -> bytes:
+        """Return a key as bytes, and keep in mind whether it was a number."""
+        self._is_of_numbers = self._is_of_numbers or is_whole(key)
+        return key_as_bytes(key)
 
     def _missing(self, keys: Iterable[bytes]) -> list[bytes]:
         """Return those keys that must be asked for."""
@@ -81,10 +105,19 @@ class TransactionState:
         pair = self._read[key]
         return None if pair is None else pair[0]
 
-    def _values(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        return {key: value for key in keys if (value := self._value(key)) is not None}
+    def _values(self, wanted: dict[bytes, Any]) -> dict[Any, Any]:
+        """Return the values of those of the wanted keys that are there, in the form in which each key was given."""
+        return {
+            given: as_given(given, value) for key, given in wanted.items() if (value := self._value(key)) is not None
+        }
+
+    def _wanted(self, keys: Iterable[Key]) -> dict[bytes, Any]:
+        """Return keys as bytes, with what is returned for each: an int for one that was given as a number."""
+        wanted = [(self._key(key), key) for key in keys]
+        return {key: int(given) if is_whole(given) else key for key, given in wanted}
 
     def _add_checks(self, operations: OperationList) -> None:
+        operations.is_of_numbers = operations.is_of_numbers or self._is_of_numbers
         for key, pair in self._read.items():
             if pair is None:
                 operations.check(key, absent=True)
@@ -119,7 +152,7 @@ class Reads(Protocol):
 
     def _operations(self) -> OperationList: ...
 
-    def _pairs(self, keys: Iterable[Bytes], table: str | None, timeout: Timeout) -> list[Pair]: ...
+    def _pairs(self, keys: Iterable[Key], table: str | None, timeout: Timeout) -> list[Pair]: ...
 
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]: ...
 
@@ -142,17 +175,31 @@ class Transaction(TransactionState):
     @overload
     def get(self, key: Bytes, default: Default) -> bytes | Default: ...
 
-    def get(self, key: Bytes, default: Default | None = None) -> bytes | Default | None:
-        """Return the value of a key, or `default` if it is not there."""
-        key = as_bytes("key", key)
-        value = self.get_all([key]).get(key)
-        return default if value is None else value
+    @overload
+    def get(self, key: Whole) -> int | None: ...
 
-    def get_all(self, keys: Iterable[Bytes]) -> dict[bytes, bytes]:
+    @overload
+    def get(self, key: Whole, default: Default) -> int | Default: ...
+
+    def get(self, key: Key, default: Default | None = None) -> bytes | int | Default | None:
+        """Return the value of a key, or `default` if it is not there."""
+        return next(iter(self._read_all([key]).values()), default)
+
+    @overload
+    def get_all(self, keys: Iterable[Bytes]) -> dict[bytes, bytes]: ...
+
+    @overload
+    def get_all(self, keys: Iterable[Whole]) -> dict[int, int]: ...
+
+    def get_all(self, keys: Iterable[Key]) -> dict[Any, Any]:
         """Return the values of those keys that are there; those that are new to the transaction in one request."""
-        wanted = [as_bytes("key", key) for key in keys]
+        return self._read_all(keys)
+
+    def _read_all(self, keys: Iterable[Key]) -> dict[Any, Any]:
+        wanted = self._wanted(keys)
         if missing := self._missing(wanted):
-            self._remember(missing, self._db._pairs(missing, self._table, self._timeout))
+            given = [wanted[key] for key in missing]
+            self._remember(missing, self._db._pairs(given, self._table, self._timeout))
         return self._values(wanted)
 
     def commit(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -22,6 +22,7 @@ from gpkvs.server.access.connections import end_of
 from gpkvs.server.gate import Gate
 from gpkvs.server.rpc import Call
 from gpkvs.server.status import status_of
+from gpkvs.server.threads import begun_threads
 
 _CHANGES_MAX = 64  # tables that wait to be made or dropped
 
@@ -51,7 +52,7 @@ class AdminService:
         self._door = door
         self._tables_changed = tables_changed
         # Not the engine's thread: this one reserves files and counts records while batches run.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
+        self._thread = begun_threads("tables")
         self._changes = 0
 
     async def Info(  # noqa: N802

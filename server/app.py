@@ -14,8 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.engine.table_quota import raise_open_files
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.info import package_version
 from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
@@ -36,19 +35,23 @@ from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import bounds_of
+from gpkvs.server.clock_watch import ClockWatch
 from gpkvs.server.door.native_door import NativeDoor
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.exposure import require_protection, warn_of_exposure
 from gpkvs.server.foreign import ForeignServices
 from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.grpcio_door import GrpcioDoor
-from gpkvs.server.http_port import HttpPort
+from gpkvs.server.health import HealthService
+from gpkvs.server.http_port import REASONS, HttpPort
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.private_files import warn_of_readers
 from gpkvs.server.redis.service import Service as RedisService
+from gpkvs.server.refused_connections import RefusedConnections
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import Addresses, log_access, log_addresses, log_memory, log_start, log_store
+from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Tls, tls_files
 from gpkvs.store import Store
 from gpkvs.text import counted
@@ -63,6 +66,8 @@ _STREAM_GRACE_SECONDS = 5.0
 _LAST_WORD_SECONDS = 0.1
 # A stop that takes longer says what it waits for.
 _SILENT_SECONDS = 1.0
+
+_HELPERS = 2
 
 # Without a setting, clients may take one of so many parts of the machine's memory.
 _MEMORY_PARTS = 4
@@ -126,17 +131,20 @@ class _Server:
         files = tls_files(options.server)
         self._tls = Tls(files, self._audit) if files else None
         self._users_file = UsersFile(options.server.users, self._metrics, self._audit) if options.server.users else None
+        # For what the event loop may not wait for, such as files. Its own threads would begin one by one, and the loop
+        # begins one more to end them.
+        self._helpers = begun_threads("helper", _HELPERS)
         self._door = self._make_door(options.server)
         users = self._users_file.users if self._users_file else None
         self._logins = self._door.make_logins(users, self._metrics, self._audit)
-        self._health = health.aio.HealthServicer()
+        self._health = HealthService()
         # Waits until batches are durable, while the engine runs the next one.
-        self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flush")
+        self._flush_thread = begun_threads("flush")
 
     def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
         if config.door == "native":
-            return NativeDoor(config, self._bounds, self._metrics, self._tls)
-        return GrpcioDoor(config, self._bounds, self._tls)
+            return NativeDoor(config, self._bounds, self._metrics, self._tls, self._helpers)
+        return GrpcioDoor(config, self._bounds, self._tls, self._helpers)
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -145,6 +153,7 @@ class _Server:
         gate = Gate()
         async with AsyncExitStack() as stack:
             stack.callback(self._audit.close)
+            stack.callback(self._helpers.shutdown, wait=False)
             stack.callback(_ignore_signals)
             # Not by the loop: to forget its handler it restores the default one, which ends the process.
             for stopping in _STOP_SIGNALS:
@@ -170,9 +179,15 @@ class _Server:
                 self._metrics.watch_tls(self._tls)
             http_port = HttpPort(self._metrics.registry, gate, self._logins, self._tls)
             stack.callback(http_port.close)
+            self._metrics.watch_metrics_port(http_port.refused)
+            refused = RefusedConnections(lambda: http_port.refused, REASONS, "metrics_connections_refused")
+            stack.callback(refused.close)
             metrics_address = await http_port.listen(self._metrics_listen)
             store = await loop.run_in_executor(self._door.engine_thread, self._open_store)
             stack.push_async_callback(self._close_store, store)
+            clock_watch = ClockWatch(lambda: store.clock_back_seconds)
+            stack.callback(clock_watch.close)
+            clock_watch.begin()
             await self._serve(gate, store, stop, Addresses(address, metrics_address, resp_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
@@ -186,7 +201,7 @@ class _Server:
         self._audit.reopen()
         for files in (self._tls, self._users_file):
             if files:
-                asyncio.get_running_loop().run_in_executor(None, files.reload)
+                asyncio.get_running_loop().run_in_executor(self._helpers, files.reload)
 
     async def _start_grpc(self, gate: Gate) -> Address:
         """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
@@ -278,6 +293,7 @@ class _Server:
         self._door.open(store)
         self._metrics.watch_memory(self._door.memory_bytes, self._memory_bytes_max)
         self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests)
+        self._metrics.watch_clock(lambda: store.clock_back_seconds)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         warn_of_readers(self._options.data)
         if audit_log := self._options.server.audit_log:
@@ -293,7 +309,7 @@ class _Server:
         batcher.stop_maintenance()
         self._door.shut(NotServingError(gate.refusal))
         if self._options.ready_file:
-            self._options.ready_file.unlink(missing_ok=True)
+            _remove(self._options.ready_file)
         self._metrics.stopping()
         await self._health.enter_graceful_shutdown()
         began = time.monotonic()
@@ -327,10 +343,29 @@ def _ignore_signals() -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or nothing."""
+    """Write a file so that a reader sees all of it or nothing.
+
+    Raises
+    ------
+    GpkvsError
+        If it cannot be written now.
+    """
     part = _part_of(path)
-    part.write_text(text)
-    part.replace(path)
+    try:
+        part.write_text(text)
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise GpkvsError(f"cannot write {path}: {error.strerror} (ready_file)") from error
+
+
+def _remove(path: Path) -> None:
+    """Remove a file; where that cannot be, go on."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("cannot remove %s: %s", path, error.strerror, extra={"event": "ready_file"})
 
 
 def _require_writable(path: Path) -> None:

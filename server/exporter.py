@@ -24,6 +24,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from gpkvs.batch import BatchResult, Op, Status
+from gpkvs.engine.left import Left
 from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
@@ -78,6 +79,11 @@ class Metrics:
         self._store: _StoreCollector | None = None
         self._queue_requests = Gauge(
             "gpkvs_queue_requests", "Requests that wait to get into a transaction", registry=self.registry
+        )
+        self._clock_back = Gauge(
+            "gpkvs_clock_back_seconds",
+            "How far the clock was set back behind the time by which keys expire; 0 when it is right",
+            registry=self.registry,
         )
         self._memory_bytes = Gauge(
             "gpkvs_memory_bytes",
@@ -189,12 +195,21 @@ class Metrics:
         for kind in tls.certificates:
             self._certificate_end.labels(kind).set_function(partial(tls.end_timestamp, kind))
 
+    def watch_metrics_port(self, refused: Mapping[str, int]) -> None:
+        """Report the connections that the port of the metrics refuses, by reason, from now on."""
+        self.registry.register(_MetricsPortCollector(refused))
+
+    def watch_clock(self, back_seconds: Callable[[], float]) -> None:
+        """Report how far the clock was set back, from now on."""
+        self._clock_back.set_function(back_seconds)
+
     def stopping(self) -> None:
         """Report that no new calls are served."""
         self._serving.set(0)
 
     def detach(self) -> None:
         """Report the store no longer; it is about to be closed."""
+        self._clock_back.set_function(lambda: 0.0)
         if self._store:
             self.registry.unregister(self._store)
             self._store = None
@@ -214,6 +229,23 @@ class _ProcessIoCollector(Collector):
             yield CounterMetricFamily(
                 "gpkvs_process_read_bytes", "Bytes that the process had the block layer read", io.read_bytes
             )
+
+
+class _MetricsPortCollector(Collector):
+    """What the port of the metrics refused, at each scrape."""
+
+    def __init__(self, refused: Mapping[str, int]) -> None:
+        self._refused = refused
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "gpkvs_metrics_connections_refused",
+            "Connections to the metrics port that ended before they were of use, by reason",
+            labels=["reason"],
+        )
+        for reason, count in self._refused.items():
+            family.add_metric([reason], count)
+        yield family
 
 
 class _StoreCollector(Collector):
@@ -326,6 +358,10 @@ def _journal_families(journal: JournalInfo, size: int) -> Iterator[Metric]:
         yield CounterMetricFamily(f"gpkvs_{name}", text, count)
 
 
+def _by_reason(batches: Mapping[Left, int]) -> dict[str, int]:
+    return {reason.name.lower(): count for reason, count in batches.items()}
+
+
 def _meter_families(meter: Meter) -> Iterator[Metric]:
     """Put the engine's counters into families."""
     for name, text, label, values in (
@@ -342,6 +378,18 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
             {"read": meter.transactions - meter.commits, "write": meter.commits},
         ),
         ("written_bytes", "Bytes stored to persistent memory by committed transactions", "file", meter.written_bytes),
+        (
+            "engine_left_batches",
+            "Batches that the native engine left, or that nobody gave to it, by the reason",
+            "reason",
+            _by_reason(meter.left_batches),
+        ),
+        (
+            "engine_helped_batches",
+            "Of these, those that ran natively once Python had done what they lacked",
+            "reason",
+            _by_reason(meter.helped_batches),
+        ),
     ):
         family = CounterMetricFamily(f"gpkvs_{name}", text, labels=[label])
         for key, value in values.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 
 import grpc
@@ -21,6 +21,7 @@ from gpkvs.server.bounds import CALL_BYTES, CONNECTION_CALLS_MAX, HANDSHAKE_SECO
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind, Memory
 from gpkvs.server.receive import Receives
+from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Tls
 from gpkvs.store import Store
 from gpkvs.text import counted
@@ -46,15 +47,18 @@ class GrpcioDoor:
         The settings, and what they make of the memory.
     tls
         Makes the port one of TLS.
+    helpers
+        Threads for what the event loop may not wait for; by default those of the loop.
     """
 
-    def __init__(self, config: ServerConfig, bounds: Bounds, tls: Tls | None) -> None:
+    def __init__(self, config: ServerConfig, bounds: Bounds, tls: Tls | None, helpers: Executor | None = None) -> None:
         self._bounds = bounds
+        self._helpers = helpers
         self._tls = tls
         self.memory = Memory(bounds.clients_bytes_max, bounds.connection_receives_max)
-        self.receives = Receives(self.memory, bounds.receive_bytes_max, config.receive_seconds_max)
+        self.receives = Receives(self.memory, bounds.receive_bytes_max, config.receive_seconds_max, helpers)
         # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
-        self.engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self.engine_thread = begun_threads("engine")
 
     @property
     def memory_bytes(self) -> Mapping[Kind, int]:
@@ -63,7 +67,7 @@ class GrpcioDoor:
 
     def make_logins(self, users: Users | None, metrics: Metrics, audit: AuditLog) -> Logins:
         """Return what lets these users in; everybody, if there are none."""
-        return Logins(users, Sessions(self.memory.has_requests), metrics, audit)
+        return Logins(users, Sessions(self.memory.has_requests, helpers=self._helpers), metrics, audit)
 
     def make_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
         """Return the server, to add services to it before it listens."""

@@ -5,16 +5,17 @@
     GET /readyz     200 while the server serves, else 503 and why
 
 The event loop keeps the connections; they take no thread. A connection carries one request and has one deadline, the
-handshake of TLS included. If too many are open, the server ends the one that has waited longest for its request: a
-client that opens many connections and sends nothing, or sends slowly, keeps nobody out.
+handshake of TLS included. If too many are open, the server ends the one that has waited longest for its client: for the
+handshake, for the request, or until the response is read. A client that opens many connections and sends nothing, or
+does not read, keeps nobody out. If none waits for its client, the one goes whose response has taken longest to make.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from email.message import Message
 from email.parser import Parser
@@ -32,6 +33,9 @@ from gpkvs.server.access.login import Logins, Shown
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.address import Address, bound_socket
 from gpkvs.server.gate import Gate, NotServingError
+from gpkvs.server.open_files import is_kept, kept
+from gpkvs.server.refused_connections import Reasons
+from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Tls, names_of_certificate
 
 CONNECTIONS_MAX = 128
@@ -41,6 +45,20 @@ _ACCEPT_AGAIN_SECONDS = 0.1
 _METHODS = ("GET", "HEAD")
 _CHALLENGES = (("WWW-Authenticate", 'Basic realm="gpkvs"'), ("WWW-Authenticate", 'Bearer realm="gpkvs"'))
 _PATHS = ("/metrics", "/healthz", "/readyz")
+# Of connections that end before they are of use.
+REASONS: Reasons = {
+    "gave_way": (
+        logging.WARNING,
+        "the metrics port was full, they had waited longest for their clients, and newer ones needed their places",
+    ),
+    "slow": (
+        logging.INFO,
+        f"no request came to the metrics port within {CONNECTION_SECONDS_MAX:g} s, or nobody read the answer",
+    ),
+    "handshake": (logging.DEBUG, "the handshake of TLS with the metrics port failed"),
+    "invalid": (logging.DEBUG, "no request of HTTP/1 came to the metrics port"),
+    "memory_full": (logging.WARNING, "the process got no memory for them, or for the metrics (ulimit -v, MemoryMax)"),
+}
 
 _Task: TypeAlias = "asyncio.Task[None]"
 
@@ -81,6 +99,12 @@ class HttpPort:
         Makes it HTTPS. With a client CA, only who shows a certificate of it gets the metrics.
     connection_seconds_max
         How long a connection may take, from its start to the last byte of the response.
+
+    Attributes
+    ----------
+    refused
+        How many connections ended before they were of use, by reason: `gave_way` to newer ones, `slow`, `handshake` of
+        TLS failed, `invalid` as a request, `memory_full` where the process got no memory for it.
     """
 
     def __init__(
@@ -98,12 +122,13 @@ class HttpPort:
         self._tls = tls
         self._connection_seconds_max = connection_seconds_max
         # Collecting takes milliseconds, too long for the event loop; any thread may read a store's numbers.
-        self._scraper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
-        self._waiting: dict[
-            _Task, None
-        ] = {}  # connections in their handshake or before their request; the oldest first
-        self._responding: set[_Task] = set()
+        self._scraper = begun_threads("metrics")
+        self.refused = dict.fromkeys(REASONS, 0)
+        # Connections that wait for their client, and those whose response is being made; each has the longest first.
+        self._waiting: dict[_Task, None] = {}
+        self._responding: dict[_Task, None] = {}
         self._accepting: _Task | None = None
+        self._is_closing = False
 
     async def listen(self, address: Address) -> Address:
         """Open the port; return the address it got.
@@ -121,6 +146,7 @@ class HttpPort:
 
     def close(self) -> None:
         """Close the port and every connection."""
+        self._is_closing = True
         if self._accepting:
             self._accepting.cancel()
         for connection in (*self._waiting, *self._responding):
@@ -133,41 +159,73 @@ class HttpPort:
         with listener:
             while True:
                 try:
-                    accepted, _ = await loop.sock_accept(listener)
-                except OSError:  # the process has as many open files as it may
+                    self._take(*await loop.sock_accept(listener))
+                    await asyncio.sleep(0)  # the system may have one more at once: everything else would wait
+                except (OSError, MemoryError) as error:  # the process has as many open files as it may
+                    self.refused["memory_full"] += isinstance(error, MemoryError)
                     await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
-                    continue
-                connection = loop.create_task(self._serve(accepted))
-                self._waiting[connection] = None
-                connection.add_done_callback(self._forget)
-                if len(self._waiting) + len(self._responding) > CONNECTIONS_MAX:
-                    oldest = next(iter(self._waiting))
-                    del self._waiting[oldest]
-                    oldest.cancel()
+
+    def _take(self, accepted: socket.socket, _address: object) -> None:
+        connection = asyncio.get_running_loop().create_task(self._serve(accepted))
+        connection.add_done_callback(self._forget)
+        self._make_room(kept() // 2 if is_kept(accepted) else CONNECTIONS_MAX)
+        self._waiting[connection] = None
+
+    def _make_room(self, connections_max: int) -> None:
+        """End connections until there may be one more."""
+        while connections := self._waiting or self._responding:
+            if len(self._waiting) + len(self._responding) < connections_max:
+                return
+            self._end(next(iter(connections)))
+
+    def _end(self, connection: _Task) -> None:
+        self._forget(connection)
+        self.refused["gave_way"] += 1
+        connection.cancel()
 
     def _forget(self, connection: _Task) -> None:
         self._waiting.pop(connection, None)
-        self._responding.discard(connection)
+        self._responding.pop(connection, None)
 
     async def _serve(self, accepted: socket.socket) -> None:
         """Respond to one connection's request."""
+        connection: Any = asyncio.current_task()
         try:
-            async with asyncio.timeout(self._connection_seconds_max), self._streams(accepted) as (reader, writer):
-                head = await reader.readexactly(1)
+            async with (
+                asyncio.timeout(self._connection_seconds_max) as deadline,
+                self._streams(accepted) as (reader, writer),
+            ):
                 try:
-                    if head.isalpha():  # else it may be TLS where none is spoken, and its client waits
-                        head += await reader.readuntil(b"\r\n\r\n")
-                except asyncio.LimitOverrunError:
-                    head = b""
-                connection: Any = asyncio.current_task()
-                self._waiting.pop(connection, None)
-                self._responding.add(connection)
-                writer.write(await self._respond(head, writer.get_extra_info))
+                    head = await _request(reader)
+                except asyncio.CancelledError:
+                    await self._say_why(writer, is_late=deadline.expired())
+                    raise
+                self._waiting.pop(connection)
+                self._responding[connection] = None
+                response = await self._respond(head, writer.get_extra_info)
+                self._responding.pop(connection)
+                self._waiting[connection] = None
+                writer.write(response)
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the client went, was too slow, or cannot speak TLS
+        except TimeoutError:
+            self.refused["slow"] += 1
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the client went, or cannot speak TLS
+        except MemoryError:
+            self.refused["memory_full"] += 1
+
+    async def _say_why(self, writer: asyncio.StreamWriter, *, is_late: bool) -> None:
+        """Tell a client that it is not served, as far as its socket takes that at once."""
+        if self._is_closing:
+            word = self._readiness()
+        elif is_late:
+            word = _text(HTTPStatus.REQUEST_TIMEOUT, f"no request within {self._connection_seconds_max:g} s")
+        else:
+            word = _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections: closed for a newer one")
+        writer.write(word.pack(with_body=True))
+        await asyncio.sleep(0)  # TLS, and uvloop, send it at the end of this turn of the loop
 
     @asynccontextmanager
     async def _streams(
@@ -178,7 +236,12 @@ class HttpPort:
         reader = asyncio.StreamReader(_HEAD_BYTES_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
         context = self._tls.context if self._tls else None
-        transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=context)
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=context)
+        except BaseException as error:
+            self.refused["handshake"] += isinstance(error, OSError)
+            accepted.close()  # the error keeps it: its client would wait
+            raise
         try:
             yield reader, asyncio.StreamWriter(transport, protocol, reader, loop)
         finally:
@@ -201,6 +264,7 @@ class HttpPort:
                 raise ValueError(version)
             path, query = urlsplit(target)[2:4]
         except ValueError:
+            self.refused["invalid"] += 1
             return _text(HTTPStatus.BAD_REQUEST, "this is no request of HTTP/1").pack(with_body=True)
         if path not in _PATHS:
             response = _text(HTTPStatus.NOT_FOUND, f"there are {', '.join(_PATHS)}")
@@ -229,7 +293,11 @@ class HttpPort:
             if isinstance(error, LoginError):
                 return _text(HTTPStatus.UNAUTHORIZED, str(error), *_CHALLENGES)
             return _text(HTTPStatus.FORBIDDEN, str(error))
-        return await asyncio.get_running_loop().run_in_executor(self._scraper, self._scrape, query, headers)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._scraper, self._scrape, query, headers)
+        except MemoryError:
+            self.refused["memory_full"] += 1
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "the server has no memory to collect the metrics")
 
     def _readiness(self) -> _Response:
         try:
@@ -254,3 +322,14 @@ class HttpPort:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         (_, fields), *_ = started
         return _Response(HTTPStatus.OK, body, tuple(fields))
+
+
+async def _request(reader: asyncio.StreamReader) -> bytes:
+    """Return the first line and the headers of a request; nothing if it is too long."""
+    head = await reader.readexactly(1)
+    if not head.isalpha():  # it may be TLS where none is spoken, and its client waits
+        return head
+    try:
+        return head + await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return b""

@@ -26,6 +26,9 @@ from gpkvs.server.turns import Turns
 Kind = Literal["calls", "requests", "answers", "batch"]
 KINDS: tuple[Kind, ...] = ("calls", "requests", "answers", "batch")
 
+# What a room takes without counting it, and in which steps it counts.
+_ROOM_FREE_BYTES, _ROOM_STEP_BYTES = 16 << 10, 64 << 10
+
 # A message that is being sent is there twice: the bytes that were given to gRPC, and its copy of them.
 _SENT_COPIES = 2
 
@@ -78,9 +81,10 @@ class Memory:
         found = self._connections.get(peer)
         return found is not None and found.request_bytes > 0
 
-    def forget(self, peer: str) -> None:
-        """Keep no account of a connection that holds nothing."""
-        self._connections.pop(peer, None)
+    def forget(self, connection: Connection, peer: str) -> None:
+        """Keep no account of a connection that holds nothing; another one may have its name by now."""
+        if self._connections.get(peer) is connection:
+            del self._connections[peer]
 
     def batch(self, size: int) -> None:
         """Count the working memory of a batch; a negative size gives it back."""
@@ -116,7 +120,7 @@ class Connection:
         if kind == "requests":
             self.request_bytes += size
         if not self.bytes:
-            memory.forget(self._peer)
+            memory.forget(self, self._peer)
 
     def refusal(self, size: int = 0) -> NoSpaceError | None:
         """Return why the connection may not hold this much more; None if it may."""
@@ -197,3 +201,79 @@ class Account:
             self._is_closed = True
             self.connection.change("answers", -self._response_bytes)
             self.connection.change("calls", -CALL_BYTES)
+
+
+class Room:
+    """What a connection makes Python hold beside its requests and responses, counted before it is made.
+
+    The first bytes belong to the call itself (`CALL_BYTES`). The rest is counted in steps: each takes time.
+
+    Parameters
+    ----------
+    account
+        Of the connection.
+    bytes_max
+        It takes about this much at most; None: as much as the account allows.
+    """
+
+    __slots__ = ("_bytes_max", "_counted_bytes", "account", "bytes")
+
+    def __init__(self, account: Account, bytes_max: int | None = None) -> None:
+        self.account = account
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._counted_bytes = 0
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.keep(0)
+
+    def require(self, size: int) -> None:
+        """Refuse what there is no room for, and count nothing.
+
+        Raises
+        ------
+        NoSpaceError
+            If there is no room for it.
+        """
+        more = self._uncounted_bytes(size)
+        if more > 0:
+            if self._bytes_max is not None and self.bytes + size > self._bytes_max:
+                raise NoSpaceError("memory", f"more than {self._bytes_max:,} bytes in memory: ask for less at once")
+            self.account.require_room(more)
+
+    def take(self, size: int) -> None:
+        """Count what is made next.
+
+        Raises
+        ------
+        NoSpaceError
+            If there is no room for it; nothing is counted then.
+        """
+        self.require(size)
+        self.take_made(size)
+
+    def take_made(self, size: int) -> None:
+        """Count what is there already, and cannot be refused any more."""
+        more = self._uncounted_bytes(size)
+        if more > 0:
+            self._count(more)
+        self.bytes += size
+
+    def keep(self, size: int) -> None:
+        """Count no more than this any longer."""
+        self.bytes = min(self.bytes, size)
+        unused = -self._uncounted_bytes(0)
+        if unused > 0:
+            self._count(-unused)
+
+    def _uncounted_bytes(self, more: int) -> int:
+        """Return how much is to be counted before there is more, in whole steps; less than nothing if it is less."""
+        outside = max(self.bytes + more - _ROOM_FREE_BYTES, 0)
+        return -(-outside // _ROOM_STEP_BYTES) * _ROOM_STEP_BYTES - self._counted_bytes
+
+    def _count(self, size: int) -> None:
+        self._counted_bytes += size
+        self.account.connection.change("requests", size)

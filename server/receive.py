@@ -18,6 +18,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Protocol
 
@@ -108,10 +109,13 @@ class Receives:
         How much messages that are being received may take.
     seconds_max
         How long the only message of a call may take to arrive.
+    helpers
+        Threads in which freed memory is given back; by default those of the loop.
     """
 
-    def __init__(self, memory: Memory, bytes_max: int, seconds_max: float) -> None:
+    def __init__(self, memory: Memory, bytes_max: int, seconds_max: float, helpers: Executor | None = None) -> None:
         self._memory = memory
+        self._helpers = helpers
         self._bytes_max = bytes_max
         self._seconds_max = seconds_max
         self._look_seconds = min(_LOOK_SECONDS_MAX, max(_LOOK_SECONDS_MIN, bytes_max / _NETWORK_BYTES_PER_SECOND))
@@ -133,7 +137,7 @@ class Receives:
         """
         self._kept_bytes = kept_bytes
         self._idle_bytes = allocated_bytes() - kept_bytes()
-        self._free = FreeMemory(self._bytes_max)
+        self._free = FreeMemory(self._bytes_max, self._helpers)
 
     async def read(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+from concurrent.futures import Executor
 
 from gpkvs.machine import anonymous_bytes
 
@@ -49,22 +50,29 @@ class FreeMemory:
     ----------
     bytes_max
         Less than this may stay.
+    helpers
+        Threads that give it back; by default those of the loop.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, helpers: Executor | None = None) -> None:
         self._bytes_max = bytes_max
+        self._helpers = helpers
         self._loop = asyncio.get_running_loop()
         self._idle_bytes = anonymous_bytes() - allocated_bytes()
         self._freed_bytes = 0  # at the last look
 
     def look(self) -> None:
         """Look at what is there; called now and then."""
+        try:
+            taken_bytes = anonymous_bytes()
+        except OSError:  # the process has as many open files as it may: the next look sees more
+            return
         # Memory that nobody allocated may also be an index of a store with a journal, which grows as it fills up. What
         # the C library calls free may have been given back before.
-        unallocated_bytes = anonymous_bytes() - allocated_bytes() - self._idle_bytes
+        unallocated_bytes = taken_bytes - allocated_bytes() - self._idle_bytes
         freed = freed_bytes()
         if min(unallocated_bytes, freed) > self._bytes_max and freed != self._freed_bytes:
-            self._loop.run_in_executor(None, give_back_free)
+            self._loop.run_in_executor(self._helpers, give_back_free)
         self._freed_bytes = freed
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from gpkvs.errors import InvalidArgumentError
@@ -24,6 +23,7 @@ from gpkvs.server.access.rights import require_read
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.memory import Account
+from gpkvs.server.threads import begun_threads
 
 # A piece takes so little of a message that one long record more fits.
 _PIECE_SHARE = 4
@@ -49,7 +49,7 @@ class Scans:
     def __init__(self, gate: Gate, metrics: Metrics) -> None:
         self._gate = gate
         self._metrics = metrics
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scan")
+        self._thread = begun_threads("scan")
         self._owed_seconds = 0.0  # to requests that wait
 
     async def scan(

@@ -40,6 +40,8 @@ def _summed(metrics: Iterable[Metric]) -> Iterator[Metric]:
         found.setdefault(metric.name, []).append(metric)
     for metric, *more in found.values():
         if more:
+            # Not every collector repeats the help text, and the one that has it may not come first.
+            metric.documentation = next((part.documentation for part in (metric, *more) if part.documentation), "")
             metric.samples = _sums(sample for part in (metric, *more) for sample in part.samples)
         yield metric
 

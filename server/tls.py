@@ -31,10 +31,17 @@ _log = logging.getLogger("gpkvs.server")
 _QUIET_SECONDS = 0.25
 # A client that takes up a session shows no certificate again. What gRPC is given anew knows no older session.
 _SESSION_SECONDS_MAX = 3600.0
+# A start waits so long for the rest of a file, and for the second one of a pair.
+_SETTLE_SECONDS_MAX = 5.0
+_SETTLE_LOOK_SECONDS = 1.0
 
 
 class TlsFilesError(GpkvsError):
     """A certificate, a key or a file of CAs is not what TLS needs."""
+
+
+class TlsFilesUnsettledError(TlsFilesError):
+    """A file is not whole, or certificate and key do not fit: somebody may be in the middle of replacing them."""
 
 
 class TlsFiles(NamedTuple):
@@ -101,7 +108,7 @@ class Tls:
     Raises
     ------
     TlsFilesError
-        If a file is wrong.
+        If a file is wrong; `TlsFilesUnsettledError` if one is not whole, or the two do not fit, after some seconds.
     """
 
     def __init__(self, files: TlsFiles, audit: AuditLog = NO_AUDIT) -> None:
@@ -112,7 +119,7 @@ class Tls:
         self._giving = threading.Lock()
         self._seen = look_at(files.paths)
         self._give_away: Callable[[Material], None] = lambda _: None
-        self._take(_load(files))
+        self._take(_load_settled(files))
         self._given, self._given_at = self._configuration, time.monotonic() - _QUIET_SECONDS
 
     def _take(self, material: Material) -> None:
@@ -222,6 +229,19 @@ def _name(kind: str, text: str) -> str:
         with suppress(ValueError):  # OpenSSL writes those of IPv6 in a way of its own
             text = str(ipaddress.ip_address(text.strip()))
     return f"{kind}:{text}"
+
+
+def _load_settled(files: TlsFiles) -> Material:
+    """Read the files at the start. Wait a while for those that are being replaced."""
+    give_up = time.monotonic() + _SETTLE_SECONDS_MAX
+    while True:
+        try:
+            return _load(files)
+        except TlsFilesUnsettledError as error:
+            if time.monotonic() > give_up:
+                raise
+            _log.warning("%s; waiting: somebody may be replacing it", error, extra={"event": "tls_unsettled"})
+            time.sleep(_SETTLE_LOOK_SECONDS)
 
 
 def _load(files: TlsFiles) -> Material:

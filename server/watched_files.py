@@ -6,7 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+
+from gpkvs.server.threads import begun_thread
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -52,8 +55,7 @@ class WatchedFiles:
         self._again_seconds = again_seconds
         self._seen = look_at(self._paths) if seen is None else seen
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watched-files", daemon=True)
-        self._thread.start()
+        self._thread = begun_thread("watched-files", self._watch)
 
     def close(self) -> None:
         """End the thread; one that waits for a disk ends later. Not called by it."""
@@ -63,7 +65,10 @@ class WatchedFiles:
     def _watch(self) -> None:
         again = float("inf")
         while not self._closed.wait(_LOOK_SECONDS):
-            seen = look_at(self._paths)
+            try:
+                seen = look_at(self._paths)
+            except MemoryError:
+                continue
             if self._closed.is_set():
                 return
             if seen != self._seen or time.monotonic() >= again:
@@ -74,7 +79,8 @@ class WatchedFiles:
         try:
             return self._changed()
         except Exception:  # noqa: BLE001 - the thread must go on, or no later change would be seen
-            _log.exception("cannot read %s again", ", ".join(map(str, self._paths)))
+            with suppress(MemoryError):
+                _log.exception("cannot read %s again", ", ".join(map(str, self._paths)))
             return False
 
 

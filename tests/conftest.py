@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[VARIABLE] = choice if choice in (PAIR, SHARDS) else choice.partition("-")[0]
     os.environ[COMMIT_VARIABLE] = config.getoption("--commit")
     os.environ[HOST_OPS_MAX] = "0" if choice in ("cpu-phases", "cuda") else ""
+    os.environ.pop("PYTHONUNBUFFERED", None)  # users have none; with it, lines come early
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

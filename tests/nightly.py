@@ -109,6 +109,7 @@ STEPS = (
     Step("fuzz", "make fuzz SECONDS=1800", "make fuzz SECONDS=5", 45),
     Step("fuzz-doors", "make fuzz-doors SECONDS=1800", "make fuzz-doors SECONDS=5", 45),
     Step("fuzz-frames", "make fuzz-frames SECONDS=1800", "make fuzz-frames SECONDS=5", 90),
+    Step("fuzz-served", "make fuzz-served SECONDS=1800 SEED=$SEED", "make fuzz-served SECONDS=5 SEED=$SEED", 60),
     Step("fuzz-redis", "make fuzz-redis SECONDS=1800", "make fuzz-redis SECONDS=5", 45),
     Step("conformance", "make conformance CI=", "CI=true make conformance", 15),
     Step("doors", "make doors CI=", "CI=true make doors", 15),
@@ -133,7 +134,23 @@ STEPS = (
         ".venv/bin/python -m tests.fuzz_logins --seconds 5 --seed $SEED",
         20,
     ),
-    Step("wheel", ".venv/bin/python -m tests.bare_system", ".venv/bin/python -m tests.bare_system", 20),
+    Step("wheel", ".venv/bin/python -m tests.bare.wheel", ".venv/bin/python -m tests.bare.wheel", 20),
+    Step("readme", ".venv/bin/python -m tests.bare.readme", ".venv/bin/python -m tests.bare.readme", 90),
+    Step(
+        "newest",
+        "rm -rf build/newest && make suite docs VENV=build/newest NEWEST=1",
+        "rm -rf build/newest && make install-test VENV=build/newest NEWEST=1"
+        " && build/newest/bin/python -m pytest -q tests/server/access",
+        60,
+    ),
+    # Whole runs on a busy machine: none may fail by chance.
+    Step(
+        "loaded",
+        ".venv/bin/python -m tests.loaded --times 5 tests -n 3 --dist loadfile --max-worker-restart 0"
+        " --ignore tests/docs --ignore tests/conformance",
+        ".venv/bin/python -m tests.loaded --times 1 --beside 1 tests/suite/test_no_skips.py",
+        600,
+    ),
     Step("docs", "make docs-all", ".venv/bin/python -m pytest -q tests/docs/test_session.py", 90),
 )
 

@@ -17,10 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from gpkvs.proto.v1 import admin_pb2_grpc, kv_pb2_grpc
+from tests import warm
 from tests.certificates import Authority, Pair
 from tests.conftest import assert_clean
 
-COMMAND = [sys.executable, "-m", "gpkvs.cli.main"]
+COMMAND = [sys.executable, "-m", "gpkvs.cli"]
 SIZES = ("--index-bytes", "1MiB", "--heap-bytes", "16MiB", "--log-bytes", "4MiB", "--journal-bytes", "18MiB")
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 60
@@ -46,6 +47,8 @@ class Server:
         env: dict[str, str] | None = None,
         authority: Authority | None = None,
         client: Pair | None = None,
+        start_seconds_max: float = START_SECONDS_MAX,
+        own_python: bool = False,
     ) -> None:
         self.data = data
         self.log = folder / "server.log"
@@ -58,9 +61,11 @@ class Server:
             arguments += ["--metrics", "127.0.0.1:0"]
         if "--memory-max" not in options:  # the limits that follow from it must not depend on the machine
             arguments += ["--memory-max", "16GiB"]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen([*COMMAND, *arguments], stderr=log, env={**os.environ, **(env or {})})
-        give_up = time.monotonic() + START_SECONDS_MAX
+        with self.log.open("ab") as log, Path(os.devnull).open("r+b") as null:
+            command = ["-m", "gpkvs.cli", *arguments]
+            start = warm.start_python if own_python else warm.start
+            self.process = start(command, {**os.environ, **(env or {})}, null, null, log)
+        give_up = time.monotonic() + start_seconds_max
         while not ready.exists():
             if self.process.poll() is not None or time.monotonic() > give_up:
                 self.kill()
@@ -78,12 +83,16 @@ class Server:
         self.kv = kv_pb2_grpc.KVStub(self.channel)
         self.admin = admin_pb2_grpc.AdminStub(self.channel)
 
-    def samples(self) -> list[Sample]:
-        """Return what the server exports."""
+    def metrics_text(self) -> str:
+        """Return what the server exports, as Prometheus reads it."""
         request = urllib.request.Request(f"{self.metrics_url}/metrics", headers=self.metrics_headers)
         with urllib.request.urlopen(request, timeout=30, context=self._context) as response:
-            text = response.read().decode()
-        return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+            text: str = response.read().decode()
+        return text
+
+    def samples(self) -> list[Sample]:
+        """Return what the server exports."""
+        return [sample for family in text_string_to_metric_families(self.metrics_text()) for sample in family.samples]
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples that have these labels."""
@@ -123,10 +132,11 @@ StartServer = Callable[..., Server]
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[StartServer]:
+def start_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartServer]:
     """Return a function that starts a server on ``tmp_path/store`` with more options."""
     servers: list[Server] = []
     data = tmp_path / "store"
+    own_python = request.node.get_closest_marker("own_python") is not None
 
     def start(
         *options: str,
@@ -134,7 +144,9 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
         authority: Authority | None = None,
         client: Pair | None = None,
     ) -> Server:
-        servers.append(Server(data, tmp_path, *options, env=env, authority=authority, client=client))
+        servers.append(
+            Server(data, tmp_path, *options, env=env, authority=authority, client=client, own_python=own_python)
+        )
         return servers[-1]
 
     try:
@@ -159,14 +171,7 @@ def run_gpkvs(
     *arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the command line to its end."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **(env or {})},
-    )
+    return warm.run(["-m", "gpkvs.cli", *arguments], env={**os.environ, **(env or {})}, stdin=stdin)
 
 
 def error_line(result: subprocess.CompletedProcess[bytes], status: int) -> str:

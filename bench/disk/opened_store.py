@@ -13,14 +13,14 @@ import os
 import signal
 import sys
 
-from gpkvs.store import open_store
+import gpkvs
 
 
 def main(*arguments: str) -> None:
     """Open the store."""
     replayed = 0
     if arguments:
-        store = open_store(arguments[0], create=False)
+        store = gpkvs.open(arguments[0], create=False)
         replayed = store.recovery.replayed_batches
     print(json.dumps({"replayed_batches": replayed}), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

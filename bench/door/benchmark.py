@@ -20,7 +20,7 @@ from typing import Any
 
 from gpkvs.bench.door.awake import awake
 from gpkvs.bench.door.besieged import Besieged, besiege
-from gpkvs.bench.door.bodies import ANSWERS, frame, write_single, write_streams
+from gpkvs.bench.door.bodies import ANSWERS, frame, write_methods, write_single, write_streams
 from gpkvs.bench.door.crowd import flood, silent_connection, spread, store_large_value
 from gpkvs.bench.door.empty_servers import GRPC_AIO, NGHTTP2, build_empty_servers
 from gpkvs.bench.door.floods import FLOODS
@@ -43,6 +43,7 @@ from gpkvs.recovery.proof.servers.server_process import ServerOptions
 NATIVE = "native"
 OPERATIONS = ("SET", "GET")
 SHAPES = {"50 connections": (50, 1), "4 x 100 streams": (4, 100)}
+_OF_METHODS = "50 connections"
 _STREAM_MESSAGES = 64  # in the body of one stream
 _REDIS_CONNECTIONS, _REDIS_PIPELINE = 50, 64
 _CROWD_PER_SECOND = 1  # calls of each connection
@@ -50,7 +51,7 @@ _CROWD_MEMORY = "--memory-max=16GiB"  # so many connections are let in
 
 # A ratio, and whether it should be that at least or at most.
 _AIM_UNARY, _AIM_ALONE, _AIM_TLS, _AIM_CROWD, _AIM_BUSY = 0.4, 1.8, 0.7, 3.0, 0.9
-_AIM_FLOOD, _AIM_HELD = 3.0, 1.0
+_AIM_METHODS, _AIM_FLOOD, _AIM_HELD = 0.77, 3.0, 1.0
 _AIM_PIPELINE = {"SET": 12.0, "GET": 14.0}
 
 Measure = Callable[[], Awaitable[Run]]
@@ -111,6 +112,7 @@ class _Benchmark:
         """Run one part."""
         parts: dict[Part, Callable[[], Awaitable[None]]] = {
             "unary": self._unary,
+            "methods": self._methods,
             "alone": self._alone,
             "tls": self._tls,
             "pipeline": self._pipeline,
@@ -192,8 +194,32 @@ class _Benchmark:
                     self._compare(found, door.name, NGHTTP2, _aim(door, _AIM_UNARY))
                     self._compare(found, door.name, GRPC_AIO, None)
 
+    async def _methods(self) -> None:
+        """Compare single calls of other methods, on a table of bytes, with SETs."""
+        connections, streams = SHAPES[_OF_METHODS]
+        bodies = write_methods(self._folder)
+        first, *others = bodies
+        async with AsyncExitStack() as stack:
+            for door in await self._serve(stack):
+                measures = {
+                    f"{door.name}: {name}": self._called(door, Load(path, body, connections, streams), operations)
+                    for name, (path, body, operations) in bodies.items()
+                }
+                found = await self._rounds(f"single calls, {_OF_METHODS}", measures)
+                for name in others:
+                    self._compare(found, f"{door.name}: {name}", f"{door.name}: {first}", _aim(door, _AIM_METHODS))
+
     def _timed(self, target: Target, load: Load, operations: int = 1, log: Path | None = None) -> Measure:
         return lambda: target.run(load, self._options.seconds, operations, log)
+
+    def _called(self, target: Target, load: Load, operations: int) -> Measure:
+        """Measure calls, however many operations each of them has."""
+
+        async def measure() -> Run:
+            run = await target.run(load, self._options.seconds, operations)
+            return replace(run, operations=run.operations // operations)
+
+        return measure
 
     async def _alone(self) -> None:
         """Time single calls, of which there is one at a time."""

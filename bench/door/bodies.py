@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import Message
 
-from gpkvs.batch import Batch
+from gpkvs.batch import Batch, Condition, Op
 from gpkvs.bench.engine.workload import mixed
 from gpkvs.bench.peers.embedded_gpkvs import TABLE
 from gpkvs.client.codec import encode
@@ -40,6 +40,25 @@ def write_single(folder: Path) -> dict[str, Path]:
         operation: _write(folder / f"{operation}.single", frame(request.SerializeToString()))
         for operation, request in requests.items()
     }
+
+
+def write_methods(folder: Path) -> dict[str, tuple[str, Path, int]]:
+    """Write bodies of single calls on a table of bytes; return methods, files and operations, those of a SET first."""
+    checked = kv_pb2.BatchRequest(ops=bytes([Op.CHECK, Op.SET]), conditions=bytes([Condition.PRESENT, Condition.NONE]))
+    checked.keys, checked.key_size, checked.values, checked.value_size = 2 * _KEY, len(_KEY), _KEY, len(_KEY)
+    calls: dict[str, tuple[str, Message, int]] = {
+        "SET": ("Set", kv_pb2.SetRequest(key=_KEY, value=_KEY), 1),
+        "GET": ("Get", kv_pb2.GetRequest(key=_KEY), 1),
+        "INCREMENT": ("Increment", kv_pb2.IncrementRequest(key=b"counter", delta=1), 1),
+        "SET if present": ("Set", kv_pb2.SetRequest(key=_KEY, value=_KEY, condition=kv_pb2.CONDITION_PRESENT), 1),
+        "CHECK, SET": ("Batch", checked, 2),
+        "GET of 4 keys": ("MultiGet", kv_pb2.MultiGetRequest(keys=[_KEY] * 4), 4),
+    }
+    found = {}
+    for name, (method, message, operations) in calls.items():
+        body = _write(folder / f"{name}.method", frame(message.SerializeToString()))
+        found[name] = f"/gpkvs.v1.KV/{method}", body, operations
+    return found
 
 
 def write_streams(folder: Path, records: int, message: int, count: int) -> dict[str, Path]:

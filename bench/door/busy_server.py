@@ -19,4 +19,4 @@ def burn() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=burn, daemon=True).start()
-    runpy.run_module("gpkvs.cli.main", run_name="__main__")
+    runpy.run_module("gpkvs.cli", run_name="__main__")

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from gpkvs.bench.peers.contender import Promise
 
-Part = Literal["unary", "alone", "tls", "pipeline", "crowd", "floods", "busy"]
+Part = Literal["unary", "methods", "alone", "tls", "pipeline", "crowd", "floods", "busy"]
 PARTS: tuple[Part, ...] = get_args(Part)
 DOORS = ("native", "grpcio")
 

@@ -131,6 +131,18 @@ class EmbeddedGpkvs:
         """Return the column of values."""
         return result.tobytes()
 
+    def set_one(self, key: bytes, value: bytes) -> None:
+        """Store one record as one transaction."""
+        self.store.set(key, value)
+
+    def get_one(self, key: bytes) -> bytes | None:
+        """Read one record."""
+        return self.store.get(key)
+
+    def increment_one(self, key: bytes) -> None:
+        """Add one to a number as text, as one transaction."""
+        self.store.incr(key)
+
     def journal(self) -> JournalInfo | None:
         """Return what the journal says about itself now; None without one."""
         return self.store.info().journal

@@ -65,6 +65,22 @@ class Lmdb:
             result: list[tuple[bytes, bytes]] = cursor.getmulti(prepared)
         return result
 
+    def set_one(self, key: bytes, value: bytes) -> None:
+        """Store one record as one transaction."""
+        with self._env.begin(write=True, db=self._db) as transaction:
+            transaction.put(key, value)
+
+    def get_one(self, key: bytes) -> bytes | None:
+        """Read one record."""
+        with self._env.begin(db=self._db) as transaction:
+            value: bytes | None = transaction.get(key)
+        return value
+
+    def increment_one(self, key: bytes) -> None:
+        """Add one to a number as text, as one transaction."""
+        with self._env.begin(write=True, db=self._db) as transaction:
+            transaction.put(key, b"%d" % (int(transaction.get(key, b"0")) + 1))
+
     def scan(self, *, values: bool) -> Iterator[Any]:
         """Yield all keys, with their values or without, in one transaction."""
         with self._env.begin() as transaction, transaction.cursor(self._db) as cursor:

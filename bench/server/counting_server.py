@@ -91,4 +91,4 @@ if __name__ == "__main__":
 
     signal.signal(signal.SIGUSR1, write)
     counter.start()
-    runpy.run_module("gpkvs.cli.main", run_name="__main__")
+    runpy.run_module("gpkvs.cli", run_name="__main__")

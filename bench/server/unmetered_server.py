@@ -51,4 +51,4 @@ if __name__ == "__main__":
     ):
         assert hasattr(module, name), name
         setattr(module, name, replacement)
-    runpy.run_module("gpkvs.cli.main", run_name="__main__")
+    runpy.run_module("gpkvs.cli", run_name="__main__")

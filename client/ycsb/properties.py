@@ -23,9 +23,9 @@ _WITHOUT_EFFECT: Final = frozenset({"workload", "db", "exporter", "exportfile", 
 class Properties:
     """What a run shall do. Each name is YCSB's, with "_" for "."; each default is that of its code, except `table`.
 
-    `table` is by default the server's default table (YCSB: usertable). Three are not YCSB's: `seed` repeats a run's
-    choices (0: random), `batch` is the number of operations in a message, and `ttl` is how long a record stays after
-    each write (0: for ever).
+    `table` is by default the server's default table (YCSB: usertable). Four are not YCSB's: `seed` repeats a run's
+    choices (0: random), `batch` is the number of operations in a message, `ttl` is how long a record stays after each
+    write (0: for ever), and `maxunavailabletime` is how long a run goes on without any response (0: for ever).
     """
 
     recordcount: int = 0
@@ -55,6 +55,7 @@ class Properties:
     ttl: float = 0.0  # seconds until a record expires; 0: never
     target: float = 0.0  # operations per second; 0: as fast as it goes
     maxexecutiontime: int = 0  # seconds; 0: until all operations are done
+    maxunavailabletime: float = 60.0  # seconds without any response, after which it gives up; 0: never
     measurementtype: str = "hdrhistogram"
     measurement_interval: str = "op"
     hdrhistogram_percentiles: str = "50,95,99"

@@ -11,7 +11,13 @@ from enum import StrEnum
 from typing import Final
 
 from gpkvs.client.aio import AsyncClient
-from gpkvs.client.errors import AccessDeniedError, ServerBusyError, UnavailableError
+from gpkvs.client.errors import (
+    AccessDeniedError,
+    DeadlineError,
+    OutcomeUnknownError,
+    ServerBusyError,
+    UnavailableError,
+)
 from gpkvs.client.ycsb.measurements import Measurements
 from gpkvs.client.ycsb.properties import Properties
 from gpkvs.client.ycsb.report import Progress, Report
@@ -38,6 +44,7 @@ _RETURN_OF_ERROR: Final[tuple[tuple[type[GpkvsError], Return], ...]] = (
     (AccessDeniedError, Return.FORBIDDEN),
     (GpkvsError, Return.ERROR),
 )
+_NO_RESPONSE = (UnavailableError, DeadlineError, OutcomeUnknownError)
 
 
 class Runner:
@@ -51,6 +58,11 @@ class Runner:
         What the user asked for, and the operations made of it.
     on_error
         Called with the first error of each kind: the user must learn why operations fail.
+
+    Attributes
+    ----------
+    gave_up
+        Why the run ended early: an error of the time in which no response came (property `maxunavailabletime`).
     """
 
     def __init__(
@@ -70,7 +82,9 @@ class Runner:
         self._measurements = Measurements((Return.OK, Return.NOT_FOUND) if self._ttl else (Return.OK,))
         self._operations = 0
         self._callers: list[asyncio.Task[None]] = []
+        self.gave_up: Exception | None = None
         self._start = self._last_tick = 0.0
+        self._answered_ns = 0  # when the last response came
         self._last_operations = 0
         # Seconds between two operations of a throttled caller; 0: the next one starts when the last one is done.
         self._pace_s = properties.threadcount / properties.target if properties.target else 0.0
@@ -80,6 +94,7 @@ class Runner:
     async def run(self, steps: Iterator[Step]) -> Report:
         """Do all steps, or as many as `stop` and maxexecutiontime allow, and return the report."""
         self._start = self._last_tick = time.monotonic()
+        self._answered_ns = time.perf_counter_ns()
         self._callers = [asyncio.create_task(self._caller(steps)) for _ in range(self._properties.threadcount)]
         _, late = await asyncio.wait(
             self._callers,
@@ -208,13 +223,27 @@ class Runner:
         if type(error) not in self._errors_seen:
             self._errors_seen.add(type(error))
             self._on_error(error if isinstance(error, GpkvsError) else GpkvsError(str(error)))
+        if isinstance(error, _NO_RESPONSE):
+            self._wait_no_longer(error)
+        else:
+            self._answered_ns = time.perf_counter_ns()
         return next((result for kind, result in _RETURN_OF_ERROR if isinstance(error, kind)), Return.ERROR)
+
+    def _wait_no_longer(self, error: Exception) -> None:
+        """End the run if no response has come for so long as the properties allow."""
+        limit_s = self._properties.maxunavailabletime
+        if limit_s and self.gave_up is None and time.perf_counter_ns() - self._answered_ns > limit_s * 1e9:
+            self.gave_up = error
+            self.stop()
 
     def _measure(
         self, name: str, result: Return, start_ns: int, intended_ns: int, *, count_return: bool = True
     ) -> None:
         end_ns = time.perf_counter_ns()
-        series = name if result is Return.OK else f"{name}-FAILED"
+        if result is Return.OK:
+            series, self._answered_ns = name, end_ns
+        else:
+            series = f"{name}-FAILED"
         if self._measure_op:
             self._measurements.record(series, (end_ns - start_ns) // 1000)
         if self._measure_intended:

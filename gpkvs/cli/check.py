@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+import gpkvs
 from gpkvs.cli.exit_status import IN_USE, exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.errors import CorruptStoreError
 from gpkvs.gpm.verify import verify
 from gpkvs.recovery.startup.check import CheckReport, check
-from gpkvs.store import open_store
 from gpkvs.text import counted
 
 DataDir = Annotated[Path, typer.Argument(help="The store's directory.", metavar="DIR")]
@@ -130,7 +130,7 @@ def recover_command(directory: DataDir, as_json: AsJson = False, accept_loss: Ac
     console = Console(stderr=True)
     with failures_exit(1), Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("opening", total=1.0)
-        store = open_store(
+        store = gpkvs.open(
             directory,
             create=False,
             accept_loss=accept_loss,

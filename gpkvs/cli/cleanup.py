@@ -15,12 +15,13 @@ from types import FrameType
 
 from gpkvs.cli.output import empty_directory
 from gpkvs.engine.engine import Engine
+from gpkvs.engine.own_turn import OwnTurn
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01
 # No exception of a handler may come in the middle of these. A batch, or a scan that removes expired keys, would end the
 # process at once (`gpkvs.fatal`). A poll would keep its lock, and who waits for the child later would wait for ever.
-_UNBROKEN = (Engine.execute.__code__, Engine.scan.__code__, subprocess.Popen.poll.__code__)
+_UNBROKEN = [call.__code__ for call in (Engine.execute, Engine.scan, OwnTurn.run, OwnTurn.end, subprocess.Popen.poll)]
 
 
 @contextmanager
@@ -61,6 +62,11 @@ def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
     try:
         sys.unraisablehook = lost
         yield
+    except Exception as error:
+        if not told:
+            raise
+        # On the way out something failed, such as to stop a child that was killed.
+        raise SystemExit(128 + told[0]) from error
     finally:
         sys.unraisablehook = hook
         signal.setitimer(signal.ITIMER_REAL, 0)

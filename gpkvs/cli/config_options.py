@@ -40,6 +40,15 @@ def options_from_configs(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def setting_names(config: Any) -> Iterator[str]:
+    """Return the names of the options that a config makes, as a settings file has them."""
+    for field, kind, setting in _settings(config):
+        if setting is None:
+            yield from setting_names(kind)
+        else:
+            yield setting.name or field
+
+
 def _settings(config: Any) -> Iterator[tuple[str, Any, Setting | None]]:
     """Return name, type and setting of each field that users set; a config inside this one has no setting."""
     for name, hint in get_type_hints(config, include_extras=True).items():

@@ -51,7 +51,7 @@ def explore_disk(
     ]
     console.print(counts_table(f"{title} in {report.states:,} states", counts, report.seconds))
     for kept in report.kept[:_SHOWN_MAX]:
-        console.print(kept["message"], markup=False)
+        console.print(kept["message"], *kept.get("traceback", "").splitlines(), sep="\n", markup=False)
         if kept["state"]:
             console.print(f"  again: gpkvs crash --commit journal --state {kept['state']}", markup=False)
     console.print(f"seed {seed}", markup=False)

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gpkvs.batch import U64
 from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
+from gpkvs.client import AsyncClient
 from gpkvs.config import BackendName
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.drill.clients import DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess, run_gpkvs
-from gpkvs.recovery.proof.servers.ycsb_process import YcsbProcess
+from gpkvs.recovery.proof.servers.ycsb_process import THREADS, YcsbProcess
 
 _WATCH_SECONDS = 0.1
 _ENDLESS = 1_000_000_000  # operations of a run that will be interrupted
+_NUMBERS = "numbers"  # a table of the layout u64
+_NUMBERS_PER_RECORD = 50
+_MESSAGE_NUMBERS = 65_536
 _SERVER = ServerOptions(index="16MiB", heap="512MiB", log="16MiB")
 _CLIENTS = DrillClientOptions(
     single_clients=12, keys_per_client=100, batch_clients=4, shared_keys=1000, cell_keys_max=30, untouched_keys=100
@@ -117,6 +124,7 @@ class Story:
             server = await self._start(processes, "Start a server")
             await self._show_promise(server)
             await self._load(server)
+            await self._load_columns(server)
             load = await self._run(processes, server)
             await self._kill(server, load)
             server = await self._start(processes, "Start it again: it recovers before it serves", server.target)
@@ -129,6 +137,11 @@ class Story:
         self._console.print(self._summary)
         self._console.print(
             "The process was killed; the power was not cut. The persistence domain says what else a store survives."
+        )
+        self._console.print(
+            "\nNow with a store of your own ([bold]docs/recipes.md[/bold] goes on from there):\n"
+            f"  {escape(_command())} serve --data /tmp/first\n"
+            f"  {escape(_command())} set greeting hello      # in another terminal"
         )
 
     async def _start(self, processes: ExitStack, title: str, listen: str = "127.0.0.1:0") -> ServerProcess:
@@ -151,8 +164,27 @@ class Story:
             report = await asyncio.to_thread(ycsb.finish)
         if report.failed or report.operations != self._records:
             raise DemoError(f"YCSB loaded {report.operations:,} of {self._records:,} records, {report.failed:,} failed")
-        self._say(f"{report.operations_per_second:,.0f} inserts a second, each acknowledged only when durable")
-        self._summary.add_row("YCSB load", f"{self._records:,} records, {report.operations_per_second:,.0f} inserts/s")
+        rate = f"{report.operations_per_second:,.0f}"
+        self._say(
+            f"{rate} inserts a second, by {THREADS} callers in Python that send one record and wait for its answer"
+        )
+        self._say("each is acknowledged only when it is durable")
+        self._summary.add_row("YCSB load, one by one", f"{self._records:,} records, {rate} inserts/s")
+
+    async def _load_columns(self, server: ServerProcess) -> None:
+        keys = self._numbers
+        self._title(f"The same server, by columns: {len(keys):,} numbers in requests of {_MESSAGE_NUMBERS:,}")
+        async with AsyncClient(server.target, table=_NUMBERS) as client:
+            await client.create_table(_NUMBERS, layout="u64", records=len(keys))
+            begin = time.perf_counter()
+            await asyncio.gather(*(client.set_many(part, part + np.uint64(1)) for part in _requests(keys)))
+            rate = f"{len(keys) / (time.perf_counter() - begin):,.0f}"
+        self._say(f"{rate} inserts a second, each request is durable when it is acknowledged")
+        self._summary.add_row("load by columns", f"{len(keys):,} numbers, {rate} inserts/s")
+
+    @property
+    def _numbers(self) -> U64:
+        return np.arange(self._records * _NUMBERS_PER_RECORD, dtype=np.uint64)
 
     async def _run(self, processes: ExitStack, server: ServerProcess) -> Load:
         self._title("YCSB run, and clients that remember every acknowledged write")
@@ -185,7 +217,9 @@ class Story:
     async def _verify(self, server: ServerProcess) -> None:
         self._title("Read back every write that was acknowledged")
         with self._console.status("reading"):
-            keys = await self._clients.read_back(server.target, other_records=self._records)
+            await self._read_columns(server)
+            others = self._records + len(self._numbers)
+            keys = await self._clients.read_back(server.target, other_records=others)
         counts, violations = self._clients.counts, self._ledger.violations
         if violations:
             raise DemoError("\n  ".join([f"{len(violations)} violations:", *map(str, violations[:20])]))
@@ -193,8 +227,17 @@ class Story:
             f"{counts.writes:,} acknowledged writes ({counts.batches:,} of them atomic batches) over {keys:,} keys: "
             "[bold green]lost: 0[/bold green], half batches: 0, values that nobody wrote: 0"
         )
-        self._summary.add_row("acknowledged writes verified", f"{counts.writes:,}")
+        self._say(f"all {len(self._numbers):,} numbers are there, with their values")
+        self._summary.add_row("acknowledged writes verified", f"{counts.writes:,}, and {len(self._numbers):,} numbers")
         self._summary.add_row("lost", "[bold green]0[/bold green]")
+
+    async def _read_columns(self, server: ServerProcess) -> None:
+        keys = self._numbers
+        async with AsyncClient(server.target, table=_NUMBERS) as client:
+            read = [(part, *await client.get_many(part)) for part in _requests(keys)]
+        wrong = sum(int(np.count_nonzero(~found | (values != part + np.uint64(1)))) for part, values, found in read)
+        if wrong:
+            raise DemoError(f"{wrong:,} of {len(keys):,} numbers are lost or have other values")
 
     async def _go_on(self, ycsb: YcsbProcess) -> None:
         self._title("YCSB has gone on all the while")
@@ -230,3 +273,13 @@ class Story:
 
     def _say(self, text: str) -> None:
         self._console.print(f"   {text}")
+
+
+def _requests(keys: U64) -> list[U64]:
+    """Cut keys into those of single requests."""
+    return [keys[first : first + _MESSAGE_NUMBERS] for first in range(0, len(keys), _MESSAGE_NUMBERS)]
+
+
+def _command() -> str:
+    """Return how this command was called, so that the next one can be typed alike."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "gpkvs" else "gpkvs"

@@ -30,7 +30,12 @@ _POINTS_MAX = max(len(batch) + len(start) for batch, start in SERVING_BY_COMMIT.
 @exits({0: "nothing was lost", 1: "something was lost (the data is then kept)"})
 def drill_command(
     rounds: Annotated[
-        int, typer.Option(help=f"Kills of a server; from {_POINTS_MAX} on every failpoint is visited.", min=1)
+        int,
+        typer.Option(
+            help=f"Kills of a server, some seconds each. 3 are a first look; from {_POINTS_MAX} on every failpoint is "
+            "visited.",
+            min=1,
+        ),
     ] = 30,
     seed: Annotated[
         int | None,

@@ -82,7 +82,8 @@ def export_command(
     access: Access,
     out: Annotated[Path, typer.Option("--out", help="The file that is made.", metavar="FILE", dir_okay=False)],
     file_format: Annotated[
-        FileFormat, typer.Option("--format", help="msgpack, or parquet: for a table of the layout u64, with pyarrow.")
+        FileFormat,
+        typer.Option("--format", help="msgpack, or parquet: only for a table of the layout u64, with pyarrow."),
     ] = FileFormat.MSGPACK,
     prefix: Prefix = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an export that was interrupted.")] = False,

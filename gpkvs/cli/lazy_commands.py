@@ -10,6 +10,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from gpkvs.cli.interrupt import ctrl_c_ends_at_once
+from gpkvs.garbage import loading_modules
+
 
 class LazyGroup(TyperGroup):
     """A group of commands whose modules are loaded by name.
@@ -38,11 +41,12 @@ class LazyGroup(TyperGroup):
 def load(name: str, place: str) -> Any:
     """Return the command at ``module:attribute``, as typer makes it."""
     module, _, attribute = place.partition(":")
-    found = getattr(import_module(module), attribute)
-    around = typer.Typer(rich_markup_mode="markdown")
-    around.callback()(lambda: None)  # so that it is a group, of this one command
-    if isinstance(found, typer.Typer):
-        around.add_typer(found, name=name)
-    else:
-        around.command(name)(found)
-    return get_command(around).commands[name]  # type: ignore[attr-defined]
+    with ctrl_c_ends_at_once(), loading_modules():
+        found = getattr(import_module(module), attribute)
+        around = typer.Typer(rich_markup_mode="markdown")
+        around.callback()(lambda: None)  # so that it is a group, of this one command
+        if isinstance(found, typer.Typer):
+            around.add_typer(found, name=name)
+        else:
+            around.command(name)(found)
+        return get_command(around).commands[name]  # type: ignore[attr-defined]

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
-from typing import Annotated, ClassVar
+import traceback
+from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
 
-from gpkvs.cli.exit_status import EVERY
+from gpkvs.cli.environment import unread_variables
+from gpkvs.cli.exit_status import EVERY, INTERRUPTED, NO_OUTPUT, UNEXPECTED, WRONG_OPTIONS
 from gpkvs.cli.lazy_commands import LazyGroup
+from gpkvs.cli.streams import OutputError, open_streams
 from gpkvs.text import quoted
 
 
 class Gpkvs(LazyGroup):
     """One line for each subcommand, in the order of the help text."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except (EOFError, OSError):  # typer would end with 1 for some of them, without a word
+            _end_unexpectedly()
 
     subcommands: ClassVar = {
         "serve": ("gpkvs.cli.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
@@ -135,24 +147,50 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     del version  # the callback has printed it
+    if context.invoked_subcommand != "serve":  # which logs it
+        for line in unread_variables():
+            typer.echo(f"gpkvs: warning: {line}", err=True)
 
 
-def main() -> None:
-    """Run the command line."""
+def run() -> NoReturn:
+    """Run the command line, and end the process with an exit status."""
+    open_streams()
+    try:
+        try:
+            _run()
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except Exception:  # noqa: BLE001 - whatever it is, Python would end with 1, which says something else
+            _end_unexpectedly()
+        finally:
+            sys.stdout.flush()
+    except OutputError as error:
+        if error.errno == errno.EPIPE:  # the reader has seen enough: end as other programs do
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGPIPE)
+        sys.stderr.write(f"gpkvs: {error}\n")
+        sys.exit(NO_OUTPUT)
+
+
+def _run() -> NoReturn:
     # gRPC would print a line of its own for a TLS handshake that fails, beside the command's.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     for argument in sys.argv[1:]:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that Python could not decode
             sys.stderr.write(f"gpkvs: the argument {quoted(argument)} is not UTF-8: names, keys and paths have to be\n")
-            sys.exit(2)
+            sys.exit(WRONG_OPTIONS)
     app()
+    raise AssertionError("typer ends the process")
 
 
-if __name__ == "__main__":
-    main()
+def _end_unexpectedly() -> NoReturn:
+    traceback.print_exc()
+    sys.stderr.write("gpkvs: an unexpected error, which is a fault of gpkvs: please report the lines above\n")
+    sys.exit(UNEXPECTED)

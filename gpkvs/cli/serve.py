@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpkvs.cli.config_options import options_from_configs
-from gpkvs.cli.exit_status import IN_USE, WRONG_OPTIONS, exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.environment import unread_variables
+from gpkvs.cli.exit_status import IN_USE, INTERRUPTED, UNEXPECTED, WRONG_OPTIONS, exits
+from gpkvs.cli.output import failures_exit, tell_error
 from gpkvs.cli.settings_file import Reload, load_file
 from gpkvs.config import SERVER, ServerConfig, StoreConfig
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.garbage import loading_modules
 from gpkvs.server import logs
 from gpkvs.server.access.users import UsersError
-from gpkvs.server.app import ServeOptions, run
 from gpkvs.server.logs import LOG_LEVEL, LogFormat, LogLevel
-from gpkvs.server.tls import TlsFilesError
+from gpkvs.server.tls import TlsFilesError, TlsFilesUnsettledError
+
+_log = logging.getLogger("gpkvs.server")
 
 
 @exits(
     {
         0: "stopped as asked",
-        1: "the server could not start",
+        1: "the server could not start (certificate and key that do not fit are also tried again)",
         2: "a file of TLS or users is wrong",
         IN_USE: "another process has the store",
         70: "a write to the store's files failed (start it again: it recovers)",
+        INTERRUPTED: "Ctrl-C before the start of the server",
     },
     interrupted=False,
 )
@@ -83,6 +90,36 @@ def serve_command(
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
     logs.configure(log_format, log_level)
-    # systemd tries a server of wrong options not again, and they name the files that it starts with.
-    with failures_exit(1), failures_exit(WRONG_OPTIONS, (InvalidArgumentError, TlsFilesError, UsersError)):
+    for line in unread_variables():
+        _log.warning(line, extra={"event": "setting_ignored"})
+    with loading_modules():
+        from gpkvs.server.app import ServeOptions, run  # noqa: PLC0415 - neither --help nor tab completion waits for it
+
+    tell = _log_error if log_format == "json" else tell_error  # who reads the log as JSON gets JSON to its end
+    # systemd does not try again after wrong options, which also name the files of the start. It does so for a pair of
+    # files of which one is still on its way.
+    with (
+        failures_exit(1, tell=tell),
+        failures_exit(WRONG_OPTIONS, (InvalidArgumentError, TlsFilesError, UsersError), tell),
+        failures_exit(1, TlsFilesUnsettledError, tell),
+        _faults_logged(),
+    ):
         run(ServeOptions(data, store, server, ready_file, Reload(context, config)))
+
+
+def _log_error(error: GpkvsError) -> None:
+    _log.critical("%s", error, extra={"event": "failed"})
+
+
+@contextmanager
+def _faults_logged() -> Iterator[None]:
+    """Log what nobody expected, in the format of the log."""
+    try:
+        yield
+    except GpkvsError:
+        raise
+    except MemoryError as error:
+        raise GpkvsError("the process got no memory: raise the limit on it (ulimit -v, MemoryMax)") from error
+    except Exception as error:
+        _log.critical("an unexpected error, which is a fault of gpkvs", exc_info=True, extra={"event": "failed"})
+        raise typer.Exit(UNEXPECTED) from error

@@ -16,6 +16,7 @@ from gpkvs.cli.output import confirm, failures_exit, print_json
 from gpkvs.cli.sizes import parse_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
+from gpkvs.index_size import index_bytes_asked
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
 app = typer.Typer(
@@ -53,6 +54,14 @@ def create_command(
             show_default="4MiB",
         ),
     ] = 0,
+    records: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Instead of --index-bytes: the records that are expected. The index holds so many before it grows.",
+        ),
+    ] = None,
     index_bytes_max: Annotated[
         int,
         typer.Option(
@@ -68,11 +77,13 @@ def create_command(
 ) -> None:
     """Make an empty table; it is durable when this returns.
 
-    Example: gpkvs table create sessions --layout u64 --index-bytes 256MiB
+    Example: gpkvs table create sessions --layout u64 --records 10000000
     """
+    with failures_exit(EXIT_FAILED):
+        asked = index_bytes_asked(index_bytes, records, layout)
     with connect(target, access) as channel:
         request = admin_pb2.CreateTableRequest(
-            name=name, layout=layout, index_bytes=index_bytes, index_bytes_max=index_bytes_max
+            name=name, layout=layout, index_bytes=asked, index_bytes_max=index_bytes_max
         )
         made = admin_pb2_grpc.AdminStub(channel).CreateTable(request, timeout=timeout).table
     if as_json:

@@ -23,6 +23,7 @@ from gpkvs.cli.sizes import readable_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
 from gpkvs.server.metrics_reader import Interval, Scrape, ScrapeError, summarize
+from gpkvs.text import counted
 
 
 @exits({0: "ended, also by Ctrl-C", 2: "the first look found no server"}, interrupted=False)
@@ -99,11 +100,10 @@ def render(summary: dict[str, Any], metrics: str) -> RenderableType:
 
 def _head(summary: dict[str, Any], metrics: str) -> Text:
     state = ("serving", "bold green") if summary["serving"] else ("NOT SERVING", "bold red")
-    minutes = int(summary["uptime_seconds"] // 60)
     head = Text("gpkvs ")
     head.append(f"{summary['version']} at {metrics}  ")
     head.append(*state)
-    head.append(f"  up {minutes // 60}:{minutes % 60:02}  {summary['backend']}  ")
+    head.append(f"  up {_duration(summary['uptime_seconds'])}  {summary['backend']}  ")
     head.append(f"{summary['domain']}\n", "bold")
     return head
 
@@ -147,9 +147,12 @@ def _phases(summary: dict[str, Any]) -> Table:
     phases.add_column("busy", justify="right", no_wrap=True)
     phases.add_column("", ratio=1)
     longest = max((phase["busy"] for phase in summary["phases"].values()), default=0.0)
-    for name, phase in summary["phases"].items():
+    at_work = {name: phase for name, phase in summary["phases"].items() if phase["busy"] > 0}
+    for name, phase in at_work.items():
         bar = Bar(longest or 1.0, 0, phase["busy"], color="cyan")
         phases.add_row(name, _seconds(phase["seconds"]), f"{100 * phase['busy']:.1f} %", bar)
+    if others := len(summary["phases"]) - len(at_work):
+        phases.add_row(f"[dim]{counted(others, 'other')}[/]", "", "[dim]0.0 %[/]", "")
     phases.add_row("[bold]engine[/]", "", f"[bold]{100 * summary['engine_busy']:.1f} %[/]", "")
     return phases
 
@@ -193,3 +196,13 @@ def _seconds(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value * 1e6:.3g} µs"
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as people read it: its largest unit, and the one below."""
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (left, "s"))
+    first = next((index for index, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2])

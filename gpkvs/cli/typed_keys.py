@@ -38,7 +38,7 @@ class Form:
         if number > _MAX:
             raise InvalidArgumentError(
                 f"table {self.table!r} has the layout u64: its keys and values are numbers from 0 to {_MAX}, "
-                "such as 42 or 0x2a",
+                "such as 42 or 0x2a. For text make a table of the layout bytes: gpkvs table create NAME",
                 field=field,
             )
         return number.to_bytes(8, "little")

@@ -38,7 +38,7 @@ EXIT_FAILED = 1
 EXIT_NOT_RUN = 2
 _STATUSES = {
     0: "done",
-    EXIT_FAILED: "operations failed or it was interrupted (the report says how many)",
+    EXIT_FAILED: "operations failed, the server went away, or it was interrupted (the report says how many)",
     EXIT_NOT_RUN: "no operation was run",
 }
 
@@ -62,6 +62,8 @@ _HELP = (
     "- -p table=NAME names the table; else it is the default one. seed=N repeats the choices of a run.",
     "- -p ttl=SECONDS gives each record that is inserted or updated a time to live. A record that has expired counts "
     "as Return=NOT_FOUND, which is no failure then.",
+    "- It ends with status 2 if the server is not ready within 10 s, and with status 1 if no response has come for 60 "
+    "s: -p maxunavailabletime=SECONDS changes that, 0 waits for ever.",
 )
 
 app = typer.Typer(help="\n\n".join(_HELP), rich_markup_mode="rich", no_args_is_help=True, epilog=EVERY)
@@ -191,24 +193,30 @@ def _main(properties: Properties, access: Access, target: str, *, is_load: bool,
             f"{target!r} is not HOST:PORT (operations per second, YCSB's -target, are --ops-per-second N)",
             field="--target",
         )
-    report, is_interrupted = uvloop.run(_measure(properties, access, target, is_load=is_load, status=status))
+    report, is_interrupted, gave_up = uvloop.run(_measure(properties, access, target, is_load=is_load, status=status))
     if as_json:
         print_json(report.as_json())
     else:
         typer.echo("\n".join(report.lines()))
     if is_interrupted:
         typer.echo(f"gpkvs: interrupted after {report.operations:,} operations", err=True)
+    if gave_up is not None:
+        typer.echo(
+            f"gpkvs: gave up after {report.operations:,} operations: no response has come for "
+            f"{properties.maxunavailabletime:g} s (property maxunavailabletime): {gave_up}",
+            err=True,
+        )
     if report.measurements.not_ok:
         typer.echo(
             f"gpkvs: {report.measurements.not_ok:,} of {report.operations:,} operations failed: see Return=", err=True
         )
-    if is_interrupted or report.measurements.not_ok:
+    if is_interrupted or gave_up or report.measurements.not_ok:
         raise typer.Exit(EXIT_FAILED)
 
 
 async def _measure(
     properties: Properties, access: Access, target: str, *, is_load: bool, status: bool
-) -> tuple[Report, bool]:
+) -> tuple[Report, bool, Exception | None]:
     workload = CoreWorkload(properties, properties.seed or secrets.randbits(32))
     steps, total = (
         (workload.loads(), properties.records_to_insert)
@@ -239,7 +247,7 @@ async def _measure(
         closing = time.perf_counter()
         await client.close()
         runner.record_cleanup(time.perf_counter() - closing)
-    return report, stopped.is_set()
+    return report, stopped.is_set(), runner.gave_up
 
 
 def _print_error(error: GpkvsError) -> None:

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U32, U64, Batch, Op
 from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
-from gpkvs.engine.heap import Heap, Tail, charge_of, segments_of
+from gpkvs.engine.heap import Heap, Tail, charge_of, record_units, segments_of
 from gpkvs.engine.phases import Phases
 from gpkvs.engine.plan import FILLED_WORDS, Plan, Records
 from gpkvs.media.layout import (
     NO_SLOT,
-    RECORD_HEADER_BYTES,
-    UNIT_BYTES,
     ChangeKind,
     reference_length,
 )
@@ -66,7 +64,7 @@ def allocate(place: Processor, heap: Heap, batch: Batch, plans: _Writers) -> All
     if (may_be_full or not has_room) and (refused := _refused(place, heap, batch, plans)):
         raise DoesNotFitError(dict.fromkeys(refused, heap_full(heap)))
     if not has_room:
-        raise NoRoomError(_charge_by_request(heap, batch, plans), heap.free_units, _long_segments(heap, batch, plans))
+        raise _no_room(heap, batch, plans)
     segments = {segment: None for _, plan in plans for segment in plan.records.segments}
     return Allocation(Tail(int(tail[0]), int(tail[1])), tuple(segments))
 
@@ -103,29 +101,14 @@ def _allocate_table(place: Processor, heap: Heap, plan: Plan, tail: U64) -> tupl
 
 def _units_of(plan: Plan, op: U32) -> U64:
     """Return what the records of SETs take."""
-    lengths = plan.host_key_lengths[op].astype(np.uint64) + plan.host_value_lengths[op]
-    return (lengths + np.uint64(RECORD_HEADER_BYTES + UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
+    return record_units(plan.host_key_lengths[op], plan.host_value_lengths[op])
 
 
-def _charge_by_request(heap: Heap, batch: Batch, plans: _Writers) -> NDArray[np.int64]:
-    """Return what the records of each request are charged."""
-    units = np.zeros(len(batch.request_ops), np.int64)
-    for _, plan in plans:
-        request = plan.numbers[request_of_op(plan.batch)[plan.records.op]]
-        charge = charge_of(_units_of(plan, plan.records.op), heap.segment_units)
-        np.add.at(units, request, charge.astype(np.int64))
-    return units
-
-
-def _long_segments(heap: Heap, batch: Batch, plans: _Writers) -> NDArray[np.int64]:
-    """Return how many segments the long records of each request take."""
-    segments = np.zeros(len(batch.request_ops), np.int64)
-    for _, plan in plans:
-        units = _units_of(plan, plan.records.op)
-        is_long = units > heap.segment_units
-        request = plan.numbers[request_of_op(plan.batch)[plan.records.op[is_long]]]
-        np.add.at(segments, request, segments_of(units[is_long], heap.segment_units).astype(np.int64))
-    return segments
+def _no_room(heap: Heap, batch: Batch, plans: _Writers) -> NoRoomError:
+    """Return what a batch lacks whose records find no room."""
+    request = [plan.numbers[request_of_op(plan.batch)[plan.records.op]] for _, plan in plans]
+    units = [_units_of(plan, plan.records.op) for _, plan in plans]
+    return NoRoomError.of(heap, len(batch.request_ops), np.concatenate(request), np.concatenate(units))
 
 
 def _refused(place: Processor, heap: Heap, batch: Batch, plans: _Writers) -> list[int]:
@@ -170,12 +153,15 @@ def _writes_of_chains(place: Processor, plan: Plan) -> tuple[U32, U32, NDArray[n
 
     Of a key that stays these are its SETs, of one that goes its DELETEs.
     """
-    ops, chain = place.download(plan.ops), place.download(plan.chain_of_op())
+    ops = place.download(plan.ops)
+    # Of these alone: a GET that was not ordered has no chain, and of a table that is only read nothing may have one.
+    write = np.flatnonzero((ops == Op.SET.value) | (ops == Op.DELETE.value)).astype(np.uint32)
+    chain = place.download(plan.chain_of_op())[write]
     change = place.download(plan.folded.change)[chain]
-    counts = (ops == Op.SET.value) & (change == ChangeKind.PUT.value)
-    counts |= (ops == Op.DELETE.value) & (change == ChangeKind.REMOVE.value)
-    write = np.flatnonzero(counts).astype(np.uint32)
-    return write, chain[write], change[write]
+    stays = (ops[write] == Op.SET.value) & (change == ChangeKind.PUT.value)
+    goes = (ops[write] == Op.DELETE.value) & (change == ChangeKind.REMOVE.value)
+    counts = stays | goes
+    return write[counts], chain[counts], change[counts]
 
 
 def _held_charges(place: Processor, heap: Heap, plan: Plan) -> U64:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U32, Batch, Op
-from gpkvs.engine.heap import Heap
+from gpkvs.batch import U32, U64, Batch, Op
+from gpkvs.engine.heap import Heap, charge_of, segments_of
 from gpkvs.engine.plan import Plan
 from gpkvs.engine.table import Table
 from gpkvs.errors import GpkvsError, NoSpaceError
@@ -83,6 +83,16 @@ class NoRoomError(Exception):
         self.units = units
         self.long_segments = long_segments
         self.requests = min(cut_to(units, min(free_units, int(units.sum()) * 3 // 4)), len(units) - 1)
+
+    @classmethod
+    def of(cls, heap: Heap, requests: int, request: NDArray[np.int64], units: U64) -> NoRoomError:
+        """Return what a batch of so many requests lacks; of each record its request, and the units that it takes."""
+        charged, long_segments = np.zeros((2, requests), np.int64)
+        np.add.at(charged, request, charge_of(units, heap.segment_units).astype(np.int64))
+        is_long = units > heap.segment_units
+        segments = segments_of(units[is_long], heap.segment_units)
+        np.add.at(long_segments, request[is_long], segments.astype(np.int64))
+        return cls(charged, heap.free_units, long_segments)
 
 
 def record_bytes_max(batch: Batch) -> int:

@@ -392,6 +392,8 @@ class _Moves:
         ends = np.where(heap.live_units > 0, heap.ends, np.uint64(0))
         for run in (heap.kept_run, self._barred):
             ends[run.first : run.end] = heap.segment_units  # no room
+        # What is emptied and waits for a journal will be free: one record behind its end would keep all of it.
+        ends[(heap.charged_units == 0) & (heap.live_units > 0)] = heap.segment_units
         table, columns = np.empty(self._moves_max, np.uint32), np.empty((3, self._moves_max), np.uint64)
         self._counts[_AT], self._ends = at, ends
         backend.launch(

@@ -21,6 +21,7 @@ from gpkvs.backends.path_costs import Kind, Path, PathCosts, mix_of
 from gpkvs.batch import U8, Batch, BatchResult, RequestResult, is_constant
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
+from gpkvs.engine.crew import Crew
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
@@ -29,6 +30,7 @@ from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.journal_growth import JournalGrowth
 from gpkvs.engine.kinds import count_kinds
+from gpkvs.engine.left import Left
 from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine, TurnLimits, TurnSums
@@ -128,6 +130,7 @@ class Engine:
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
         self.expiry = Expiry(backend, files, tables, meter, self._remove)
+        self._native_engine: NativeEngine | None = None  # from the first time that somebody asks for it
         self._path: Path | None = None  # of the batch that runs, where its size alone does not decide
         self._natively_read: Table | None = None  # the table of the last plan, if the native planner made it
 
@@ -160,6 +163,8 @@ class Engine:
         """
         costs, table = self._backend.path_costs, self.tables.get(int(batch.request_tables[0]))
         count_kinds(batch)
+        if not self.meter.take_left():
+            self.meter.left(self._why_not_native(batch))
         entered = self._backend.enter()
         try:
             if costs is None or table is None:
@@ -222,21 +227,46 @@ class Engine:
         if self.expiry.is_used:
             self.expiry.beside_batches()
 
+    def _why_not_native(self, batch: Batch) -> Left:
+        """Return why nobody has asked the native engine to run a batch."""
+        if self._backend is not self._backend.host:
+            return Left.DEVICE
+        tables = batch.request_tables
+        if len(tables) > 1 and bool((tables != tables[0]).any()):
+            return Left.TABLES
+        return Left.COLUMNS if len(batch) > self._native.ops_max else Left.PYTHON
+
     def native(self) -> NativeEngine | None:
         """Return what runs batches without Python; None where a GPU needs it, or the committer."""
-        if self._backend is not self._backend.host or self.committer.begin_turn() is None:
-            return None
-        return NativeEngine(
-            self._files,
-            self.tables,
-            self.heap,
-            self.committer,
-            self.meter,
-            self.expiry,
+        if self._native_engine is None:
+            if self._backend is not self._backend.host or self.committer.begin_turn() is None:
+                return None
+            self._native_engine = NativeEngine(
+                self._files,
+                self.tables,
+                self.heap,
+                self.committer,
+                self.meter,
+                self.expiry,
+                self._native,
+                self._before_turn,
+                self._after_turn,
+                *self._made_limits,
+            )
+        return self._native_engine
+
+    def crew_of(self, native: NativeEngine) -> Crew:
+        """Return what serves a native engine of this one."""
+        return Crew(
+            native,
             self._native,
-            self._before_turn,
-            self._after_turn,
-            *self._made_limits,
+            self.committer,
+            self.expiry,
+            self.growth,
+            self.free_space,
+            self._heap_growth,
+            self.meter,
+            self._grow_log,
         )
 
     def _before_turn(self) -> TurnLimits:
@@ -249,7 +279,7 @@ class Engine:
     def _after_turn(self, sums: TurnSums) -> None:
         self.growth.gained(sums.gained)
         if self.free_space.is_due:
-            self.free_space.pay(sums.heap_units)
+            self.free_space.pay_for_turn(sums.heap_units)
 
     def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
         """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""
@@ -300,9 +330,15 @@ class Engine:
 
         An acknowledged write must survive, and no reader may see what a crash could take back (I4, W1).
         """
-        self.committer.wait(gate)
         if result.parts:
-            failpoint.hit("before_reply")
+            self.wait_for(gate)
+        else:
+            self.committer.wait(gate)
+
+    def wait_for(self, gate: int) -> None:
+        """Return when what the native engine returned with a gate may be seen, from any thread."""
+        self.committer.wait(gate)
+        failpoint.hit("before_reply")
 
     def _plan(self, batch: Batch) -> Planned:
         """Plan a batch; keys of it that have expired are removed before, durably as soon as its result is."""
@@ -355,14 +391,11 @@ class Engine:
     def _plan_with_room(self, batch: Batch, now: int, lacking: NoRoomError) -> Planned:
         """Plan a batch again, in a heap that has grown or was compacted for it."""
         growth, needed_bytes, present = self._heap_growth, record_bytes_max(batch), self.heap.present_bytes
-        if growth.is_preferred:
+        self.free_space.make_room(lacking, needed_bytes)
+        if self.heap.present_bytes == present and growth.can_grow:
+            with suppress(NoRoomError):
+                return self._plan_by_phases(batch, now)
             growth.make_room(needed_bytes)
-        if self.heap.present_bytes == present:
-            self.free_space.make_room(lacking)
-            if growth.can_grow:
-                with suppress(NoRoomError):
-                    return self._plan_by_phases(batch, now)
-                growth.make_room(needed_bytes)
         return self._plan_by_phases(batch, now, makes_do=True)
 
     def _lacks(self, planned: Planned, resource: str) -> bool:

@@ -25,6 +25,7 @@ from gpkvs.engine.meter import Meter
 from gpkvs.engine.plan import offsets_of
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
+from gpkvs.errors import StoreError
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, EXPIRES
@@ -48,7 +49,7 @@ _COUNT, _NEXT, _AT = range(3)  # `Found` in kernels/expiry.hpp
 
 
 def wall_clock_ms() -> int:
-    """Return milliseconds since 1970."""
+    """Return milliseconds since 1970; before, they are negative."""
     return time.time_ns() // 1_000_000
 
 
@@ -177,6 +178,8 @@ class Expiry:
         self._meter = meter
         self._execute = execute
         self._latest = ctypes.c_uint64()  # others ask for the time too, native code among them
+        if (now := self.clock()) < 0:
+            raise StoreError(f"the clock says a time {-now // 1000:,} seconds before 1970: set it, then open the store")
         self._opened = self.now()  # what expired while the store was closed could not be removed before
         self._turn = 0  # of the tables, whose is swept next
         self._look_at = 0.0
@@ -189,7 +192,11 @@ class Expiry:
 
     def now(self) -> int:
         """Return the time that counts, in milliseconds since 1970; it never goes back while the store is open."""
-        return take_time(self.latest_address, self.clock())
+        return take_time(self.latest_address, max(self.clock(), 0))
+
+    def clock_back_ms(self) -> int:
+        """Return how far the clock lies behind the time that counts, in milliseconds: nothing expires for so long."""
+        return max(int(self._latest.value) - self.clock(), 0)
 
     @property
     def latest_address(self) -> int:

@@ -6,6 +6,7 @@ Batches pay as late as is safe, since victims lose more records the longer they 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 
 import numpy as np
@@ -31,6 +32,7 @@ _MOVED_TO_FREE_MAX = 40
 _STALLED_SEGMENTS = 4
 _PAID_AT_ONCE = 8  # parts of a segment, if batches need not wait for each other
 _DROPPED_STEP_BYTES = 1 << 20
+_TELL_SECONDS = 10.0
 
 
 class FreeSpace:
@@ -72,6 +74,7 @@ class FreeSpace:
         self._debt = 0  # units that batches appended and compaction has not freed yet
         self._idle_state = (-1, -1)  # of the heap, when idle compaction began
         self._idle_from = 0
+        self._tell_at = 0.0
         self._look_at = given_space.now()  # when it is time to look for space that nobody needs
 
     def before_batch(self) -> None:
@@ -94,6 +97,14 @@ class FreeSpace:
         """
         return self._is_paying or self._heap.tail.segment != self._paid_segment
 
+    def pay_for_turn(self, units: int) -> None:
+        """Do the same after a turn of the native engine, which ends when another segment begins.
+
+        What its batches appended while there was enough is not owed, as with batches that pay one by one: to free as
+        much at once would keep the next batch waiting.
+        """
+        self.pay(units if self._is_paying else min(units, self._heap.tail.units))
+
     def pay(self, units: int) -> None:
         """Free as much as a batch appended, if free segments are few: as late as is safe, which moves least."""
         self._debt += units
@@ -112,9 +123,25 @@ class FreeSpace:
                     return
                 self._debt -= self.compactor.freed_units - freed
         except MemoryError as error:  # the batch is committed: its result must not be lost
-            _log.warning("the heap could not be compacted: %r", error)
+            self._tell(error)
 
-    def make_room(self, lacking: NoRoomError) -> None:
+    def make_room(self, lacking: NoRoomError, needed_bytes: int) -> None:
+        """Have the heap grow for a batch, or compact it, whichever is better.
+
+        Parameters
+        ----------
+        lacking
+            What finds no room.
+        needed_bytes
+            What the batch takes at most.
+        """
+        present = self._heap.present_bytes
+        if self._growth.is_preferred:
+            self._growth.make_room(needed_bytes)
+        if self._heap.present_bytes == present:
+            self._compact_for(lacking)
+
+    def _compact_for(self, lacking: NoRoomError) -> None:
         """Compact the heap until there is room for a batch, or for its first request and a bit more if it is large."""
         request = np.flatnonzero(lacking.units)[0]
         heap, first, in_a_row = self._heap, int(lacking.units[request]), int(lacking.long_segments[request])
@@ -126,8 +153,14 @@ class FreeSpace:
             if in_a_row and heap.is_compacted:
                 self.compactor.make_run(in_a_row)
         except (MemoryError, OSError) as error:
-            _log.warning("the heap could not be compacted: %r", error)
+            self._tell(error)
         self._committer.release_waiting()
+
+    def _tell(self, error: Exception) -> None:
+        """Log why the heap could not be compacted, once in a while: each batch tries it again."""
+        if time.monotonic() >= self._tell_at:
+            self._tell_at = time.monotonic() + _TELL_SECONDS
+            _log.warning("the heap could not be compacted: %r", error)
 
     def _free(self, wanted_units: int) -> None:
         """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""

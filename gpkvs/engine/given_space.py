@@ -126,6 +126,7 @@ class GivenSpace:
     """
 
     def __init__(self, files: StoreFiles, heap: Heap) -> None:
+        self._files = files
         self._path = files.heap.path
         self._offset = files.root.journal_bytes
         self._segment_bytes = files.root.segment_bytes
@@ -194,6 +195,7 @@ class GivenSpace:
     def _punch(self, run: Segments) -> None:
         failpoint.hit("before_heap_punch")
         try:
+            self._files.require_in_place()
             punch(self._path, self._place(int(run[0])), len(run) * self._segment_bytes)
         except OSError as error:
             self.can_punch = error.errno not in _CANNOT

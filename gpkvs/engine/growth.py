@@ -27,6 +27,7 @@ from gpkvs.engine.schema import double_table
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import NoSpaceError
+from gpkvs.index_size import GROWTH_LOAD
 from gpkvs.machine import free_bytes
 from gpkvs.media.directory import INDEX_BYTES_MAX, NO_SPACE, disk_free_bytes
 from gpkvs.media.files import StoreFiles
@@ -34,7 +35,7 @@ from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, NO_GROWTH, Growth
 
 # Of the slots before growth, so many hold a key when the file is reserved, when growth begins, and when it has ended.
-_PREPARE_LOAD, _BEGIN_LOAD, _END_LOAD = 0.5, 0.65, 0.78
+_PREPARE_LOAD, _BEGIN_LOAD, _END_LOAD = 0.5, GROWTH_LOAD, 0.78
 _PACE_MIN = 0.05  # of the slots: growth that begins late takes so many new keys, not all at once
 _ROOMY_LOAD = 0.7  # what an index takes of random keys for certain, even if all come in one batch
 _AIMED_LOAD = 0.5  # below it, a full block is no want of space
@@ -205,6 +206,7 @@ class Growing:
         if self._reserving is None or (self._reserving.path, self._reserving.size) != (path, size):
             self._end_reservation()
             # What an earlier life reserved is reserved again: it may not be durable.
+            self._require_in_place(size)
             self._reserving = Reservation(path, size)
             # No batch of a GPU writes through this file's lock, and batches come faster: no pauses.
             self._reserving.begin(is_awaited=waits, is_paced=self._backend is self._backend.host)
@@ -217,6 +219,12 @@ class Growing:
             self._end_reservation()
             raise _waits_for_disk(error, self._files.path, size)
         return True
+
+    def _require_in_place(self, size: int) -> None:
+        try:
+            self._files.require_in_place()
+        except OSError as error:
+            raise _waits_for_disk(error, self._files.path, size) from error
 
     def _check_limits(self, index: Index, size: int) -> None:
         limit_own = index.entry.index_bytes_max
@@ -251,6 +259,7 @@ class Growing:
                 f"its image needs {more:,} bytes more of memory, {free:,} are free: give the machine more"
             )
         self._end_pages()
+        self._files.remaps += 1  # before: an interrupt may come at any time after it
         try:
             with self._files.changing:  # no checkpoint looks at the image meanwhile
                 self._backend.grow_index(index)

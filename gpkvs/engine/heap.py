@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U64
+from gpkvs.batch import U32, U64
 from gpkvs.engine.waiting_space import WaitingSpace
-from gpkvs.media.layout import HEAP_UNITS_MAX, LONGEST_RECORD_UNITS, UNIT_BYTES
+from gpkvs.media.layout import HEAP_UNITS_MAX, LONGEST_RECORD_UNITS, RECORD_HEADER_BYTES, UNIT_BYTES
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
 _RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN, _TAIL_SEGMENT, _TAIL_UNITS = range(9)
@@ -79,6 +79,12 @@ class SegmentCounts(NamedTuple):
         """Return columns of zeros."""
         live, charged, ends = np.zeros((3, segments), np.uint64)
         return cls(live, charged, ends)
+
+
+def record_units(key_lengths: U32, value_lengths: U32) -> U64:
+    """Return what records take whose keys and values have these lengths (`record_units` in kernels/layout.cuh)."""
+    lengths = key_lengths.astype(np.uint64) + value_lengths
+    return (lengths + np.uint64(RECORD_HEADER_BYTES + UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
 
 
 def charge_of(units: U64, segment_units: int) -> U64:

@@ -358,6 +358,7 @@ class HeapGrowth:
             if free is not None and free < step + _MEMORY_SPARE_BYTES:
                 raise _RefusedError(f"{asked}, {path} is in memory, of which {free:,} bytes are free")
         try:
+            self._files.require_in_place()
             end = reserve()
         except OSError as error:
             if error.errno in NO_SPACE:

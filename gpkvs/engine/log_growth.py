@@ -49,6 +49,7 @@ class LogGrowth:
         if size <= log.bytes or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         try:
+            self._files.require_in_place()
             extend_file(log.path, log.bytes, size)
         except OSError as error:
             self._refused_at = time.monotonic()

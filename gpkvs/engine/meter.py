@@ -12,6 +12,7 @@ from time import perf_counter_ns
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs.engine.left import Left
 from gpkvs.engine.write_set import Volumes
 
 # In the order a transaction passes them. Each takes the time since the end of the one before it, so that together they
@@ -24,7 +25,9 @@ WRITE_PHASES = ("place", "stage", *COMMIT_PHASES)
 EXPIRY_LAG_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 PHASES = ("resolve", "plan", *READ_PHASES, *WRITE_PHASES, "reply")
 # Words that native code shares (`MeterWord` in kernels/meter.hpp); behind them, the nanoseconds of each phase.
-_TRANSACTIONS, _COMMITS, _USER_BYTES, _HEAP_BYTES, _LOG_BYTES, _INDEX_BYTES, _ROOT_BYTES, _LAST, _FIRST_PHASE = range(9)
+_TRANSACTIONS, _COMMITS, _USER_BYTES, _HEAP_BYTES, _LOG_BYTES, _INDEX_BYTES, _ROOT_BYTES, _LAST = range(8)
+_LAST_LEFT, _LEFT = 8, 9
+_FIRST_PHASE = _LEFT + len(Left) + 1
 _AT = {phase: at for at, phase in enumerate(PHASES, _FIRST_PHASE)}
 
 
@@ -37,17 +40,20 @@ class Meter:
         Where native code finds the words.
     expired_keys
         Removed because they had expired.
+    helped_batches
+        Of the batches that the native engine left, those for which Python has done what they lacked: they ran natively.
     expiry_lags, expiry_lag_seconds
         How many of them were removed how late after their expiry, by the classes of `EXPIRY_LAG_SECONDS` and one above
         them; and the sum of it. What expired while the store was closed counts from its opening.
     """
 
-    __slots__ = ("_words", "address", "expired_keys", "expiry_lag_seconds", "expiry_lags")
+    __slots__ = ("_words", "address", "expired_keys", "expiry_lag_seconds", "expiry_lags", "helped_batches")
 
     def __init__(self) -> None:
         self._words = (ctypes.c_uint64 * (_FIRST_PHASE + len(PHASES)))()
         self.address = ctypes.addressof(self._words)
         self.expired_keys = 0
+        self.helped_batches = dict.fromkeys(Left, 0)
         self.expiry_lags = [0] * (len(EXPIRY_LAG_SECONDS) + 1)
         self.expiry_lag_seconds = 0.0
 
@@ -84,6 +90,31 @@ class Meter:
             "index": words[_INDEX_BYTES],
             "root": words[_ROOT_BYTES],
         }
+
+    @property
+    def left_batches(self) -> dict[Left, int]:
+        """The batches that the native engine left, or that nobody gave to it, by the reason."""
+        return {reason: self._words[_LEFT + reason] for reason in Left}
+
+    def left(self, reason: Left) -> None:
+        """Count a batch that no native engine was asked to run."""
+        self._words[_LEFT + reason] += 1
+
+    @property
+    def last_left(self) -> Left | None:
+        """Why the native engine has left a batch, until somebody takes note."""
+        return Left(last) if (last := self._words[_LAST_LEFT]) else None
+
+    def take_left(self) -> bool:
+        """Whether the native engine has left a batch, which it has counted; asked once."""
+        is_left = self._words[_LAST_LEFT] != 0
+        self._words[_LAST_LEFT] = 0
+        return is_left
+
+    def helped(self, reason: Left) -> None:
+        """Count a batch that was left, and will run natively after all, unless it lacks more."""
+        self._words[_LAST_LEFT] = 0
+        self.helped_batches[reason] += 1
 
     def begin(self) -> None:
         """Start the clock of a transaction."""

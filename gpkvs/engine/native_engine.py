@@ -7,8 +7,10 @@ again. A batch that the native engine leaves is the engine's own.
 from __future__ import annotations
 
 import ctypes
+import logging
 import time
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,13 +22,17 @@ from gpkvs.batch import U64
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.heap import Heap
+from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.table import Table
+from gpkvs.errors import ConflictError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import NO_GROWTH
 from gpkvs.native import library, native_step
+
+_log = logging.getLogger("gpkvs")
 
 # `EngineTable` in kernels/native_engine.hpp has so many words; these change while a table is there.
 _TABLE_WORDS: Final = 13
@@ -35,8 +41,39 @@ _LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(9, 13)
 _LOOKS_SHARE: Final = 64
 
 # What changes between turns. The sums of a turn come last.
-_OF_TURN = ("tables", "table_count", "ops_max_bytes", "ops_max_u64", "clock_ms", "ends_at_ns", "heap_units_max")
+_OF_TURN = (
+    *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
+    *("clock_ms", "held_ms", "ends_at_ns", "heap_units_max"),
+)
 _SUMS = ("commits", "heap_units")
+
+
+class Ran(IntEnum):
+    """`EngineRan` in kernels/engine_batch.h."""
+
+    DONE = 0
+    LEFT = 1
+    DUE = 2
+
+
+class Conflict(ctypes.Structure):
+    """`EngineConflict` in kernels/engine_batch.h: a request that was not done, since a check of it does not hold."""
+
+    _fields_ = [
+        ("request", ctypes.c_uint64),
+        ("failed_check", ctypes.c_uint32),
+        ("is_there", ctypes.c_uint32),
+        ("found", ctypes.c_uint64),
+    ]
+
+    @classmethod
+    def of(cls, error: ConflictError) -> Conflict:
+        """Return what an error says."""
+        return cls(0, error.index, error.found is not None, error.found or 0)
+
+    def error(self) -> ConflictError:
+        """Return the same as an error."""
+        return ConflictError(int(self.failed_check), int(self.found) if self.is_there else None)
 
 
 class TurnLimits(NamedTuple):
@@ -82,6 +119,14 @@ class NativeEngine:
     ----------
     address
         Of the calls that a door is given.
+    engine_address
+        Of the engine itself.
+    never_waits
+        Whether no batch waits for a disk.
+    is_in_turn
+        Whether a turn has begun, and not ended.
+    ends_at_ns
+        When the turn should end, by the monotonic clock.
     """
 
     def __init__(
@@ -113,6 +158,7 @@ class NativeEngine:
         commit = committer.begin_turn()
         assert commit
         words = {
+            "leaves": Left.TURN,  # until the first one begins
             "committer": commit.calls,
             "commit": commit.address,
             "meter": meter.address,
@@ -123,51 +169,76 @@ class NativeEngine:
             "result_bytes_max": planner.result_bytes_max,
             "value_bytes_max": value_bytes_max,
             "made_bytes_max": made_bytes_max,
-            # A segment of a disk is read ahead before records go there, by Python.
-            "keeps_segment": files.heap.is_paged and files.undo_log is not None,
         }
         for name, word in words.items():
             self._words[at[name]] = word
         self._begin_turn = native_step("begin_turn", keeps_lock=True)
-        engine = ctypes.addressof(self._words)
+        self.engine_address = engine = ctypes.addressof(self._words)
         calls = (library.gpkvs_engine_run, library.gpkvs_engine_durable, library.gpkvs_engine_wait)
         self._calls = _Calls(engine, *(ctypes.cast(call, ctypes.c_void_p) for call in calls))
-        self._calls.never_waits = files.undo_log is not None and not files.heap.is_paged
+        self._calls.never_waits = self.never_waits = files.undo_log is not None and not files.heap.is_paged
         self.address = ctypes.addressof(self._calls)
-        self._generation, self._growth = -1, NO_GROWTH  # when the tables were described
+        self.is_in_turn, self.ends_at_ns = False, 0
+        self._generation, self._remaps, self._growth = -1, 0, NO_GROWTH  # when the tables were described
         self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
         self._row_of: dict[int, int] = {}
 
-    def begin_turn(self) -> bool:
+    def begin_turn(self, held_ms: int = 0) -> bool:
         """Do what is due beside batches, and let native code run them; return whether it may.
 
         Where it may not, it leaves every batch: a committer or a test wants Python.
+
+        Parameters
+        ----------
+        held_ms
+            The time that counts for the next batch that runs, in milliseconds since 1970; 0: that of the clock.
         """
+        self.end_turn()
         limits = self._before_turn()
-        may_run = self._committer.begin_turn() is not None and not failpoint.armed_among(failpoint.PLANNING)
+        leaves = self._leaves()
         self._describe_tables()
         self._describe_expiries()
         planner, expiry = self._planner, self._expiry
         self._calls.operations_max = planner.ops_max
+        self.ends_at_ns = time.monotonic_ns() + int(limits.seconds * 1e9)
         self._words[self._of_turn] = [
             address_of(self._rows),
-            len(self._rows) if may_run else 0,
+            0 if leaves else len(self._rows),
+            leaves or 0,
             min(planner.ops_max, planner.struct_of("bytes")[1]),
             min(planner.ops_max, planner.struct_of("u64")[1]),
             expiry.latest_address if expiry.is_used else 0,
-            time.monotonic_ns() + int(limits.seconds * 1e9),
+            held_ms,
+            self.ends_at_ns,
             limits.heap_units,
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
-        return may_run
+        self.is_in_turn = True
+        return not leaves
+
+    def _leaves(self) -> Left | None:
+        """Return why every batch of the next turn is left."""
+        if self._committer.begin_turn() is None:
+            return Left.TURN
+        return Left.FAILPOINT if failpoint.armed_among(failpoint.PLANNING) else None
 
     def leave_all(self) -> None:
         """Leave every batch of the next turn."""
         self._words[_OF_TURN.index("table_count")] = 0
+        self._words[_OF_TURN.index("leaves")] = Left.TURN
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
 
     def end_turn(self) -> None:
-        """Do what the batches of the turn ask for."""
+        """Do what the batches of the turn ask for, if there is one; what fails is tried again after the next turn."""
+        if not self.is_in_turn:
+            return
+        self.is_in_turn = False
+        try:
+            self._end_turn()
+        except Exception as error:  # noqa: BLE001 - the batches are done
+            _log.warning("what batches leave behind could not be done: %r", error)
+
+    def _end_turn(self) -> None:
         commits, heap_units = self._words[self._sums]
         if not commits:
             return
@@ -180,7 +251,9 @@ class NativeEngine:
     def _describe_tables(self) -> None:
         """Describe the tables that have changed since the last turn."""
         generation, growth = self._files.root.catalog_generation, self._files.growth
-        if generation != self._generation:
+        remaps = self._files.remaps
+        # A growth that was interrupted when it began is not named, but its index may be in another place.
+        if generation != self._generation or (remaps != self._remaps and growth == self._growth):
             self._rows = np.zeros((len(self._tables), _TABLE_WORDS), np.uint64)
             self._row_of = {number: row for row, number in enumerate(sorted(self._tables))}
             changed = set(self._tables)
@@ -190,7 +263,7 @@ class NativeEngine:
             return
         for number in changed:
             self._describe(self._tables[number])
-        self._generation, self._growth = generation, growth
+        self._generation, self._remaps, self._growth = generation, remaps, growth
 
     def _describe_expiries(self) -> None:
         """Say when keys expire: in a table of which that is not said, native code gives no expiry."""

@@ -17,8 +17,10 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import U8, Batch, BatchPart, BatchResult, RequestResult, constant
-from gpkvs.engine.heap import Heap, Tail
+from gpkvs.batch import U8, U64, Batch, BatchPart, BatchResult, RequestResult, constant
+from gpkvs.engine.capacity import NoRoomError, request_of_op
+from gpkvs.engine.heap import Heap, Tail, record_units
+from gpkvs.engine.left import Left
 from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST
 from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.table import Table
@@ -41,14 +43,12 @@ _OF_BATCH = (
     *("first_sequence", "table_id", "index", "blocks", "unmoved"),
     *("expiries", "now", "is_located"),
 )
-# Columns with more than one element an operation: a changed slot may displace another one, chains have an end, and for
-# each record there may be a segment that it fills.
+# Columns with more than one element an operation: a changed slot may displace another one, and chains have an end.
 _ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2}
-_ELEMENTS["filled_segment"] = FILLED_WORDS
 # `Planned` in kernels/native_planner.hpp.
-_PLANNED_COUNT = 7
-_PLANNED_GATE = 7
-_PLANNED_CHAINS = 8
+_PLANNED_COUNT = 6
+_PLANNED_GATE = 6
+_PLANNED_CHAINS = 7
 # What `locate` finds: of each operation, and of each chain.
 _LOCATED_OPS = ("ops", "key_lengths", "key_offsets", "value_lengths", "value_offsets", "chain")
 _LOCATED_CHAINS = ("slot", "old_word", "old_meta")
@@ -82,6 +82,7 @@ class NativePlanner:
         self._backend = backend
         self._tables = tables
         self._files = files
+        self._heap = heap
         self.take_over_log()
         self._run_kind = files.run_kind
         self.result_bytes_max = result_bytes_max
@@ -114,6 +115,27 @@ class NativePlanner:
         """Return the address of what plans batches of a layout, and the operations that it has columns for."""
         planner = self._of_layout[layout]
         return planner.address, planner.ops_max
+
+    def planned_last(self, batch: Batch) -> tuple[Table, int]:
+        """Return the table of a batch that was planned last, perhaps in vain, and how many new keys were met."""
+        table = self._tables[int(batch.request_tables[0])]
+        writes = self._of_layout[table.entry.layout].writes
+        writes.read_counters()
+        return table, writes.new_keys
+
+    def lacks_room(self, batch: Batch) -> NoRoomError:
+        """Return what a batch lacks whose records found no room when it was planned last, or its first requests."""
+        table = self._tables[int(batch.request_tables[0])]
+        op, units = self._of_layout[table.entry.layout].kept_records()
+        return NoRoomError.of(self._heap, len(batch.request_ops), request_of_op(batch)[op], units)
+
+    def have_columns(self, batch: Batch) -> bool:
+        """Have columns for a batch on one table; return whether it may have as many operations."""
+        table = self._tables.get(int(batch.request_tables[0]))
+        if table is None or len(batch) > self.ops_max:
+            return False
+        self._of_layout[table.entry.layout].have_columns(len(batch))
+        return True
 
     def locate(self, batch: Batch) -> dict[str, NDArray[Any]] | None:
         """Find all keys of a batch, of any operations; return columns of it that the next batch overwrites.
@@ -206,6 +228,9 @@ class _LayoutPlanner:
         self._gate = native_step(f"gate_{layout.name}", keeps_lock=False)
         self._locate = native_step(f"locate_{layout.name}", keeps_lock=False)
         self._values = [native_step(values, keeps_lock=keeps) for keeps in (False, True)]
+        # A batch fills each segment once at most. What nobody touches takes no memory.
+        segments = heap.space_bytes // files.root.segment_bytes if layout.has_records else 0
+        self._filled: U64 = np.empty(FILLED_WORDS * (segments + 1), np.uint64)
         self._make_columns(_OPS_MIN)
 
     @property
@@ -228,10 +253,17 @@ class _LayoutPlanner:
         for name, word in words.items():
             self._words[self._at[name]] = word
 
+    def have_columns(self, count: int) -> None:
+        """Have columns for so many operations."""
+        if count > self.ops_max:
+            self._make_columns(1 << (count - 1).bit_length())
+
     def _make_columns(self, ops_max: int) -> None:
         """Make the columns that the phases hand on, for so many operations: all of them, or none."""
-        columns: dict[str, NDArray[Any]] = {}
+        columns: dict[str, NDArray[Any]] = {"filled_segment": self._filled}
         for field in self._fields[self._at["ops"] :]:
+            if field.name in columns:
+                continue
             words = self._layout.slot_bytes // 8 if field.name == "contents" else 1
             count = _ELEMENTS.get(field.name, 1) * words * ops_max
             columns[field.name] = np.empty(count, field.dtype or np.uint64)
@@ -266,10 +298,8 @@ class _LayoutPlanner:
         writes = self.writes
         self._begin(batch, table, first_sequence, now, is_located=is_located)
         self._plan[writes.is_short](self.address, 0, 1)
-        left, self.sets, self._gets, self.result_bytes, *self._tail, expired = self._columns["planned"][
-            :_PLANNED_COUNT
-        ].tolist()
-        if expired:
+        left, self.sets, self._gets, self.result_bytes, *self._tail = self._columns["planned"][:_PLANNED_COUNT].tolist()
+        if left == Left.EXPIRED:
             raise ExpiredKeysError
         writes.read_counters()
         return not left
@@ -279,12 +309,17 @@ class _LayoutPlanner:
         """Of the heap, after the planned batch, which writes."""
         return Tail(*self._tail)
 
+    def kept_records(self) -> tuple[NDArray[np.intp], U64]:
+        """Return the operations of the last batch that leave a record, and its units, also where there is no room."""
+        columns = self._columns
+        op = np.flatnonzero(columns["reference"][: self._words[0]])
+        return op, record_units(columns["key_lengths"][op], columns["value_lengths"][op])
+
     def _begin(self, batch: Batch, table: Table, first_sequence: int, now: int, *, is_located: bool) -> None:
         """Give a batch to the next step."""
         writes, count = self.writes, len(batch)
         writes.index, writes.operations = table.index, count
-        if count > self.ops_max:
-            self._make_columns(1 << (count - 1).bit_length())
+        self.have_columns(count)
         writes.is_short = self._is_short(len(batch.keys) + len(batch.values))
         entry = table.entry
         self._words[: len(_OF_BATCH)] = [

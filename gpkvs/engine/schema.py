@@ -89,10 +89,11 @@ def reserve_index(files: StoreFiles, entry: TableEntry) -> None:
         If it refuses otherwise; nothing is left behind either.
     """
     path, index_bytes = files.path / entry.file_name, entry.blocks * BLOCK_BYTES
+    files.require_in_place()
     try:
         reserve_file(path, index_bytes, b"")
     except (OSError, MemoryError) as error:
-        _remove(path)
+        _remove(files, path)
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise NoSpaceError(
                 "disk",
@@ -139,7 +140,7 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
         if index:
             backend.detach_index(index)
             index.region.close()
-        _remove(files.path / entry.file_name)
+        _remove(files, files.path / entry.file_name)
         raise
     _switch_to(files, named, catalog)
     files.indexes[entry.id] = index
@@ -177,7 +178,7 @@ def remove_index(files: StoreFiles, backend: Backend, entry: TableEntry) -> None
     index = files.indexes.pop(entry.id)
     backend.detach_index(index)
     index.region.close()
-    _remove(index.region.path)
+    _remove(files, index.region.path)
 
 
 def _write_catalog(files: StoreFiles, catalog: Catalog) -> dict[str, int]:
@@ -188,6 +189,7 @@ def _write_catalog(files: StoreFiles, catalog: Catalog) -> dict[str, int]:
     packed = catalog.pack()
     generation = files.root.catalog_generation + 1
     failpoint.hit("before_catalog")
+    files.require_in_place()
     write_file(files.path / catalog_file_name(generation), packed)
     return {"catalog_generation": generation, "catalog_bytes": len(packed), "catalog_crc": crc32c(packed)}
 
@@ -198,7 +200,7 @@ def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog) -> No
         failpoint.hit("before_catalog_root")
         files.roots.change(**named)
         failpoint.hit("after_catalog_root")
-        _remove(files.path / catalog_file_name(files.root.catalog_generation - 1))
+        _remove(files, files.path / catalog_file_name(files.root.catalog_generation - 1))
         files.catalog = catalog
         reserve_catalog(files)
     except BaseException as error:  # noqa: BLE001 - whatever it is
@@ -212,9 +214,10 @@ def reserve_catalog(files: StoreFiles) -> None:
     reserve_next(files.path / catalog_file_name(root.catalog_generation + 1), root.catalog_bytes)
 
 
-def _remove(path: Path) -> None:
+def _remove(files: StoreFiles, path: Path) -> None:
     """Remove a file that no root names; if it cannot be, the next start tries again (`remove_orphans`)."""
     with suppress(OSError):
+        files.require_in_place()
         path.unlink()
 
 

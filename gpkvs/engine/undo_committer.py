@@ -89,12 +89,12 @@ class UndoCommitter:
             flag=root.address + FLAG_OFFSET,
             is_logged=logged,
             syncs=root.syncs,
+            reads_ahead=files.heap.is_paged,
             heap_file=files.heap.file,
             log_file=log.file,
             root_file=root.file,
         )
-        self._prefetched = -1  # the heap's segment that was read from the disk last
-        self._prefetch(heap.tail.segment)
+        self._read_ahead(heap.tail.segment)
 
     @property
     def next_sequence(self) -> int:
@@ -134,8 +134,6 @@ class UndoCommitter:
 
     def commit(self, write_set: WriteSet) -> int:
         """Make a write set durable, then count what it changed. A failure ends the process: only recovery may go on."""
-        for segment in write_set.segments:
-            self._prefetch(segment)
         try:
             if any(writes.device for writes in write_set.tables):
                 self._store(write_set)
@@ -221,12 +219,10 @@ class UndoCommitter:
         assert runs[0].words <= self._files.log_words_max
         return WriteSet([writes], 0, runs, self._heap.tail, ())
 
-    def _prefetch(self, segment: int) -> None:
-        """Begin to read a segment of the heap that gets records: it was used before."""
-        if segment != self._prefetched:
-            segment_bytes = self._files.root.segment_bytes
-            self._files.heap.prefetch(segment * segment_bytes, segment_bytes)
-            self._prefetched = segment
+    def _read_ahead(self, segment: int) -> None:
+        """Begin to read a segment of a disk's heap that gets records (`read_ahead` in kernels/commit_undo.hpp)."""
+        segment_bytes = self._files.root.segment_bytes
+        self._files.heap.prefetch(segment * segment_bytes, segment_bytes)
 
     def _store_natively(self, write_set: WriteSet) -> None:
         """Store a write set of the host's threads, by one call."""
@@ -250,6 +246,9 @@ class UndoCommitter:
         """Store a write set and make it durable, in the order of I1 to I4."""
         transaction, lap = self.transaction, self._meter.lap
         epoch = transaction.next_epoch()
+        for segment in write_set.segments:
+            if segment != self._heap.tail.segment:
+                self._read_ahead(segment)
         parts: _Parts = [(writes, self._device if writes.device else self._host) for writes in write_set.tables]
         failpoint.hit("before_record")
         for writes, stores in parts:

@@ -50,7 +50,8 @@ def require_parquet(header: Header) -> None:
     """
     if not header.is_u64:
         raise ExportError(
-            f"table {header.table!r} has the layout {header.layout}: only tables of the layout u64 can be Parquet"
+            f"table {header.table!r} has the layout {header.layout}: only tables of the layout u64 can be Parquet. "
+            "Without --format parquet the export is msgpack, and docs/export.md shows how to read it"
         )
     pyarrow_parquet()
 

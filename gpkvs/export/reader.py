@@ -10,9 +10,11 @@ from typing import Any
 import msgpack
 
 from gpkvs.export.file_format import END_BYTES, End, ExportError, Header
+from gpkvs.media.layout import LONGEST_RECORD_UNITS, UNIT_BYTES
 
 CHUNK_BYTES = 1 << 20
-_HEADER_BYTES_MAX = 1 << 16
+_HEADER_BYTES_MAX = LONGEST_RECORD_UNITS * UNIT_BYTES
+_NO_HEADER = "it is no export of gpkvs: it does not begin with a header"
 _OBJECT_BYTES_MAX = (1 << 31) - 1
 
 Record = tuple[Any, Any, int]
@@ -35,13 +37,16 @@ def read_header(file: Path) -> Header:
     ExportError
         If it has none.
     """
-    unpacker = msgpack.Unpacker()
+    unpacker = msgpack.Unpacker(max_buffer_size=_HEADER_BYTES_MAX + CHUNK_BYTES)
     for chunk in read_chunks(file, _HEADER_BYTES_MAX):
         unpacker.feed(chunk)
-    try:
-        return Header.decode(unpacker.unpack())
-    except (msgpack.UnpackException, ValueError) as error:
-        raise ExportError("it is no export of gpkvs: it does not begin with a header") from error
+        try:
+            return Header.decode(unpacker.unpack())
+        except msgpack.OutOfData:
+            continue  # a prefix may be as long as a key
+        except (msgpack.UnpackException, ValueError) as error:
+            raise ExportError(_NO_HEADER) from error
+    raise ExportError(_NO_HEADER)
 
 
 class ExportReader:

@@ -47,6 +47,7 @@ class DirectFile:
             self._file = os.open(path, access)
         self._helpers = Helpers(_THREADS, "gpkvs-disk")
         self._close = weakref.finalize(self, os.close, self._file)
+        self._close.atexit = False  # a thread may still write then
         self._free: SimpleQueue[NDArray[np.uint8]] = SimpleQueue()
         for _ in range(_THREADS):
             self._free.put(map_memory(_PIECE_BYTES))

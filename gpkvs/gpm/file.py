@@ -28,7 +28,17 @@ from gpkvs.errors import (
 )
 from gpkvs.fork import Origin, release_in_child
 from gpkvs.gpm.header import STATE_BYTES, pack_header, read_header
-from gpkvs.gpm.names import lock, open_locked, opened_as, passing_name, real_path, replaceable, unnamed
+from gpkvs.gpm.names import (
+    lock,
+    open_locked,
+    opened_as,
+    passing_name,
+    real_path,
+    refusal,
+    replaceable,
+    require_one_name,
+    unnamed,
+)
 from gpkvs.media.directory import NO_SPACE, reserve
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.pm.region import Region
@@ -73,8 +83,9 @@ class GpmFile:
         # By the descriptor that is locked: the name may lead to another file by now.
         self.opened_as = opened_as(begun or path, file)
         self.region = Region(path, domain if writable else None, opened_as=self.opened_as)
-        # The lock lasts as long as any view of the file, if nobody closes it.
+        # The lock lasts as long as any view of the file, if nobody closes it; at the process's end, to the very end.
         self._unlock = weakref.finalize(self.region, os.close, file)
+        self._unlock.atexit = False
         release_in_child(self)
 
     @property
@@ -232,7 +243,7 @@ def create(
     except FileNotFoundError as error:
         raise StoreMissingError(f"there is no directory {path.parent}: make it first") from error
     except OSError as error:
-        raise StoreAccessError(f"{path}: {error.strerror}") from error
+        raise refusal(path, error, f" needs {needed:,} bytes") from error
     try:
         domain = find_domain(path.parent, durability)
         lock(path, file, shared=False)
@@ -244,10 +255,8 @@ def create(
         begun.unlink(missing_ok=True)
         with suppress(OSError):  # an interruption came when it was somebody's already
             os.close(file)
-        if isinstance(error, OSError) and error.errno in NO_SPACE:
-            raise NoSpaceError("disk", f"{path} needs {needed:,} bytes: {error.strerror}") from error
         if isinstance(error, OSError):
-            raise StoreAccessError(f"{path}: {error.strerror}") from error
+            raise refusal(path, error, f" needs {needed:,} bytes") from error
         raise
 
 
@@ -303,6 +312,8 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
         If there is none.
     StoreLockedError
         If another process, or another part of this one, has it open.
+    StoreError
+        If it has several names (hard links).
     FormatError
         If it is no file of gpkvs.gpm, of another format, or of another kind.
     CorruptStoreError
@@ -315,6 +326,7 @@ def open_file(path: Path | str, kind: str | None, durability: DurabilityName, *,
     path = real_path(path)
     file = open_locked(path, os.O_RDONLY if readonly else os.O_RDWR, shared=readonly)
     try:
+        require_one_name(path, file)
         found = GpmFile(path, file, find_domain(path.parent, durability), writable=not readonly)
     except OSError as error:
         os.close(file)

@@ -21,12 +21,14 @@ from gpkvs.errors import (
     FormatError,
     GpkvsError,
     InvalidArgumentError,
+    NoSpaceError,
     StoreAccessError,
     StoreLockedError,
     StoreMissingError,
 )
 from gpkvs.gpm.header import MAGIC
-from gpkvs.media.directory import sync_path
+from gpkvs.media.directory import NO_SPACE, sync_path
+from gpkvs.media.store_lock import shared_error
 
 _LEFT_SECONDS = 60  # a file that is being made is younger, or locked
 
@@ -86,7 +88,13 @@ def _named(path: Path, rename: Callable[[Path, Path], None], begun: Path) -> Non
     except FileExistsError:
         raise InvalidArgumentError(f"{path} is there already: somebody has made it meanwhile") from None
     except OSError as error:
-        raise StoreAccessError(f"{path}: {error.strerror}") from error
+        raise refusal(path, error) from error
+
+
+def refusal(path: Path, error: OSError, needs: str = "") -> NoSpaceError | StoreAccessError:
+    """Return what to raise where no file is made: a file system may lack bytes, or a place for one more file."""
+    text = f"{path}{needs}: {error.strerror}"
+    return NoSpaceError("disk", text) if error.errno in NO_SPACE else StoreAccessError(text)
 
 
 def _link(begun: Path, path: Path) -> None:
@@ -147,8 +155,7 @@ def opened_as(path: Path, file: int) -> Path:
 
 def passing_name(path: Path) -> Path:
     """Return a name for a file that gets another one soon. Of the same file, remove what killed processes have left."""
-    prefix = f".{zlib.crc32(os.fsencode(path.name)):08x}"
-    for left in path.parent.glob(f"{prefix}.*.new"):
+    for left in _passing_names(path):
         with suppress(OSError, GpkvsError):
             if left.stat().st_mtime < time.time() - _LEFT_SECONDS:
                 file = open_locked(left, os.O_RDONLY, shared=False)
@@ -156,7 +163,29 @@ def passing_name(path: Path) -> Path:
                     left.unlink()
                 finally:
                     os.close(file)
-    return path.with_name(f"{prefix}.{secrets.token_hex(4)}.new")
+    return path.with_name(f"{_prefix(path)}{secrets.token_hex(4)}.new")
+
+
+def require_one_name(path: Path, file: int) -> None:
+    """Raise `StoreError` if an open file has several names: who writes to it changes what the others lead to.
+
+    The name that it had while it was made does not count. A kill may have left it.
+    """
+    found = os.fstat(file)
+    names = found.st_nlink
+    for left in _passing_names(path) if names > 1 else ():
+        with suppress(FileNotFoundError):
+            names -= os.path.samestat(found, left.lstat())
+    if names > 1:
+        raise shared_error(path, f"has {names} names (hard links)", path)
+
+
+def _prefix(path: Path) -> str:
+    return f".{zlib.crc32(os.fsencode(path.name)):08x}."
+
+
+def _passing_names(path: Path) -> Iterator[Path]:
+    return path.parent.glob(f"{_prefix(path)}*.new")
 
 
 def lock(path: Path, file: int, *, shared: bool) -> None:

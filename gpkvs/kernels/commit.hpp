@@ -20,8 +20,8 @@ static const u64 NO_GATE = ~0ull;  // of what could not be committed: there was 
 
 // What the native engine asks of a committer (native_engine.hpp).
 struct Committer {
-    // Whether it can take a transaction with so many words of entries; else Python has work to do before.
-    bool (*may_commit)(const Commit& c, u64 entry_words);
+    // LEFT_NOT: it can take a transaction with so many words of entries; else Python has work to do before.
+    EngineLeft (*lacks)(const Commit& c, u64 entry_words);
     void (*commit)(Commit& c);  // it leaves the gate, or NO_GATE
     u64 (*next_sequence)(const Commit& c);
     // The gate of what can be read now; records with lower versions than `stable_sequence` are durable, perhaps all.

@@ -132,7 +132,7 @@ static u64 read_gate_of(const Commit& c, u64& stable_sequence) {
 
 // A journal that has no room for a frame grows by Python.
 extern "C" const Committer gpkvs_journal_committer = {
-    [](const Commit& c, u64 entry_words) { return entry_words <= c.log_words; },
+    [](const Commit& c, u64 entry_words) { return entry_words <= c.log_words ? LEFT_NOT : LEFT_GROW_LOG; },
     [](Commit& c) { commit_journal(static_cast<CommitJournal&>(c)); },
     [](const Commit& c) { return frames_of(c).next_sequence(); },
     read_gate_of,

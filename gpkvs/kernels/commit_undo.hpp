@@ -6,6 +6,8 @@
 // docs/design.md names the invariants I1 to I7. A GPU's transactions are committed in the same order from Python
 // (gpkvs/engine/undo_committer.py); a test compares both sequences of stores and persists.
 #pragma once
+#include <algorithm>
+
 #include "commit.hpp"
 
 // The flag, epochs and descriptors of a store (gpkvs/media/transaction.py).
@@ -16,7 +18,7 @@ struct Transaction {
 };
 
 #define COMMIT_UNDO_OWN(F)                                                                  \
-    F(Transaction*, transaction) F(u64*, flag) F(u64, is_logged) F(u64, syncs)  \
+    F(Transaction*, transaction) F(u64*, flag) F(u64, is_logged) F(u64, syncs) F(u64, reads_ahead) \
     F(u64, heap_file) F(u64, log_file) F(u64, root_file)
 
 #define COMMIT_UNDO_FIELDS(F) COMMIT_FIELDS(F) COMMIT_UNDO_OWN(F)
@@ -60,6 +62,25 @@ static void persist_file(const CommitUndo& c, const char* site, u64 file) {
     (void)site;
 }
 
+static const u64 READ_AHEAD_BYTES = 128 << 10;  // of one call: the system takes no more than a device's usual read-ahead
+
+// Begins to read the segments of a disk's heap that get their first records now: others were there before. A store would
+// wait for each page. The tail's segment was read when it became that.
+static void read_ahead(const CommitUndo& c) {
+    if (!c.reads_ahead) return;
+    for (u64 t = 0; t < c.table_count; t++) {
+        const TableWrites& w = *c.tables[t];
+        const u64 segment_bytes = w.segment_units * UNIT_BYTES;
+        for (u64 i = 0; i < w.filled; i++) {
+            const u64 segment = w.filled_segment[FILLED_WORDS * i];
+            if (segment == c.heap_state[HEAP_TAIL_SEGMENT]) continue;
+            for (u64 at = 0; at < segment_bytes; at += READ_AHEAD_BYTES)
+                posix_fadvise((int)c.heap_file, segment * segment_bytes + at, std::min(READ_AHEAD_BYTES, segment_bytes - at),
+                              POSIX_FADV_WILLNEED);
+        }
+    }
+}
+
 // Stores the undo log; returns the digest of all its entries.
 static u64 store_undo_log(const CommitUndo& c, u64 epoch) {
     u64* log = (u64*)(c.log + LOG_ENTRIES_OFFSET);
@@ -82,6 +103,7 @@ static void commit_undo(CommitUndo& c) {
     Failpoint& failpoint = *c.failpoint;
     Transaction& transaction = *c.transaction;
     const u64 epoch = transaction.incarnation << COUNTER_BITS | ++transaction.counter;
+    read_ahead(c);
     failpoint.hit("before_record");
     for (u64 t = 0; t < c.table_count; t++) {
         TableWrites& w = *c.tables[t];
@@ -140,7 +162,8 @@ static const CommitUndo& undo(const Commit& c) { return static_cast<const Commit
 // The last epoch of an incarnation is Python's: it begins the next one. All that can be read is durable.
 extern "C" const Committer gpkvs_undo_committer = {
     [](const Commit& c, u64 entry_words) {
-        return entry_words <= undo(c).log_words && undo(c).transaction->counter + 1 < 1ull << COUNTER_BITS;
+        if (entry_words > undo(c).log_words) return LEFT_GROW_LOG;
+        return undo(c).transaction->counter + 1 < 1ull << COUNTER_BITS ? LEFT_NOT : LEFT_RENEW;
     },
     [](Commit& c) { commit_undo(static_cast<CommitUndo&>(c)); },
     [](const Commit& c) { return undo(c).transaction->current.next_sequence; },

@@ -3,10 +3,11 @@
 #include <cstdint>
 #include <ctime>
 
-// Milliseconds since 1970.
+// Milliseconds since 1970; 0 where the clock says an earlier time, which would be a very late one without a sign.
 inline uint64_t wall_clock_ms() {
     timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
+    if (now.tv_sec < 0) return 0;
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 

@@ -10,7 +10,7 @@ extern "C" {
 
 // Whole requests on one table, in arrival order. Lengths have a step: 1, or 0 where one number stands for all. Values are of
 // the operations that bring one: SET, INCREMENT, APPEND. Expiries are of the operations; what they say of those that give none
-// counts for nothing. Columns of bytes may be unaligned.
+// counts for nothing. Columns of bytes may be unaligned. A column without an item may be null.
 typedef struct EngineBatch {
     uint64_t n;  // operations
     const uint8_t* ops;
@@ -32,19 +32,54 @@ typedef struct EngineBatch {
     uint32_t table_id;
 } EngineBatch;
 
-// Where results go.
+// A request that was not done, since a check of it does not hold.
+typedef struct EngineConflict {
+    uint64_t request;       // its number in the batch
+    uint32_t failed_check;  // the number of the operation in its request
+    uint32_t is_there;      // the key is
+    uint64_t found;         // the version that it has, or in a table of numbers its number
+} EngineConflict;
+
+// Where results go: of all requests that were done. `values` may be unaligned. A column without an item may be null.
 typedef struct EngineRoom {
     uint8_t* status;          // one for each operation
     uint64_t* versions;       // the same; all 0 where the table has none
     uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY
     uint8_t* values;
+    EngineConflict* conflicts;  // in the order of their requests
 } EngineRoom;
 
-typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, EngineRoom* out);
+typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t conflicts,
+                                EngineRoom* out);
+
+// Why a batch is Python's: the list (gpkvs/engine/left.py). The last three are batches that no native engine is asked to run.
+#define ENGINE_LEFT_REASONS(F)                                                                                                 \
+    F(TURN)         /* Python wants the engine: no turn has begun, or what is due beside batches failed */                     \
+    F(FAILPOINT)    /* a failpoint of planning is armed */                                                                     \
+    F(TABLE)        /* nobody knows it in this turn */                                                                         \
+    F(COLUMNS)      /* more operations than there are columns for */                                                           \
+    F(NUMBERS)      /* on a table without records, operations that need them, or expiries */                                   \
+    F(LARGE_READS)  /* a request reads more than one may, or a message more than others may wait for */                        \
+    F(LARGE_VALUES) /* more values are made of others than one transaction may make */                                         \
+    F(CHECK_FAILED) /* one of several requests of a message is stopped by its check */                                         \
+    F(EXPIRED)      /* it meets keys that look expired */                                                                      \
+    F(EXPIRY)       /* a table's first: the root must say first that keys may expire */                                        \
+    F(GROW_INDEX)   /* a new key finds no way */                                                                               \
+    F(FREE_HEAP)    /* records find too few free segments */                                                                   \
+    F(GROW_HEAP)    /* records would be charged more than the heap may hold */                                                 \
+    F(GROW_LOG)     /* more words of entries than undo log or journal take */                                                  \
+    F(RENEW)        /* the last epoch of an incarnation */                                                                     \
+    F(MEMORY)       /* none for the plan, the results or the frame */                                                          \
+    F(DEVICE)       /* the store has no native engine: it is on a GPU */                                                       \
+    F(TABLES)       /* its requests are on several tables */                                                                   \
+    F(PYTHON)       /* it comes from Python */
+
+#define ENGINE_LEFT_REASON(name) LEFT_##name,
+enum EngineLeft { LEFT_NOT, ENGINE_LEFT_REASONS(ENGINE_LEFT_REASON) LEFT_COUNT };
 
 enum EngineRan {
     ENGINE_DONE,  // results are in the room; nobody may see them before their gate is durable
-    ENGINE_LEFT,  // nothing has happened: the engine's Python side must run this batch
+    ENGINE_LEFT,  // nothing has happened: the engine's Python side must run this batch (EngineLeft)
     ENGINE_DUE    // done, and the turn must end: Python has work to do
 };
 

@@ -96,6 +96,7 @@ public:
 
 private:
     void write_frames() {
+        use_thread_storage();
         for (;;) {
             {
                 std::unique_lock<std::mutex> lock(mutex_);

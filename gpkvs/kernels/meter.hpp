@@ -3,6 +3,7 @@
 #pragma once
 #include <time.h>
 
+#include "engine_batch.h"
 #include "platform.cuh"
 
 enum MeterWord {
@@ -14,7 +15,9 @@ enum MeterWord {
     METER_INDEX_BYTES,
     METER_ROOT_BYTES,
     METER_LAST,  // when the last phase ended, in nanoseconds
-    METER_PHASES
+    METER_LAST_LEFT,  // why the native engine left a batch, until Python takes note; or 0
+    METER_LEFT,       // batches that were left, or are Python's anyway, by EngineLeft
+    METER_PHASES = METER_LEFT + LEFT_COUNT
 };
 
 // Behind them, the nanoseconds of each phase.
@@ -43,6 +46,13 @@ static inline u64 monotonic_ns() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (u64)now.tv_sec * 1000000000 + (u64)now.tv_nsec;
+}
+
+// Counts a batch that is left, at the one place that knows why.
+static inline EngineRan leave(u64* meter, EngineLeft why) {
+    meter[METER_LAST_LEFT] = why;
+    meter[METER_LEFT + why]++;
+    return ENGINE_LEFT;
 }
 
 // Starts the clock of a transaction.

@@ -21,14 +21,15 @@ struct EngineTable {
 };
 
 // `tables`: by id. A turn ends at `ends_at_ns`, when the records of a table are more than its `looks_at`, or when so many
-// units of the heap were taken, or another segment. `clock_ms`: the time that counted last, where some key may expire.
+// units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `clock_ms`: the time
+// that counted last, where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
-    F(EngineTable*, tables) F(u64, table_count) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
-    F(u64*, clock_ms) F(u64, ends_at_ns) F(u64, heap_units_max)                             \
+    F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
+    F(u64*, clock_ms) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max)             \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
-    F(u64, value_bytes_max) F(u64, made_bytes_max) F(u64, keeps_segment)
+    F(u64, value_bytes_max) F(u64, made_bytes_max)
 
 static const u64 NO_BOUND = ~0ull;
 
@@ -70,7 +71,7 @@ static bool may_read(const NativeEngine& e, const Planner& a, const EngineBatch&
     for (u64 request = 0; request < batch.requests; request++) {
         u64 bytes = 0;
         for (const u64 end = op + batch.request_ops[request]; op < end; op++)
-            if (batch.ops[op] == OP_GET) bytes += a.length[get++];
+            if (a.ops[op] == OP_GET) bytes += a.length[get++];
         if (bytes > e.result_bytes_max) return false;
     }
     return true;
@@ -86,7 +87,7 @@ static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
         u64 end = first.n;
         for (u64 request = 0; request < requests; request++) end += batch.request_ops[first.requests + request];
         for (u64 op = first.n; op < end; op++)
-            if (batch.ops[op] == OP_GET) bytes += a.length[get++];
+            if (a.ops[op] == OP_GET) bytes += a.length[get++];
         if (bytes > batch.value_bytes_max && (first.messages || requests > 1)) break;
         first.n = end;
         first.requests += requests;
@@ -122,15 +123,16 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
     EngineRoom room;
     if (resolver) {
         resolver->place_results(a);
-        if (!give_room(sink, a.n, resolver->returning(), resolver->value_bytes(), &room)) return false;
-        resolver->give_results(a, room);
+        const NativeResolver& r = *resolver;
+        if (!give_room(sink, r.operations(), r.returning(), r.value_bytes(), r.conflicts(), &room)) return false;
+        r.give_results(a, room);
     } else {
-        if (!give_room(sink, a.n, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], &room)) return false;
+        if (!give_room(sink, a.n, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], 0, &room)) return false;
         memcpy(room.status, a.status, a.n);
-        memcpy(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
+        copy_bytes(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
+        if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
+        else memset(room.versions, 0, a.n * sizeof *room.versions);
     }
-    if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
-    else memset(room.versions, 0, a.n * sizeof *room.versions);
     if (!a.planned[PLANNED_RESULT_BYTES]) return true;
     a.out = room.values;
     values_run<Planner>(&a, 0, 1);
@@ -160,6 +162,14 @@ static u64 commit_planned(NativeEngine& e, Planner& a, EngineTable& table) {
     return c.gate;
 }
 
+// Whether a plain batch would have a key expire.
+template <class Planner>
+static bool gives_expiry(const Planner& a) {
+    for (u64 op = 0; op < a.n; op++)
+        if (a.ops[op] == OP_SET && a.expiries[op]) return true;
+    return false;
+}
+
 // Takes note of the expiries of a batch that is committed (`Expiry.committed`).
 template <class Planner>
 static void note_expiries(const Planner& a, const EngineTable& table) {
@@ -169,35 +179,42 @@ static void note_expiries(const Planner& a, const EngineTable& table) {
     }
 }
 
-// Makes plain operations of those that look first, on keys that the planner finds; false: the batch is Python's.
-static bool resolve_batch(NativeEngine& e, PlannerBytes& a, NativeResolver& resolver, const EngineBatch& batch) try {
-    locate_run<PlannerBytes>(&a, 0, 1);
-    if (a.planned[PLANNED_LEFT] || (a.now && meets_expired(a, a.planned[PLANNED_CHAINS]))) return false;
+// Makes plain operations of those that look first, on keys that the planner finds; returns why the batch is Python's.
+template <class Planner>
+static EngineLeft resolve_batch(NativeEngine& e, Planner& a, NativeResolver& resolver, const EngineBatch& batch) try {
+    locate_run<Planner>(&a, 0, 1);
+    if (a.planned[PLANNED_LEFT]) return (EngineLeft)a.planned[PLANNED_LEFT];
+    if (a.now && meets_expired(a, a.planned[PLANNED_CHAINS])) return LEFT_EXPIRED;
     const u64 together = batch.messages > 1 ? batch.value_bytes_max : NO_BOUND;
-    if (!resolver.resolve(a, batch, e.value_bytes_max, std::min(e.made_bytes_max, together))) return false;
-    end_phase(e.meter, PHASE_RESOLVE);
-    return true;
+    const EngineLeft left = resolver.resolve(a, batch, e.value_bytes_max, std::min(e.made_bytes_max, together));
+    if (!left) end_phase(e.meter, PHASE_RESOLVE);
+    return left;
 } catch (const std::bad_alloc&) {
-    return false;
+    return LEFT_MEMORY;
 }
 
-// Plans a batch, which becomes plain first where there is a resolver for it; returns whether all of it fits.
+// When keys count as expired; 0: none may.
+static u64 time_of(const NativeEngine& e) {
+    if (!e.clock_ms) return 0;
+    return e.held_ms ? e.held_ms : take_time((uint64_t*)e.clock_ms, wall_clock_ms());
+}
+
+// Plans a batch, which becomes plain first where there is a resolver for it; returns why not all of it fits.
 template <class Planner>
-static bool plan_given(NativeEngine& e, Planner& a, const EngineTable& table, const EngineBatch& batch, NativeResolver* resolver) {
+static EngineLeft plan_given(NativeEngine& e, Planner& a, const EngineTable& table, const EngineBatch& batch, NativeResolver* resolver) {
     give_batch(a, batch, table);
     a.first_sequence = e.committer->next_sequence(*e.commit);
-    a.now = e.clock_ms ? take_time((uint64_t*)e.clock_ms, wall_clock_ms()) : 0;
+    a.now = time_of(e);
     a.is_located = 0;
     a.planned[PLANNED_RESULT_BYTES] = 0;
-    if constexpr (has_records<typename Planner::Slot>)
-        if (resolver) {
-            if (!resolve_batch(e, a, *resolver, batch)) return false;
-            give_batch(a, resolver->plain(), table);
-            a.is_located = 1;
-            a.now = 0;  // it met no expired key
-        }
+    if (resolver) {
+        if (const EngineLeft left = resolve_batch(e, a, *resolver, batch)) return left;
+        give_batch(a, resolver->plain(), table);
+        a.is_located = 1;
+        a.now = 0;  // it met no expired key
+    }
     plan_run<Planner>(&a, 0, 1);
-    return !a.planned[PLANNED_LEFT];
+    return (EngineLeft)a.planned[PLANNED_LEFT];
 }
 
 template <class Planner>
@@ -205,38 +222,51 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
                         void* sink, u64& requests, u64& gate) {
     std::optional<NativeResolver> made;
     NativeResolver* const resolver = looks_first(batch) ? &made.emplace() : nullptr;
-    if (resolver && !has_records<typename Planner::Slot>) return ENGINE_LEFT;
+    if (!has_records<typename Planner::Slot> && (batch.expiries || (resolver && needs_records(batch))))
+        return leave(e.meter, LEFT_NUMBERS);
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
-    bool fits = plan_given(e, a, table, batch, resolver);
+    EngineLeft left = plan_given(e, a, table, batch, resolver);
     // Others must not wait for what one makes of long values: they are read, checked and written anew.
     while (resolver && batch.messages > 1 && resolver->made_bytes() > std::min<u64>(e.made_bytes_max, batch.value_bytes_max)) {
         batch = half_of(batch);
-        fits = plan_given(e, a, table, batch, resolver);
+        left = plan_given(e, a, table, batch, resolver);
     }
     if (batch.requests > 1 && a.planned[PLANNED_RESULT_BYTES] > batch.value_bytes_max) {
         batch = cut_to_values(a, batch);
-        if (!batch.messages) return ENGINE_LEFT;
-        fits = plan_given(e, a, table, batch, resolver);
+        if (!batch.messages) return leave(e.meter, LEFT_LARGE_READS);
+        left = plan_given(e, a, table, batch, resolver);
     }
     requests = batch.requests;
-    if (!fits || !may_read(e, a, batch)) return ENGINE_LEFT;
-    if (a.expiries && !table.earliest) return ENGINE_LEFT;  // the root must say first that keys may expire
+    if (!left && !may_read(e, a, batch)) left = LEFT_LARGE_READS;
+    if (!left && a.expiries && !table.earliest && gives_expiry(a)) left = LEFT_EXPIRY;
     const bool writes = a.writes->slots || a.planned[PLANNED_SETS];  // a SET has a version, even if its key is deleted after
-    if (writes) {
-        if (e.keeps_segment && a.planned[PLANNED_TAIL_SEGMENT] != segment) return ENGINE_LEFT;
-        if (!e.committer->may_commit(*e.commit, run_words(a.writes->slots, table.entry_bytes))) return ENGINE_LEFT;
-    }
-    if (!give_results(a, resolver, give_room, sink)) return ENGINE_LEFT;
+    if (!left && writes) left = e.committer->lacks(*e.commit, run_words(a.writes->slots, table.entry_bytes));
+    if (!left && !give_results(a, resolver, give_room, sink)) left = LEFT_MEMORY;
+    if (left) return leave(e.meter, left);
     end_phase(e.meter, PHASE_PLAN);
     gate = writes ? commit_planned(e, a, table) : read_gate(e, a, table);
-    if (gate == NO_GATE) return ENGINE_LEFT;
+    if (gate == NO_GATE) return leave(e.meter, LEFT_MEMORY);
     e.meter[METER_TRANSACTIONS]++;
-    if (a.expiries) note_expiries(a, table);
+    if (a.expiries && table.earliest) note_expiries(a, table);
     if (!writes) return e.meter[METER_LAST] < e.ends_at_ns ? ENGINE_DONE : ENGINE_DUE;
     const bool is_due = e.meter[METER_LAST] >= e.ends_at_ns || e.heap_units >= e.heap_units_max ||
                         e.heap_state[HEAP_TAIL_SEGMENT] != segment ||
                         (a.writes->new_keys && *table.records > table.looks_at);
     return is_due ? ENGINE_DUE : ENGINE_DONE;
+}
+
+// Runs a batch; see `Engine` (engine_batch.h). Nobody has been told of it yet.
+static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGivesRoom give_room, void* sink, u64& requests,
+                           u64& gate, u64& has_versions) {
+    EngineTable* table = find_table(e, batch.table_id);
+    if (!table) return leave(e.meter, e.leaves ? (EngineLeft)e.leaves : LEFT_TABLE);
+    const bool is_bytes = has_versions = table->entry_bytes == sizeof(Entry<BytesSlot>);
+    if (batch.n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return leave(e.meter, LEFT_COLUMNS);
+    e.meter[METER_LAST] = monotonic_ns();
+    const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, batch, give_room, sink, requests, gate)
+                                   : run_on(e, *e.planner_u64, *table, batch, give_room, sink, requests, gate);
+    if (ran != ENGINE_LEFT) e.held_ms = 0;
+    return ran;
 }
 
 // The calls of `Engine` (engine_batch.h).
@@ -245,18 +275,12 @@ extern "C" {
 int gpkvs_engine_run(void* self, const EngineBatch* batch, EngineGivesRoom give_room, void* sink, uint64_t* requests,
                      uint64_t* gate, uint64_t* has_versions) {
     NativeEngine& e = *(NativeEngine*)self;
-    EngineTable* table = find_table(e, batch->table_id);
-    if (!table) return ENGINE_LEFT;
-    const bool is_bytes = table->entry_bytes == sizeof(Entry<BytesSlot>);
-    if (batch->n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return ENGINE_LEFT;
-    e.meter[METER_LAST] = monotonic_ns();
-    u64 run_requests = 0, found_gate = 0;
-    const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, *batch, give_room, sink, run_requests, found_gate)
-                                   : run_on(e, *e.planner_u64, *table, *batch, give_room, sink, run_requests, found_gate);
+    u64 run_requests = 0, found_gate = 0, are_versions = 0;
+    const EngineRan ran = run_batch(e, *batch, give_room, sink, run_requests, found_gate, are_versions);
     if (ran == ENGINE_LEFT) return ran;
     *requests = run_requests;
     *gate = found_gate;
-    *has_versions = is_bytes;
+    *has_versions = are_versions;
     if (found_gate <= e.committer->durable(*e.commit)) e.failpoint->hit("before_reply");
     return ran;
 }
@@ -275,6 +299,10 @@ void gpkvs_engine_wait(void* self, uint64_t gate) {
 uint64_t gpkvs_take_time(uint64_t* latest_ms, uint64_t now_ms) { return take_time(latest_ms, now_ms); }
 
 }  // extern "C"
+
+// The names of EngineLeft behind LEFT_NOT, for Python.
+#define ENGINE_LEFT_NAME(name) #name " "
+extern "C" const char gpkvs_engine_left_reasons[] = ENGINE_LEFT_REASONS(ENGINE_LEFT_NAME);
 
 // Begins to sum up a turn.
 static void begin_turn_run(const void* args, u64, u64) {

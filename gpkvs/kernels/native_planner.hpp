@@ -7,6 +7,7 @@
 #include <new>
 
 #include "allocate.hpp"
+#include "engine_batch.h"
 #include "expiry.hpp"
 #include "probe.cuh"
 #include "write_set.hpp"
@@ -46,13 +47,12 @@ struct PlannerU64 {
 
 // `planned`: what the host reads of a plan, beside the counters of its writes.
 enum Planned {
-    PLANNED_LEFT,  // 1: left to the phase planner
+    PLANNED_LEFT,  // why it is left to the phase planner (EngineLeft), or 0
     PLANNED_SETS,
     PLANNED_GETS,
     PLANNED_RESULT_BYTES,
     PLANNED_TAIL_SEGMENT,
     PLANNED_TAIL_UNITS,
-    PLANNED_EXPIRED,  // 1: left, for it meets a key that looks expired
     PLANNED_GATE,     // after `gate`
     PLANNED_CHAINS,   // after `locate`; the plan that follows keeps it
     PLANNED_COUNT
@@ -202,9 +202,16 @@ static u64 place_keys(const Args& a, u64 chains) {
     return changes;
 }
 
-// Gives each record that is kept its place behind the tail, in arrival order; false if there is no room, or the records
-// would be charged too much.
-static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
+// What the records that are kept are charged, also where some of them find no room.
+static u64 kept_charge(const PlannerBytes& a) {
+    u64 charge = 0;
+    for (u64 op = 0; op < a.n; op++)
+        if (a.reference[op] != NO_RECORD) charge += record_charge(record_units(a.key_lengths[op], a.value_lengths[op]), a.segment_units);
+    return charge;
+}
+
+// Gives each record that is kept its place behind the tail, in arrival order; returns what there is no room for.
+static EngineLeft allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
     TableWrites& w = *a.writes;
     const u64 kept = ~0ull;  // until it has a reference
     u64 lost_charge = 0;
@@ -221,9 +228,8 @@ static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
     for (u64 op = 0; op < a.n; op++) {
         if (a.reference[op] == NO_RECORD) continue;
         const u64 units = record_units(a.key_lengths[op], a.value_lengths[op]);
-        if (units > a.segment_units) return false;  // `filled_segment` has room for a segment a record
         const u64 reference = appender.append(units);
-        if (reference == NO_RECORD) return false;
+        if (reference == NO_RECORD) return is_charge_accepted(a.heap_state, kept_charge(a), lost_charge) ? LEFT_FREE_HEAP : LEFT_GROW_HEAP;
         a.reference[op] = a.put_reference[records] = reference;
         a.put_op[records++] = (u32)op;
         heap_units += units;
@@ -232,7 +238,7 @@ static bool allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
     w.records = records;
     w.heap_units = heap_units;
     w.filled = appender.segments_filled();
-    return is_charge_accepted(a.heap_state, appender.charged(), lost_charge);
+    return is_charge_accepted(a.heap_state, appender.charged(), lost_charge) ? LEFT_NOT : LEFT_GROW_HEAP;
 }
 
 // Where the next record goes: a tail segment in which nothing is live begins again (`Heap.start`).
@@ -271,44 +277,41 @@ static void describe_writes(const Args& a) {
 }
 
 template <class Args>
-static bool plan_writes(const Args& a, u64 chains) {
+static EngineLeft plan_writes(const Args& a, u64 chains) {
     const u64 changes = place_keys(a, chains);
-    if (changes == NO_SLOT) return false;
+    if (changes == NO_SLOT) return LEFT_GROW_INDEX;
     Tail tail = start_of(a);
     if constexpr (has_records<typename Args::Slot>)
-        if (!allocate_records(a, changes, tail)) return false;
+        if (const EngineLeft left = allocate_records(a, changes, tail)) return left;
     a.planned[PLANNED_TAIL_SEGMENT] = tail.segment;
     a.planned[PLANNED_TAIL_UNITS] = tail.units;
     stage_slots(a, changes);
     describe_writes(a);
-    return true;
+    return LEFT_NOT;
 }
 
-// Plans a batch; returns whether all of it fits.
+// Plans a batch; returns why not all of it fits.
 template <class Args>
-static bool plan_batch(const Args& a) {
+static EngineLeft plan_batch(const Args& a) {
     TableWrites& w = *a.writes;
     w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.freed = w.filled = 0;
     w.log_digest = w.records_digest = 0;
     for (u32 number = 0; number < PLANNED_CHAINS; number++) a.planned[number] = 0;
     const bool only_reads = write_columns(a);
     const u64 chains = read_index(a, only_reads);
-    if (a.now && meets_expired(a, chains)) {
-        a.planned[PLANNED_EXPIRED] = 1;
-        return false;
-    }
-    if (!may_measure(a)) return false;
+    if (a.now && meets_expired(a, chains)) return LEFT_EXPIRED;
+    if (!may_measure(a)) return LEFT_LARGE_READS;
     measure_values(a);
-    return !chains || plan_writes(a, chains);
+    return chains ? plan_writes(a, chains) : LEFT_NOT;
 }
 
 template <class Args>
 static void plan_run(const void* args, u64, u64) {
     const Args& a = *(const Args*)args;
     try {
-        a.planned[PLANNED_LEFT] = !plan_batch(a);
+        a.planned[PLANNED_LEFT] = plan_batch(a);
     } catch (const std::bad_alloc&) {
-        a.planned[PLANNED_LEFT] = 1;  // the phase planner reports it
+        a.planned[PLANNED_LEFT] = LEFT_MEMORY;  // the phase planner reports it
     }
 }
 
@@ -322,10 +325,10 @@ static void locate_run(const void* args, u64, u64) {
     try {
         find_keys(a);
     } catch (const std::bad_alloc&) {
-        a.planned[PLANNED_LEFT] = 1;
+        a.planned[PLANNED_LEFT] = LEFT_MEMORY;
         return;
     }
-    a.planned[PLANNED_LEFT] = 0;
+    a.planned[PLANNED_LEFT] = LEFT_NOT;
     for (u64 position = 0; position < a.n; position++) a.chain[a.order[position]] = a.chain_of[position];
 }
 

@@ -1,7 +1,8 @@
 // The native engine's batches that look first (resolve.hpp): they become plain ones before they are planned, and their results
 // those of the operations that were asked for (gpkvs/engine/resolve.py does the same).
 //
-// Tables with records only. A batch that a check stops, or that makes too much of others' values, is Python's.
+// A batch that makes too much of others' values is Python's, and so is one in which a check stops a
+// request of a message that has several.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -13,6 +14,12 @@
 // What an operation returns besides a GET's value: a number of 8 bytes.
 static bool returns_number(u32 op) { return op == OP_INCREMENT || op == OP_EXPIRY; }
 
+// Whether an operation of a batch that looks first is none of a table of numbers. Python has the words.
+static bool needs_records(const EngineBatch& batch) {
+    return std::any_of(batch.ops, batch.ops + batch.n,
+                       [](u8 op) { return op == OP_APPEND || op == OP_EXPIRE || op == OP_EXPIRY; });
+}
+
 static bool looks_first(const EngineBatch& batch) {
     return batch.conditions || std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return op > OP_EXISTS; });
 }
@@ -20,9 +27,9 @@ static bool looks_first(const EngineBatch& batch) {
 // What a batch that looks first becomes. The plain batch and its columns lie here.
 class NativeResolver {
   public:
-    // False: the batch is Python's, or makes too much. The planner has found its keys, and none of them looks expired.
-    // std::bad_alloc.
-    bool resolve(const PlannerBytes& a, const EngineBatch& batch, u64 value_bytes_max, u64 made_bytes_max) {
+    // Returns why the batch is Python's. The planner has found its keys, and none of them looks expired. std::bad_alloc.
+    template <class Planner>
+    EngineLeft resolve(const Planner& a, const EngineBatch& batch, u64 value_bytes_max, u64 made_bytes_max) {
         asked_ = batch.ops;
         made_bytes_ = 0;
         make_columns(a, batch);
@@ -31,14 +38,13 @@ class NativeResolver {
         u64 resolved[RESOLVED_COUNT];
         r.resolved = resolved;
         Resolver<resolve_args>(r).run();
-        for (const u32 failed : failed_check_)
-            if (failed != NO_OP) return false;
+        if (!take_conflicts(batch)) return LEFT_CHECK_FAILED;
         made_bytes_ = resolved[RESOLVED_MADE_BYTES];
-        if (made_bytes_ > made_bytes_max) return false;
+        if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;
         values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
         make_values(r);
         make_plain(batch);
-        return true;
+        return LEFT_NOT;
     }
 
     const EngineBatch& plain() const { return plain_; }
@@ -52,6 +58,7 @@ class NativeResolver {
         returning_ = value_bytes_ = 0;
         u64 get = 0;
         for (u64 op = 0; op < a.n; op++) {
+            if (is_stopped(op)) continue;
             if (asked_[op] == OP_GET) {
                 a.offset[get] = value_bytes_;
                 value_bytes_ += a.length[get++];
@@ -61,34 +68,73 @@ class NativeResolver {
             returning_++;
         }
     }
+    u64 operations() const { return operations_; }
     u64 returning() const { return returning_; }
     u64 value_bytes() const { return value_bytes_; }
+    u64 conflicts() const { return conflicts_.size(); }
 
     // Gives all but the values of the GETs.
     template <class Planner>
     void give_results(const Planner& a, const EngineRoom& room) const {
         u8* value = room.values;
         u32* length = room.value_lengths;
+        u64 done = 0;
         for (u64 op = 0, get = 0; op < a.n; op++) {
-            room.status[op] = status_of(a, op);
+            if (is_stopped(op)) continue;
+            room.status[done] = status_of(a, op);
+            room.versions[done++] = version_of(a, op);
             if (asked_[op] == OP_GET) {
                 value += *length++ = a.length[get++];
             } else if (returns_number(asked_[op])) {
-                memcpy(value, &numbers_[op], *length = number_bytes(a, op));
+                copy_bytes(value, &numbers_[op], *length = number_bytes(a, op));
                 value += *length++;
             }
         }
+        std::copy(conflicts_.begin(), conflicts_.end(), room.conflicts);
     }
 
   private:
+    // Whether an operation belongs to a request that a check stops: then it is a plain EXISTS, and nobody hears of it.
+    bool is_stopped(u64 op) const { return !is_stopped_.empty() && is_stopped_[op]; }
+
+    // Takes note of the requests that a check stops; returns false if one of them is one of several of its message.
+    bool take_conflicts(const EngineBatch& batch) {
+        conflicts_.clear();
+        is_stopped_.clear();
+        operations_ = batch.n;
+        u64 request = 0, first = 0;
+        for (u64 message = 0; message < batch.messages; message++)
+            for (const u64 last = request + batch.message_requests[message]; request < last; request++) {
+                const u64 ops = batch.request_ops[request];
+                const u32 failed = failed_check_[request];
+                if (failed != NO_OP) {
+                    if (batch.message_requests[message] > 1) return false;
+                    const u32 is_there = status_[failed] == STATUS_CONDITION;
+                    conflicts_.push_back({request, (u32)(failed - first), is_there, is_there ? numbers_[failed] : 0});
+                    is_stopped_.resize(batch.n);
+                    std::fill_n(is_stopped_.begin() + (long)first, ops, 1);
+                    operations_ -= ops;
+                }
+                first += ops;
+            }
+        return true;
+    }
+
     template <class Planner>
     u8 status_of(const Planner& a, u64 op) const { return status_[op] == AS_PLANNED ? a.status[op] : status_[op]; }
+    // A table of numbers has no versions: where a condition fails, it tells the number that is there.
+    template <class Planner>
+    u64 version_of(const Planner& a, u64 op) const {
+        if (has_records<typename Planner::Slot>) return a.versions[op];
+        return status_of(a, op) == STATUS_CONDITION ? numbers_[op] : 0;
+    }
     template <class Planner>
     u32 number_bytes(const Planner& a, u64 op) const { return status_of(a, op) == STATUS_OK ? 8 : 0; }
 
-    void make_columns(const PlannerBytes& a, const EngineBatch& batch) {
+    template <class Planner>
+    void make_columns(const Planner& a, const EngineBatch& batch) {
         const u64 n = batch.n, chains = a.planned[PLANNED_CHAINS];
-        has_record_.assign(n, 1);
+        has_record_.assign(n, has_records<typename Planner::Slot>);
         tables_.assign(batch.requests, batch.table_id);
         if (!batch.conditions) conditions_.assign(n, CONDITION_NONE);
         if (!batch.expiries) expiries_.assign(n, 0);
@@ -101,7 +147,8 @@ class NativeResolver {
         failed_check_.resize(batch.requests);
     }
 
-    resolve_args args_of(const PlannerBytes& a, const EngineBatch& batch) {
+    template <class Planner>
+    resolve_args args_of(const Planner& a, const EngineBatch& batch) {
         resolve_args r = {};
         r.n = batch.n;
         r.ops = batch.ops;
@@ -166,5 +213,7 @@ class NativeResolver {
     std::vector<u8> has_record_, conditions_, plain_ops_, is_seen_, status_, verdict_, values_;
     std::vector<u32> tables_, base_, lengths_, writer_, failed_check_, set_lengths_;
     std::vector<u64> expiries_, numbers_, plain_expiries_, versions_;
-    u64 made_bytes_ = 0, returning_ = 0, value_bytes_ = 0;
+    std::vector<u8> is_stopped_;  // of each operation; empty: no check stops any
+    std::vector<EngineConflict> conflicts_;
+    u64 made_bytes_ = 0, operations_ = 0, returning_ = 0, value_bytes_ = 0;
 };

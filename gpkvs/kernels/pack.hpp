@@ -14,7 +14,7 @@ static inline u8* pack_bytes(u8* to, const u8* data, u32 bytes) {
     if (bytes < 1 << 8) to = pack_number(to, 0xc4, bytes, 1);
     else if (bytes < 1 << 16) to = pack_number(to, 0xc5, bytes, 2);
     else to = pack_number(to, 0xc6, bytes, 4);
-    memcpy(to, data, bytes);
+    copy_bytes(to, data, bytes);
     return to + bytes;
 }
 

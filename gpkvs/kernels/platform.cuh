@@ -60,6 +60,13 @@ GPKVS_DEVICE u64 load_unaligned(const u8* at) {
     for (u32 b = 0; b < 8; b++) word |= (u64)at[b] << (8 * b);
     return word;
 }
+GPKVS_DEVICE void store_unaligned(u8* at, u64 word) {
+    if (((u64)at & 7) == 0) *(u64*)at = word;
+    else for (u32 b = 0; b < 8; b++) at[b] = (u8)(word >> (8 * b));
+}
+GPKVS_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) {
+    for (u64 at = 0; at < bytes; at++) ((u8*)to)[at] = ((const u8*)from)[at];
+}
 
 // One lane looks at one way; the eight lanes of a group vote. Lanes hold nothing of their own between votes.
 GPKVS_DEVICE u32 way_mask8(bool mine) {
@@ -81,6 +88,7 @@ GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
 
 #else
 
+#include <exception>
 #include <stddef.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -175,6 +183,11 @@ GPKVS_DEVICE u64 load_unaligned(const u8* at) {
     memcpy(&word, at, 8);
     return word;
 }
+GPKVS_DEVICE void store_unaligned(u8* at, u64 word) { memcpy(at, &word, 8); }
+// A column without an item may be null, which memcpy may not be given.
+GPKVS_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) {
+    if (bytes) memcpy(to, from, bytes);
+}
 
 #define GPKVS_WAYS8(way, condition)                                \
     ([&]() {                                                       \
@@ -230,6 +243,13 @@ struct DirtyLines {
     }
 };
 static thread_local DirtyLines pm_dirty_lines;
+
+// The C library allocates what a library keeps for each thread when the thread first uses it, such as when it throws
+// something; where there is no memory for that, it ends the process (status 127). So threads use it when they begin.
+static inline void use_thread_storage() {
+    pm_dirty_lines.written_back = 0;
+    (void)std::uncaught_exceptions();
+}
 
 static __attribute__((noinline)) void pm_note_store(u64* at) { pm_dirty_lines.add((u64)at / 64); }
 static __attribute__((noinline)) void pm_write_back_all() { pm_dirty_lines.write_back_all(); }

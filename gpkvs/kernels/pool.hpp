@@ -154,6 +154,7 @@ class Pool {
     }
 
     void work() {
+        use_thread_storage();
         for (;;) {
             while (take_chunk()) {}
             if (awake_.count()) {

@@ -87,7 +87,7 @@ GPKVS_KERNEL(gather_u64, GATHER_U64_ARGS) {
     const u32 op = op_of(a, i);
     const u32 writer = writer_of(a, op);
     const u64 value = writer == NO_OP ? a.source_word[op] : load_unaligned(a.values + a.value_offsets[writer]);
-    *(u64*)(a.out + a.offset[i]) = value;
+    store_unaligned(a.out + a.offset[i], value);
 }
 
 // The same for a large batch, of which few operations were ordered. own_values: a GET that sees a SET of its own batch gets

@@ -30,11 +30,3 @@ GPKVS_DEVICE bool same_bytes(const u8* left, const u8* right, u64 bytes) {
         if (left[at] != right[at]) return false;
     return true;
 }
-
-GPKVS_DEVICE void copy_bytes(u8* to, const u8* from, u64 bytes) {
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-    for (u64 at = 0; at < bytes; at++) to[at] = from[at];
-#else
-    memcpy(to, from, bytes);
-#endif
-}

@@ -326,15 +326,15 @@ static void copy_value(const Args& a, u32 op, u8* to) {
             return;
         }
         if (a.ops[piece] == OP_SET) {
-            memcpy(to, a.values + a.value_offsets[piece], a.value_lengths[piece]);
+            copy_bytes(to, a.values + a.value_offsets[piece], a.value_lengths[piece]);
             return;
         }
         const u64 held = a.numbers[piece];  // what the APPEND found
-        memcpy(to + held, a.values + a.value_offsets[piece], a.value_lengths[piece]);
+        copy_bytes(to + held, a.values + a.value_offsets[piece], a.value_lengths[piece]);
         if (a.base[piece] == NO_OP) {
             if (held) {
                 const u64 offset = reference_offset(a.old_word[a.chain[piece]]) * UNIT_BYTES;
-                memcpy(to, record_value((const RecordHeader*)(a.heap + offset)), held);
+                copy_bytes(to, record_value((const RecordHeader*)(a.heap + offset)), held);
             }
             return;
         }
@@ -353,7 +353,7 @@ GPKVS_SERIAL_KERNEL(make_values, MAKE_VALUES_ARGS) {
         if (a.plain_ops[op] != OP_SET) continue;
         if (a.has_record[op] && !a.is_seen[op]) a.lengths[op] = 0;
         else if (a.has_record[op]) copy_value(a, (u32)op, to);
-        else memcpy(to, a.numbers + op, 8);
+        else store_unaligned(to, a.numbers[op]);
         to += a.lengths[op];
     }
 }

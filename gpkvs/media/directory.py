@@ -1,8 +1,8 @@
-"""A store's directory: its lock, its files, and their creation.
+"""A store's directory: its files, and their creation.
 
 Files
 -----
-``LOCK``          the pid of the process that has the store open; the directory itself is locked (flock)
+``LOCK``          the pid of the process that has the store open; the locks lie elsewhere (`gpkvs.media.store_lock`)
 ``CREATING``      only while a store is being created: what lies beside it is worthless
 ``COPYING``       the same while `gpkvs copy` makes a store; an opening refuses the directory
 ``root``          two root copies and the transaction flag
@@ -17,7 +17,6 @@ Files
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -34,10 +33,8 @@ from gpkvs.errors import (
     NoSpaceError,
     StoreAccessError,
     StoreError,
-    StoreLockedError,
     StoreMissingError,
 )
-from gpkvs.fork import release_in_child
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.layout import (
     BLOCK_BYTES,
@@ -91,62 +88,6 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Progress = Callable[[str, float], None]
 
 
-class DirectoryLock:
-    """The lock on a store's directory; the operating system drops it when the process ends, however it ends.
-
-    The directory itself is locked, so nothing done to the files in it undoes the lock; ``LOCK`` only tells others
-    who has it (`sign`). The child of a fork gives its copy away.
-
-    Raises
-    ------
-    StoreLockedError
-        If another process (or this one) has it, with its pid.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._directory)
-            raise StoreLockedError(path, _owner(path / LOCK_FILE)) from None
-        except BaseException:
-            os.close(self._directory)
-            raise
-        self._is_held = True
-        release_in_child(self)
-
-    def sign(self) -> None:
-        """Tell others who has it. Nothing is written before: the directory may turn out to be no store's."""
-        _write_owner(self._path / LOCK_FILE)
-
-    def release(self) -> None:
-        """Let others open the store."""
-        if self._is_held:
-            self._is_held = False
-            os.close(self._directory)
-
-
-def _write_owner(lock_file: Path) -> None:
-    """Write this process's pid over what was there, without a truncation: a full disk could not take it again."""
-    file = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        with suppress(OSError):
-            os.pwrite(file, f"{os.getpid():<20}\n".encode(), 0)
-    finally:
-        os.close(file)
-
-
-def _owner(lock_file: Path) -> int | None:
-    """Return the process that wrote the lock file, if it lives; `gpkvs check` locks without writing."""
-    try:
-        text = lock_file.read_text(errors="replace").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() and Path(f"/proc/{text}").exists() else None
-
-
 def disk_free_bytes(path: Path) -> int:
     """Return what the file system of a path says that this user may still write."""
     free = os.statvfs(path)
@@ -162,10 +103,15 @@ def access_errors(path: Path) -> Iterator[None]:
         where = error.filename or path
         if error.errno in NO_SPACE:
             raise NoSpaceError("disk", f"{where}: {error.strerror}") from error
+        if error.errno == errno.ENOMEM:
+            raise NoSpaceError(
+                "memory", f"{where}: {error.strerror}: raise the limit on it (ulimit -v, MemoryMax)"
+            ) from error
         hint = {
             errno.EACCES: "give this user read and write permission",
             errno.EPERM: "give this user read and write permission",
             errno.EROFS: "the file system is read-only",
+            errno.ESTALE: "close the store, and open it where it is now",
             errno.ENOTDIR: "a store is a directory",
             errno.EAGAIN: "raise the limit on threads (ulimit -u), or on memory",
             errno.EMFILE: "raise the limit on open files (ulimit -n); each table needs one",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.config import DEFAULT_TABLE, Sizes, StoreConfig
+from gpkvs.config import DEFAULT_TABLE, StoreConfig
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.data_file import DataFile
@@ -59,6 +62,7 @@ class StoreFiles:
     """
 
     path: Path
+    directory: os.stat_result  # what the path led to when the files were opened
     roots: Roots
     catalog: Catalog
     root_region: Region
@@ -68,7 +72,23 @@ class StoreFiles:
     indexes: dict[int, Index]  # by table id
     log_waits: str = ""  # why the journal does not grow, although a batch needs it
     growth: Growth = NO_GROWTH  # as the descriptor of the next batch says it
+    remaps: int = 0  # how often an index began to be mapped anew: its address may change from then on
     changing: threading.Lock = field(default_factory=threading.Lock)
+
+    def require_in_place(self) -> None:
+        """Raise `OSError` if the path does not lead to the store's directory any more.
+
+        Who makes, extends or removes a file of the store by its name asks first: where the directory was renamed, the
+        name may be another store's.
+        """
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self.directory, self.path.stat()):
+                return
+        raise OSError(
+            errno.ESTALE,
+            "the directory of this open store was moved or removed",
+            str(self.path),
+        )
 
     @property
     def log(self) -> Region:
@@ -263,6 +283,7 @@ def open_files(
         catalog = _read_catalog(path, root)
         return StoreFiles(
             path=path,
+            directory=path.stat(),
             roots=roots,
             catalog=catalog,
             root_region=root_region,
@@ -288,12 +309,6 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
     wanted = checked_sizes(config.sizes)
     index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
     root = files.root
-    has = Sizes(
-        index_bytes=index.region.bytes,
-        heap_bytes=root.heap_bytes_own,
-        log_bytes=root.log_bytes,
-        journal_bytes=root.journal_bytes,
-    )
     commit, of_commit, of_other = "undo", "log_bytes", "journal_bytes"
     if files.root.has_journal:
         commit, of_commit, of_other = "journal", "journal_bytes", "log_bytes"
@@ -306,23 +321,32 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             config.commit,
             extra=_IGNORED,
         )
-    if getattr(config, of_other) not in (None, getattr(Sizes, of_other)):
-        _log.info(
-            "%s has no effect: the store commits by %s, whose size is %s", of_other, commit, of_commit, extra=_IGNORED
-        )
-    # A heap that grows may have had the size that is asked for.
-    grows = config.heap_bytes_max is not None or root.heap_bytes_own < root.heap_bytes_max
-    heap: tuple[str, ...] = () if grows else ("heap_bytes",)
-    for name in ("index_bytes", *heap, of_commit):
-        # An index may have grown since.
-        has_grown = name == "index_bytes" and wanted.index_bytes < has.index_bytes
-        if getattr(config, name) is not None and getattr(wanted, name) != getattr(has, name) and not has_grown:
+    for name in (of_other, f"{of_other}_max"):
+        if getattr(config, name) is not None:
+            _log.info(
+                "%s has no effect: the store commits by %s, whose size is %s", name, commit, of_commit, extra=_IGNORED
+            )
+    # What may grow may have had a smaller size that is asked for; a heap of which only the first size is given may not.
+    own, most = root.heap_bytes_own, max(root.heap_bytes_own, root.heap_bytes_max)
+    is_heap_alone = config.heap_bytes_max is None
+    for name, size, may_have_grown, shown in (
+        ("index_bytes", index.region.bytes, True, ""),
+        ("heap_bytes", most if is_heap_alone else own, not is_heap_alone, f"{own} and may grow to {most}"),
+        ("log_bytes", root.log_bytes, config.log_bytes_max is not None, ""),
+        ("journal_bytes", root.journal_bytes, False, ""),
+    ):
+        asked = getattr(wanted, name)
+        is_given = getattr(config, name) is not None and name != of_other
+        if is_given and (asked > size or (asked < size and not may_have_grown)):
             _log.warning(
-                "%s=%d has no effect: the store was created with %d and keeps it; gpkvs copy OLD NEW makes a store of "
-                "other sizes",
+                "%s=%d has no effect: it counts when a store is created, and this one has %s; "
+                "gpkvs copy OLD NEW --%s %d makes a store of this size%s",
                 name,
-                getattr(wanted, name),
-                getattr(has, name),
+                asked,
+                shown or size,
+                name.replace("_", "-"),
+                asked,
+                "" if name in ("index_bytes", "journal_bytes") else f", and {name}_max changes how large it may become",
                 extra=_IGNORED,
             )
 

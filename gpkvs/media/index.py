@@ -87,8 +87,10 @@ class Index:
             If there is none; nothing has changed.
         """
         if self.region.bytes < self.grown_bytes:
-            self.region.grow(self.grown_bytes)
-            self.address = self.image = self.region.address
+            try:
+                self.region.grow(self.grown_bytes)
+            finally:  # also if an interrupt comes after it
+                self.address = self.image = self.region.address
 
     @property
     def is_growing(self) -> bool:

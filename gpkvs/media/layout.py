@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from gpkvs import index_size
 from gpkvs.native import crc32c
 
 FORMAT_VERSION: Final = 2
@@ -43,7 +44,7 @@ PAGE_BYTES: Final = 4096
 STRUCTURE_BYTES: Final = 512  # roots and descriptors; the checksum is the 8-byte word at 504
 
 WAYS: Final = 8
-BLOCK_BYTES: Final = 64 << 10
+BLOCK_BYTES: Final = index_size.BLOCK_BYTES
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ class SlotLayout:
         return 16 + self.slot_bytes
 
 
-BYTES_LAYOUT: Final = SlotLayout("bytes", 32)
-U64_LAYOUT: Final = SlotLayout("u64", 16)
-LAYOUTS: Final = {layout.name: layout for layout in (BYTES_LAYOUT, U64_LAYOUT)}
+LAYOUTS: Final = {name: SlotLayout(name, slot_bytes) for name, slot_bytes in index_size.SLOT_BYTES.items()}
+BYTES_LAYOUT: Final = LAYOUTS["bytes"]
+U64_LAYOUT: Final = LAYOUTS["u64"]
 
 UNIT_BYTES: Final = 16
 RECORD_HEADER_BYTES: Final = 32

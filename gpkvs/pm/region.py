@@ -100,7 +100,9 @@ class Region:
         self._view: NDArray[np.uint8] | None = view
         self._mapped_bytes = self.bytes  # with what is mapped ahead
         self._name_mapping(view)
+        # Not at the process's end: a thread for which that does not wait may still write, and syncs what it wrote.
         self._close_file = weakref.finalize(self, os.close, self.file)
+        self._close_file.atexit = False
 
     def _name_mapping(self, view: NDArray[np.uint8]) -> None:
         """Take a mapping's address. If the file is truncated under us, the process ends with a line that names it."""

@@ -25,18 +25,17 @@ from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreError, Unknown
 from gpkvs.media.catalog import Catalog, TableEntry
 from gpkvs.media.directory import (
     HEAP_STEP_BYTES,
-    DirectoryLock,
     Progress,
     access_errors,
     checked_sizes,
     first_root,
     make_directory,
     record_bytes_max,
-    require_store,
     round_up,
     segment_bytes_for,
 )
 from gpkvs.media.layout import BLOCK_BYTES, EXPIRES, UNIT_BYTES, CommitKind, reference_length
+from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.native import audits
 from gpkvs.pm.domain import find_domain
 from gpkvs.recovery.copy.image import FullError, Image
@@ -143,10 +142,9 @@ def copy_store(
     """
     begin = time.perf_counter()
     with access_errors(old), ExitStack() as undo:
-        require_store(old)
+        undo.callback(lock_store(old, shared=True).release)
         _require_apart(old, new)
         require_no_store(new)
-        undo.callback(DirectoryLock(old).release)
         backend = CpuBackend()
         undo.callback(backend.close)
         source = undo.enter_context(open_source(old, backend))
@@ -221,7 +219,7 @@ def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> No
     """Make the new store; whatever fails, nothing of it stays."""
     was_there = new.exists()
     make_directory(new)
-    lock = DirectoryLock(new)
+    lock = StoreLock(new)
     try:
         require_no_store(new)  # nobody else can make one from here on
         lock.sign()

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from gpkvs.batch import Batch, BatchPart, BatchResult, RequestResult
-from gpkvs.recovery.proof.native_driver import Answer, NativeDriver, Ran
+from gpkvs.engine.native_engine import Ran
+from gpkvs.recovery.proof.native_driver import Answer, NativeDriver
 from gpkvs.store import Store
 
 EngineName = Literal["native", "python"]
@@ -70,7 +71,7 @@ class BatchRunner:
 
 
 def _is_on_one_table(batch: Batch) -> bool:
-    """Whether a door may form such batches; of checks it forms none, but the native engine takes them."""
+    """Whether a door may form such batches."""
     tables = batch.request_tables
     return bool((tables == tables[0]).all())
 
@@ -83,4 +84,7 @@ def _result_of(batch: Batch, answer: Answer) -> BatchResult:
         np.array([len(value) for value in answer.values], np.uint32),
         np.frombuffer(b"".join(answer.values), np.uint8),
     )
-    return BatchResult((BatchPart(np.arange(answer.requests), batch, result),), {}, answer.requests)
+    is_done = np.ones(answer.requests, np.bool_)
+    is_done[list(answer.conflicts)] = False
+    done = BatchPart(np.flatnonzero(is_done), batch.take(is_done) if answer.conflicts else batch, result)
+    return BatchResult((done,) if is_done.any() else (), dict(answer.conflicts), answer.requests)

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import address_of
-from gpkvs.batch import RETURNS_VALUE, Batch
+from gpkvs.batch import RETURNS_VALUE, Batch, Status
+from gpkvs.engine.native_engine import Conflict, Ran
+from gpkvs.errors import ConflictError
 from gpkvs.store import Store
 
 _U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 
 
 NO_BOUND = (1 << 64) - 1
-
-
-class Ran(IntEnum):
-    """`EngineRan` in kernels/engine_batch.h."""
-
-    DONE = 0
-    LEFT = 1
-    DUE = 2
 
 
 class _EngineBatch(ctypes.Structure):
@@ -51,10 +45,16 @@ class _EngineBatch(ctypes.Structure):
 
 
 class _EngineRoom(ctypes.Structure):
-    _fields_ = [("status", _POINTER), ("versions", _POINTER), ("value_lengths", _POINTER), ("values", _POINTER)]
+    _fields_ = [
+        ("status", _POINTER),
+        ("versions", _POINTER),
+        ("value_lengths", _POINTER),
+        ("values", _POINTER),
+        ("conflicts", _POINTER),
+    ]
 
 
-_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _POINTER, _U64, _U64, _U64, ctypes.POINTER(_EngineRoom))
+_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _POINTER, _U64, _U64, _U64, _U64, ctypes.POINTER(_EngineRoom))
 _Run = ctypes.CFUNCTYPE(
     ctypes.c_int,
     _POINTER,
@@ -79,6 +79,14 @@ class _Engine(ctypes.Structure):
     ]
 
 
+def _address(column: NDArray[Any]) -> int | None:
+    return address_of(column) if len(column) else None
+
+
+def _unaligned(column: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.concatenate([np.zeros(1, np.uint8), column])[1:]
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a native engine said to a batch."""
@@ -89,6 +97,7 @@ class Answer:
     versions: list[int]
     values: list[bytes]  # of the operations that return one
     requests: int = 0  # that were run: the first ones
+    conflicts: Mapping[int, ConflictError] = field(default_factory=dict)  # of the requests that a check stopped
 
 
 class NativeDriver:
@@ -123,9 +132,10 @@ class NativeDriver:
         n, returning = len(batch), int(np.count_nonzero(RETURNS_VALUE[batch.ops]))
         columns: list[NDArray[Any]] = []
 
-        def take(column: NDArray[Any]) -> int:
-            columns.append(np.ascontiguousarray(column))
-            return address_of(columns[-1])
+        def take(column: NDArray[Any]) -> int | None:
+            # Such as a door may give it: a column without an item is null, one of bytes is unaligned.
+            columns.append(_unaligned(column) if column.dtype == np.uint8 else np.ascontiguousarray(column))
+            return _address(columns[-1])
 
         given = _EngineBatch(
             n,
@@ -148,15 +158,19 @@ class NativeDriver:
         )
         status, versions = np.full(n, 255, np.uint8), np.full(n, 255, np.uint64)
         lengths, rooms = np.empty(returning, np.uint32), []
+        conflicts: list[ctypes.Array[Conflict]] = []
 
-        def give_room(_: int | None, operations: int, count: int, value_bytes: int, out: Any) -> bool:
+        def give_room(
+            _: int | None, operations: int, count: int, value_bytes: int, conflict_count: int, out: Any
+        ) -> bool:
             nonlocal n, returning
             assert operations <= n
             assert count <= returning
             n, returning = operations, count
-            rooms.append(np.empty(value_bytes, np.uint8))
-            addresses = [address_of(column) for column in (status, versions, lengths, rooms[0])]
-            out[0] = _EngineRoom(*addresses)
+            rooms.append(_unaligned(np.empty(value_bytes, np.uint8)))
+            addresses = [_address(column) for column in (status, versions, lengths, rooms[0])]
+            conflicts.append((Conflict * conflict_count)())
+            out[0] = _EngineRoom(*addresses, ctypes.addressof(conflicts[0]))
             return self.has_room
 
         requests, gate, has_versions = _U64(), _U64(), _U64()
@@ -168,12 +182,16 @@ class NativeDriver:
         if self.waits and self.durable() < gate.value:
             self.wait(gate.value)
             assert self.durable() >= gate.value
-        assert bool(has_versions.value) or not versions[:n].any()
-        assert n == batch.request_ops[: requests.value].sum()
+        tells_numbers = status[:n] == Status.CONDITION_FAILED
+        assert bool(has_versions.value) or not versions[:n][~tells_numbers].any()
+        stopped = {int(conflict.request): conflict.error() for conflict in conflicts[0]}
+        is_done = np.ones(requests.value, np.bool_)
+        is_done[list(stopped)] = False
+        assert n == batch.request_ops[: requests.value][is_done].sum()
         ends = np.cumsum(lengths[:returning]).tolist()
         data = rooms[0].tobytes()
         values = [data[first:last] for first, last in zip([0, *ends], ends, strict=False)]
-        return Answer(ran, gate.value, status[:n].tolist(), versions[:n].tolist(), values, requests.value)
+        return Answer(ran, gate.value, status[:n].tolist(), versions[:n].tolist(), values, requests.value, stopped)
 
     def wait(self, gate: int) -> None:
         """Return when everything up to a gate is durable, from any thread."""

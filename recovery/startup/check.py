@@ -13,7 +13,7 @@ from gpkvs.engine.heap import SegmentCounts
 from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError, FormatError
 from gpkvs.media.catalog import TableEntry
-from gpkvs.media.directory import DirectoryLock, access_errors, require_store
+from gpkvs.media.directory import access_errors
 from gpkvs.media.files import StoreFiles, open_files
 from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
@@ -30,6 +30,7 @@ from gpkvs.media.layout import (
     reference_offset,
 )
 from gpkvs.media.root_copies import COPY_NAMES
+from gpkvs.media.store_lock import lock_store
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.native import audits
 from gpkvs.recovery.startup.recover import check_tail, previous_descriptor, verify_log
@@ -95,10 +96,11 @@ def check(path: Path) -> CheckReport:
         If a process has it open.
     StoreMissingError, StoreAccessError, FormatError
         If there is nothing that can be read.
+    StoreError
+        If a file of the store is a link, or has several names.
     """
     with access_errors(path):
-        require_store(path)
-        lock = DirectoryLock(path)
+        lock = lock_store(path, shared=True)
         try:
             return _check_locked(path)
         finally:

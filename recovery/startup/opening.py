@@ -19,19 +19,18 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import (
     HEAP_SEGMENTS_MAX,
     LOCK_FILE,
-    DirectoryLock,
     Progress,
     access_errors,
     create_store,
     finish_creation,
     make_directory,
-    require_store,
     round_up,
     store_exists,
 )
 from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import CommitKind
+from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.recover import Recovered, make_room_for_log, recover
@@ -45,7 +44,7 @@ COMMIT_VARIABLE = "GPKVS_COMMIT"  # in the environment: how the batches of new s
 class OpenedDirectory:
     """What an open store holds, and gives back when it is closed."""
 
-    lock: DirectoryLock
+    lock: StoreLock
     backend: Backend
     domain: Domain
     is_new: bool
@@ -81,10 +80,9 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         As `gpkvs.open` says.
     """
     with access_errors(path), ExitStack() as undo:
-        if not create:
-            require_store(path)
-        make_directory(path)
-        lock = DirectoryLock(path)
+        if create:
+            make_directory(path)
+        lock = StoreLock(path) if create else lock_store(path, shared=False)
         undo.callback(lock.release)
         is_new = not store_exists(path)
         lock.sign()
@@ -96,6 +94,7 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
             if commit is CommitKind.JOURNAL:
                 require_memory(config.sizes.index_bytes)
             create_store(path, config.sizes, commit, on_progress)
+            lock.lock_root()
         finish_creation(path)
         files = open_files(path, domain)
         undo.callback(files.close)

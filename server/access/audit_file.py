@@ -25,6 +25,7 @@ from gpkvs.server.access.audit import NO_AUDIT, AuditError, AuditLog
 from gpkvs.server.access.fold import Fields, Fold
 from gpkvs.server.access.rotated_file import RotatedFile
 from gpkvs.server.exporter import Metrics
+from gpkvs.server.threads import begun_thread
 from gpkvs.text import counted
 
 _log = logging.getLogger("gpkvs.server")
@@ -96,8 +97,7 @@ class AuditFile(AuditLog):
         self._lost = 0  # lines that the log does not tell of yet
         self._sync_at = math.inf
         self._is_renamed = self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
-        self._thread.start()
+        self._thread = begun_thread("audit", self._run)
 
     def note(self, event: str, **fields: object) -> None:
         """Note what has happened; never waits. What happens over and over is counted (`gpkvs.server.access.fold`)."""
@@ -170,23 +170,34 @@ class AuditFile(AuditLog):
 
     def _run(self) -> None:
         """Write lines until the log is closed; in the thread."""
-        is_last = False
-        while not is_last:
-            with self._wake:
-                self._wake.wait_for(lambda: self._queue or self._is_closed or self._is_renamed, self._idle_seconds())
-                self._put_ended(time.monotonic())
-                lines, self._queue = self._queue, []
-                is_renamed, self._is_renamed = self._is_renamed, False
-                is_last = self._is_closed
-            if is_renamed:
-                self._sync([])
-                self._file.close()  # the next line opens it again
-            required = self._write(lines)
-            if required or is_last or time.monotonic() >= self._sync_at:
-                self._sync(required)
-            elif self._file.has_unsynced and self._sync_at == math.inf:
-                self._sync_at = time.monotonic() + _SYNC_SECONDS
+        goes_on = True
+        while goes_on:
+            try:
+                goes_on = self._write_next()
+            except MemoryError:
+                # How many lines are lost nobody knows; those who wait for one hear that it takes too long.
+                with self._wake:
+                    self._count_lost("the process got no memory")
+                    goes_on = not self._is_closed
         self._file.close()
+
+    def _write_next(self) -> bool:
+        """Write the lines that come next; return whether more may come."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._queue or self._is_closed or self._is_renamed, self._idle_seconds())
+            self._put_ended(time.monotonic())
+            lines, self._queue = self._queue, []
+            is_renamed, self._is_renamed = self._is_renamed, False
+            is_last = self._is_closed
+        if is_renamed:
+            self._sync([])
+            self._file.close()  # the next line opens it again
+        required = self._write(lines)
+        if required or is_last or time.monotonic() >= self._sync_at:
+            self._sync(required)
+        elif self._file.has_unsynced and self._sync_at == math.inf:
+            self._sync_at = time.monotonic() + _SYNC_SECONDS
+        return not is_last
 
     def _idle_seconds(self) -> float | None:
         """Return how long the thread may wait for lines."""

@@ -93,6 +93,7 @@ class Logins:
         self._sessions.begin(ports)
         self._end_calls = end_calls
         if not self.is_open:
+            self._passwords.prepare()
             self._look()
 
     async def stop(self) -> None:

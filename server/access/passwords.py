@@ -16,11 +16,11 @@ import hmac
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.server.access.users import User
+from gpkvs.server.threads import begun_threads
 
 PASSWORD_BYTES_MAX = 1024
 PASSWORD_CHARACTERS_MIN = 8  # as NIST SP 800-63B asks for; a shorter one in the file is still taken
@@ -79,7 +79,12 @@ class Passwords:
         self._nobody = _hash_of_nothing()
         self._known: dict[bytes, float] = {}  # until when; the one that was used last is the last
         self._checks: dict[bytes, asyncio.Future[bool]] = {}
-        self._threads = ThreadPoolExecutor(_TOGETHER, "gpkvs-password")
+        self._threads = begun_threads("gpkvs-password", _TOGETHER)
+
+    def prepare(self) -> None:
+        """Load what verifies them: later there may be no memory for it. A server without users does not wait for it."""
+        import argon2.exceptions  # noqa: PLC0415
+        import argon2.low_level  # noqa: F401, PLC0415
 
     def known(self, user: User | None, password: str) -> bool:
         """Return whether a password was right some minutes ago; each use makes it known for some minutes more."""
@@ -177,5 +182,5 @@ def _is_right(hashed: str, secret: bytes) -> bool:
         return verify_secret(hashed.encode(), secret, Type.ID)
     except VerifyMismatchError:
         return False
-    except VerificationError as error:  # there was no memory, or no thread
+    except (VerificationError, MemoryError) as error:  # there was no memory, or no thread
         raise PasswordsBusyError(f"a password cannot be verified now: {error}") from error

@@ -186,6 +186,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "gpkvs.v1.Admin.DropTable": _changes_tables,
     "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo": _logged_in,
     "grpc.health.v1.Health.Check": open_to_all,
+    "grpc.health.v1.Health.List": open_to_all,  # newer versions of grpcio-health-checking have it
     "grpc.health.v1.Health.Watch": open_to_all,
 }
 """What to check of each message of a method, by its full name."""

@@ -17,7 +17,7 @@ class RotatedFile:
     Parameters
     ----------
     path
-        The file; if it is a link, the file that it leads to.
+        The file; if it is a link, the file that it leads to now. A link that comes later is refused.
     bytes_max
         A line that would make the file larger begins a new one.
     files_max
@@ -88,8 +88,15 @@ class RotatedFile:
             self._file = -1
 
     def _open(self) -> None:
-        # A pipe that nobody reads would hold up the opening for ever.
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        # A pipe that nobody reads would hold up the opening for ever. The path leads through no link any more: one that
+        # somebody has put there since would have the server write, with its rights, into a file of their choice.
+        access = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        try:
+            file = os.open(self._path, access, 0o600)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise OSError(errno.ELOOP, "it has become a link") from error
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):

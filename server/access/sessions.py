@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.connections import end_of, open_ends, shut_down
+
+Made = TypeVar("Made")
 
 # Of one connection so many callers are told apart; with more, it is taken for one that all share.
 _CALLERS_MAX = 256
@@ -27,10 +30,19 @@ class Sessions:
         Says whether requests of a connection wait to be executed, by the name that gRPC gives it.
     close
         Closes connections, by these names, in any thread; by default, those of gRPC's own server.
+    helpers
+        Threads in which connections are looked for and closed; by default those of the loop.
     """
 
-    def __init__(self, is_busy: Callable[[str], bool], close: Callable[[Collection[str]], None] | None = None) -> None:
+    def __init__(
+        self,
+        is_busy: Callable[[str], bool],
+        close: Callable[[Collection[str]], None] | None = None,
+        *,
+        helpers: Executor | None = None,
+    ) -> None:
         self._is_busy = is_busy
+        self._helpers = helpers
         self._close_all = close or self._shut_down
         self._ports: Collection[int] = ()
         self._callers: dict[str, set[Caller]] = {}
@@ -80,7 +92,7 @@ class Sessions:
         """Forget connections that have ended."""
         peers = list(self._callers)
         try:
-            ends = await asyncio.to_thread(open_ends, self._ports)
+            ends = await self._in_helper(open_ends, self._ports)
         except OSError:  # the process has as many open files as it may: at the next new connection
             return
         for peer in peers:
@@ -99,9 +111,12 @@ class Sessions:
 
     async def _close(self, peers: set[str]) -> None:
         if peers:
-            await asyncio.to_thread(self._close_all, peers)
+            await self._in_helper(self._close_all, peers)
             for peer in peers:
                 self._forget(peer)
+
+    def _in_helper(self, job: Callable[..., Made], *arguments: object) -> asyncio.Future[Made]:
+        return asyncio.get_running_loop().run_in_executor(self._helpers, job, *arguments)
 
     def _shut_down(self, peers: Collection[str]) -> None:
         shut_down(self._ports, {end_of(peer) for peer in peers})

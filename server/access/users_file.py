@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
+from gpkvs.garbage import without_collections
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.users import User, Users, UsersError, load_users
 from gpkvs.server.exporter import Metrics
@@ -78,7 +77,7 @@ class UsersFile:
         """Read the file, in any thread, and return whether it can be used. If not, log that; those in force stay."""
         with self._reading:
             try:
-                with _without_collections():
+                with without_collections():
                     users = load_users(self._path)
             except UsersError as error:
                 self._metrics.users_file_good.set(0)
@@ -107,19 +106,6 @@ class UsersFile:
     def _hand_over(self) -> None:
         """Give away the newest users: two threads that read the file may come here in any order."""
         self._take(self.users)
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile: each collection looks at all that was read so far, and stops all threads.
-
-    With 10,000 users it took up to 220 ms, several times.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def changes_between(old: Users, new: Users) -> dict[str, list[str] | dict[str, list[str]]]:

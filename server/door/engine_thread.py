@@ -7,10 +7,11 @@ batcher, interrupts it. Each turn is queued behind the jobs that wait, and each 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from gpkvs.fatal import stop_process
+from gpkvs.server.threads import begun_threads
 
 Made = TypeVar("Made")
 
@@ -26,18 +27,17 @@ class EngineThread(Executor):
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
         self._interrupt = interrupt
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._thread = begun_threads("engine")
 
     def begin(self, turn: Callable[[], bool]) -> None:
         """Run turns from now on, until one returns False. One that fails ends the process: all requests would wait."""
 
         def run() -> None:
             try:
-                goes_on = turn()
+                if turn():
+                    self._thread.submit(run)
             except BaseException as error:  # noqa: BLE001 - nobody else would hear of it
                 stop_process("a turn of the engine failed", error)
-            if goes_on:
-                self._thread.submit(run)
 
         self._thread.submit(run)
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from gpkvs.batch import Batch
 from gpkvs.config import ServerConfig
-from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.engine.native_engine import Conflict
+from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
-from gpkvs.native import installed_library
 from gpkvs.server.bounds import Bounds
 from gpkvs.server.door.context import Metadata, Opened
 from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
-from gpkvs.server.door.versions import NAME
+from gpkvs.server.door.versions import library_path
 from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.several import requests_max
 from gpkvs.server.tls import TlsFilesError
@@ -52,6 +52,7 @@ class Refusal(NamedTuple):
     text: str
     full: str = ""
     is_refusal: bool = True
+    conflict: ConflictError | None = None
 
 
 class EventKind(IntEnum):
@@ -117,7 +118,13 @@ class _Table(ctypes.Structure):
 
 
 class _Refusal(ctypes.Structure):
-    _fields_ = [("code", c_int), ("text", c_char_p), ("full", c_char_p), ("is_refusal", c_bool)]
+    _fields_ = [
+        ("code", c_int),
+        ("text", c_char_p),
+        ("full", c_char_p),
+        ("is_refusal", c_bool),
+        ("conflict", ctypes.POINTER(Conflict)),
+    ]
 
 
 class Histogram(ctypes.Structure):
@@ -147,11 +154,12 @@ class Stats(ctypes.Structure):
     """``struct DoorStats``: what the door has counted since its start."""
 
     _fields_ = [
-        ("methods", MethodStats * 5),
+        ("methods", MethodStats * 7),
         ("refused", c_uint64 * 4),
-        ("connections_refused", c_uint64 * 7),
+        ("connections_refused", c_uint64 * 17),
         ("cancelled", c_uint64),
         ("expired", c_uint64),
+        ("conflicts", c_uint64),
         ("operations", c_uint64 * 6 * 10),
         ("batch_operations", Histogram),
         ("batch_requests", Histogram),
@@ -186,6 +194,7 @@ _SLOW: _Functions = {
     "drain": (None, []),
     "stop": (None, []),
     "turn": (c_int, [c_uint64]),
+    "run_left": (c_bool, []),
 }
 # These take microseconds and keep Python's lock: to get it back may take much longer.
 _QUICK: _Functions = {
@@ -405,6 +414,10 @@ class Library:
         """Return the batch that the turn left; its columns are the door's, until that one is told the outcome."""
         return batch_of(self._call["left"](self._door).contents)
 
+    def run_left(self) -> bool:
+        """Have the native engine run that batch again; return whether it did, and all is done."""
+        return bool(self._call["run_left"](self._door))
+
     def left_refused(self, request: int, refusal: Refusal) -> None:
         """Say that a request of it was not executed."""
         self._call["left_refused"](self._door, request, _packed(refusal))
@@ -517,7 +530,7 @@ def _metadata(lines: bytes) -> Metadata:
 
 def _path() -> str:
     try:
-        return str(installed_library(NAME))
+        return library_path()
     except BackendError:
         raise InvalidArgumentError(
             "the native door is not built: it needs the headers and libraries of nghttp2 and OpenSSL "
@@ -537,4 +550,6 @@ def _functions(library: ctypes.CDLL, functions: _Functions) -> dict[str, Any]:
 
 
 def _packed(refusal: Refusal) -> Any:
-    return ctypes.byref(_Refusal(refusal.code, _encoded(refusal.text), _encoded(refusal.full), refusal.is_refusal))
+    conflict = ctypes.pointer(Conflict.of(refusal.conflict)) if refusal.conflict else None
+    texts = _encoded(refusal.text), _encoded(refusal.full)
+    return ctypes.byref(_Refusal(refusal.code, *texts, refusal.is_refusal, conflict))

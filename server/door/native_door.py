@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Executor, wait
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,15 +26,17 @@ from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refus
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
-from gpkvs.server.door.refused_connections import RefusedConnections
-from gpkvs.server.door.stats import DoorStats, redis_counts, refused_connections
+from gpkvs.server.door.refusals import CLOSED, reasons
+from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts, refused_connections
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
 from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.redis.stats import Stats as RedisStats
+from gpkvs.server.refused_connections import RefusedConnections
 from gpkvs.server.resident import FreeMemory
 from gpkvs.server.status import status_of, status_text
+from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Material, Tls
 from gpkvs.store import Store
 from gpkvs.text import counted
@@ -65,6 +67,8 @@ class NativeDoor:
         Is told of refusals.
     tls
         Makes the port one of TLS.
+    helpers
+        Threads for what the event loop may not wait for; by default those of the loop.
 
     Raises
     ------
@@ -74,9 +78,12 @@ class NativeDoor:
         If it cannot use the files of TLS.
     """
 
-    def __init__(self, config: ServerConfig, bounds: Bounds, metrics: Metrics, tls: Tls | None) -> None:
+    def __init__(
+        self, config: ServerConfig, bounds: Bounds, metrics: Metrics, tls: Tls | None, helpers: Executor | None = None
+    ) -> None:
         self._library = Library(config, bounds)
         self._tls = tls
+        self._helpers = helpers
         if tls:
             tls.give(self._take_tls)
         self._metrics = metrics
@@ -85,12 +92,15 @@ class NativeDoor:
         self.redis_stats = RedisStats(lambda: redis_counts(self._library.stats()))
         metrics.registry.register(self.redis_stats)
         self._refused_connections = RefusedConnections(
-            lambda: refused_connections(self._library.stats()), bounds.connections_max
+            lambda: refused_connections(self._library.stats()), reasons(bounds.connections_max), "connections_refused"
+        )
+        self._closed_connections = RefusedConnections(
+            lambda: closed_connections(self._library.stats()), CLOSED, "connections_closed", "closed"
         )
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
         self.receives = DoorReceives(config.receive_seconds_max)
         self.engine_thread = EngineThread(self._library.interrupt)
-        self._flush_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="door-flush")
+        self._flush_thread = begun_threads("door-flush")
         self._calls: dict[int, _Running] = {}
         self._turns: Turns | None = None
         self._store: Store | None = None
@@ -108,7 +118,7 @@ class NativeDoor:
         """Return what lets these users in; everybody, if there are none."""
         if users is not None:
             self._library.ask_for_logins()
-        sessions = Sessions(self.memory.has_requests, self._library.close_answered)
+        sessions = Sessions(self.memory.has_requests, self._library.close_answered, helpers=self._helpers)
         self._logins = DoorLogins(users, sessions, metrics, audit, self._library)
         return self._logins
 
@@ -156,7 +166,7 @@ class NativeDoor:
         self._turns = Turns(self._library, store, self._flush_thread, self._metrics)
         self.engine_thread.begin(self._turns.turn)
         self._library.open()
-        self._give_back_freed(FreeMemory(self._free_bytes_max))
+        self._give_back_freed(FreeMemory(self._free_bytes_max, self._helpers))
 
     def tables_changed(self) -> None:
         """Return when the door knows which tables there are: it would take a table for an older one of its name.
@@ -197,6 +207,12 @@ class NativeDoor:
 
     async def stop(self, grace_seconds: float) -> None:
         """Close the port and end all calls, in bounded time."""
+        if grace_seconds and (connections := self._library.connections()):
+            _log.info(
+                "stopping: %s; each ends when its client has its answers",
+                counted(connections, "open connection"),
+                extra={"event": "connections_end", "connections": connections},
+            )
         self._library.drain()
         await self._handlers.stop(grace_seconds)
         try:
@@ -209,13 +225,15 @@ class NativeDoor:
                     "clients do not read their responses, or do not hear that they end: given up after %.0f s",
                     grace_seconds + _CANCEL_SECONDS,
                 )
-        await asyncio.to_thread(self._library.stop)
+        # In a thread that is there, and that has nothing else to do when the last batch is durable.
+        await self._loop.run_in_executor(self._flush_thread, self._library.stop)
 
     def close(self) -> None:
         """End what runs beside the calls; the port is closed."""
         if self._tls:
             self._tls.give(lambda _: None)
         self._refused_connections.close()
+        self._closed_connections.close()
         self._loop.remove_reader(self._library.events_file())
         for collector in (self._stats, self.redis_stats):
             self._metrics.registry.unregister(collector)
@@ -226,8 +244,8 @@ class NativeDoor:
 
     def _give_back_freed(self, memory: FreeMemory) -> None:
         """Look at freed memory, now and again, while the door serves."""
-        memory.look()
         self._look_at = self._loop.call_later(_FREED_SECONDS, self._give_back_freed, memory)
+        memory.look()
 
     def _set_tables(self, store: Store) -> None:
         tables = list(store.open_tables())

@@ -11,12 +11,19 @@ from prometheus_client.registry import Collector
 
 from gpkvs.batch import Op, Status
 from gpkvs.server.door.library import Histogram, Stats
+from gpkvs.server.door.refusals import CLOSED
 from gpkvs.server.exporter import OPERATIONS, SECONDS
 from gpkvs.server.redis.stats import DoorCounts
 
-_METHODS = {"Get": "unary", "Set": "unary", "Delete": "unary", "Batch": "unary", "Pipeline": "bidi_stream"}
+_METHODS = dict.fromkeys(("Get", "Set", "Delete", "Increment", "MultiGet", "Batch"), "unary") | {
+    "Pipeline": "bidi_stream"
+}
 _REFUSALS = ("memory_full", "queue_full", "unsupported", "slow")
-_CONNECTION_REFUSALS = ("connections_full", "files_full", "memory_full", "http1", "tls", "plain", "handshake")
+_CONNECTION_REFUSALS = (
+    *("connections_full", "files_full", "memory_full", "http1", "tls", "plain", "handshake"),
+    *("foreign", "gave_way", "silent"),
+)
+_CLOSED = tuple(CLOSED)
 _REDIS_COMMANDS = (
     *("get", "set", "setex", "psetex", "setnx", "getex", "strlen", "mget", "mset"),
     *("incr", "decr", "incrby", "decrby", "expire", "pexpire", "ttl", "pttl", "expiretime", "pexpiretime"),
@@ -51,18 +58,28 @@ class DoorStats(Collector):
             *zip(_REFUSALS, stats.refused, strict=True),
             ("cancelled", stats.cancelled),
             ("deadline", stats.expired),
+            ("conflict", stats.conflicts),
         ):
             if count:
                 refused.add_metric([reason], count)
         yield refused
         connections = CounterMetricFamily(
             "gpkvs_connections_refused",
-            "Connections that ended before they made a call, by reason: limits, and clients that do not speak gRPC",
+            "Connections that ended before they were of use, by reason: limits, strangers that took too long, and "
+            "clients that speak something else",
             labels=["reason"],
         )
         for reason, count in refused_connections(stats).items():
             connections.add_metric([reason], count)
         yield connections
+        closed = CounterMetricFamily(
+            "gpkvs_connections_closed",
+            "Connections that the native door closed though they were of use, by reason",
+            labels=["reason"],
+        )
+        for reason, count in closed_connections(stats).items():
+            closed.add_metric([reason], count)
+        yield closed
         operations = CounterMetricFamily("gpkvs_operations", "", labels=["op", "status"])
         for op in Op:
             for status in Status:
@@ -82,7 +99,12 @@ class DoorStats(Collector):
 
 def refused_connections(stats: Stats) -> dict[str, int]:
     """Return how many connections were refused, by reason."""
-    return dict(zip(_CONNECTION_REFUSALS, stats.connections_refused, strict=True))
+    return dict(zip(_CONNECTION_REFUSALS, stats.connections_refused[: len(_CONNECTION_REFUSALS)], strict=True))
+
+
+def closed_connections(stats: Stats) -> dict[str, int]:
+    """Return how many connections the door closed though they were of use, by reason."""
+    return dict(zip(_CLOSED, stats.connections_refused[len(_CONNECTION_REFUSALS) :], strict=True))
 
 
 def redis_counts(stats: Stats) -> DoorCounts:

@@ -40,6 +40,7 @@ class Turns:
         store.begin_turns(library.interrupt)
         with store.turn() as engine:
             self._native = engine.native()
+            self._crew = engine.crew_of(self._native) if self._native else None
             library.set_clock(engine.expiry.latest_address)
         if self._native:
             library.set_engine(self._native.address)
@@ -75,11 +76,19 @@ class Turns:
             _log.warning("batches are left to Python: what is due beside them failed: %r", error)
             self._native.leave_all()
         ended = self._library.turn(self._idle_seconds)
-        try:
-            self._native.end_turn()
-        except Exception as error:  # noqa: BLE001 - the next turn tries again
-            _log.warning("what batches leave behind could not be done: %r", error)
+        if ended is Turn.LEFT and self._run_again():
+            ended = Turn.DUE
+        self._native.end_turn()
         return ended
+
+    def _run_again(self) -> bool:
+        """Have the batch that is left run natively after all, if what it lacks can be done; return whether it ran."""
+        assert self._crew
+        try:
+            return self._crew.run_again(self._library.left(), self._library.run_left)
+        except Exception as error:  # noqa: BLE001 - Python's engine says what is wrong
+            _log.warning("a batch is left to Python: what it lacks could not be done: %r", error)
+            return False
 
     def _maintain(self) -> bool:
         try:
@@ -121,4 +130,4 @@ class Turns:
 
     def _refusal(self, error: Exception) -> Refusal:
         told = tell(error, "batch", self._metrics)
-        return Refusal(told.code.value[0], told.text, told.full, told.is_refusal)
+        return Refusal(told.code.value[0], told.text, told.full, told.is_refusal, told.conflict)

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 from gpkvs.errors import BackendError
 from gpkvs.native import installed_library
 
 NAME = "_door.so"
+# Another build of the same door, for tests: with sanitizers (Makefile).
+_VARIABLE = "GPKVS_DOOR_LIBRARY"
+
+
+def library_path() -> str:
+    """Return the file of the door's library.
+
+    Raises
+    ------
+    BackendError
+        If it is missing.
+    """
+    return os.environ.get(_VARIABLE) or str(installed_library(NAME))
 
 
 def versions() -> str:
     """Return the libraries that the door has, with their versions, or why it has none; "" if it is not built."""
     try:
-        function = ctypes.CDLL(str(installed_library(NAME))).gpkvs_door_versions
+        function = ctypes.CDLL(library_path()).gpkvs_door_versions
     except BackendError:
         return ""
     except OSError as error:

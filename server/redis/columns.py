@@ -33,6 +33,7 @@ class _Operation(NamedTuple):
 
 def read_of(keys: Sequence[bytes], table: OpenTable) -> Request:
     """Return a request that reads keys: their values, versions and expiries."""
+    _require_operations(2 * len(keys), table)
     return _request_of([_Operation(op, key) for key in keys for op in (Op.GET, Op.EXPIRY)], table)
 
 
@@ -95,11 +96,7 @@ def _write(key: bytes, record: Record, before: Record) -> _Operation:
 
 def _request_of(operations: Iterable[_Operation], table: OpenTable) -> Request:
     operations = list(operations)
-    most = table.limits.request_ops_max
-    if len(operations) > most:
-        raise Error(
-            f"ERR this takes {len(operations):,} operations, allowed are {most:,} (request_ops_max): name fewer keys"
-        )
+    _require_operations(len(operations), table)
     ops, keys, values, conditions, expected, expiries = zip(*operations, strict=True)
     given = [value for op, value in zip(ops, values, strict=True) if _HAS_VALUE[op]]
     has_options = any(conditions) or any(expiries)
@@ -115,6 +112,14 @@ def _request_of(operations: Iterable[_Operation], table: OpenTable) -> Request:
         table=table.id,
         options=Options(bytes(conditions), _u64(expected), _u64(expiries)) if has_options else None,
     )
+
+
+def _require_operations(operations: int, table: OpenTable) -> None:
+    most = table.limits.request_ops_max
+    if operations > most:
+        raise Error(
+            f"ERR this takes {operations:,} operations, allowed are {most:,} (request_ops_max): name fewer keys"
+        )
 
 
 def _u32(numbers: Sequence[int]) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpkvs.server.redis.overlay import Overlay
-from gpkvs.server.redis.reply import Error, Reply, Simple
+from gpkvs.server.redis.reply import SHOWN_BYTES_MAX, Error, Reply, Simple, shown
 
 if TYPE_CHECKING:
     from gpkvs.server.redis.session import Session
@@ -69,6 +69,8 @@ class Command:
         Whether it may be queued between MULTI and EXEC though it has no overlay.
     subcommands
         How many words those have that its second word may name, counted like `arity`; empty: it has none.
+    may_be_long
+        Whether it may have many words, or long ones; those over keys always may.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Command:
     run_session: OfSession | None = None
     in_transactions: bool = False
     subcommands: Mapping[str, int] = field(default_factory=dict)
+    may_be_long: bool = False
 
     def reads(self, words: Words) -> bool:
         """Return whether it tells what keys hold."""
@@ -88,7 +91,7 @@ class Command:
 
     def full_name(self, words: Words) -> str:
         """Return its name with that of its subcommand, if it has any: `client|list`."""
-        name = _text(words[1]).lower() if len(words) > 1 else ""
+        name = _shown(words[1]).lower() if len(words) > 1 else ""
         return f"{self.name}|{name}" if name in self.subcommands else self.name
 
     def names(self) -> list[bytes]:
@@ -97,7 +100,7 @@ class Command:
 
     def help_for(self, words: Words) -> Reply:
         """Return what HELP of a command with subcommands replies; None if these words do not ask for it."""
-        if _HELP not in self.subcommands or _text(words[-1]).lower() != _HELP or len(words) != _HELP_WORDS:
+        if _HELP not in self.subcommands or len(words) != _HELP_WORDS or _shown(words[-1]).lower() != _HELP:
             return None
         head = f"{self.name.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
         return [Simple(line) for line in (head, *(name.upper() for name in self.subcommands))]
@@ -113,12 +116,27 @@ class Command:
         if not _fits(words, self.arity):
             raise wrong_number(self.name)
         if self.subcommands and len(words) > 1:
-            arity = self.subcommands.get(_text(words[1]).lower())
+            arity = self.subcommands.get(_shown(words[1]).lower())
             if arity is None:
-                shown = _text(words[1])[:_SHOWN_BYTES_MAX]
-                raise Error(f"ERR unknown subcommand '{shown}'. Try {self.name.upper()} HELP.")
+                raise Error(f"ERR unknown subcommand '{_shown(words[1])}'. Try {self.name.upper()} HELP.")
             if not _fits(words, arity):
                 raise wrong_number(self.full_name(words))
+
+    def require_short(self, words: Words) -> None:
+        """Refuse more words, or longer ones, than a command looks at that is on no keys.
+
+        Raises
+        ------
+        Error
+            Naming the command and the limit.
+        """
+        if self.run is not None or self.may_be_long:
+            return
+        if len(words) > _WORDS_MAX:
+            raise Error(f"ERR {self.name.upper()} with {len(words):,} words, allowed are {_WORDS_MAX:,}")
+        size = sum(map(len, words))
+        if size > _WORDS_BYTES_MAX:
+            raise Error(f"ERR {self.name.upper()} with words of {size:,} bytes, allowed are {_WORDS_BYTES_MAX:,}")
 
 
 class Step(NamedTuple):
@@ -132,6 +150,9 @@ class Step(NamedTuple):
 _ONLY_WRITING = frozenset(("setex", "psetex", "mset"))
 
 _HELP, _HELP_WORDS = "help", 2
+
+# Of commands that are on no keys: the loop looks at all their words at once, and nobody else is served meanwhile.
+_WORDS_MAX, _WORDS_BYTES_MAX = 1024, 64 << 10
 
 COMMANDS: dict[bytes, Command] = {}
 """All of them, by their names in small letters."""
@@ -154,12 +175,13 @@ def of_session(
     writes: bool = False,
     in_transactions: bool = False,
     subcommands: Mapping[str, int] | None = None,
+    may_be_long: bool = False,
 ) -> Callable[[OfSession], OfSession]:
     """Register a coroutine as a command that does something else; one with subcommands has HELP, too."""
 
     def register(run: OfSession) -> OfSession:
         named = {**subcommands, _HELP: _HELP_WORDS} if subcommands else {}
-        COMMANDS[name.encode()] = Command(name, arity, NO_KEYS, writes, None, run, in_transactions, named)
+        COMMANDS[name.encode()] = Command(name, arity, NO_KEYS, writes, None, run, in_transactions, named, may_be_long)
         return run
 
     return register
@@ -184,19 +206,16 @@ def _fits(words: Words, arity: int) -> bool:
     return len(words) == arity if arity > 0 else len(words) >= -arity
 
 
-_SHOWN_BYTES_MAX = 128
-
-
 def unknown_command(words: Words) -> Error:
     """Return what a command is answered with that there is not."""
-    shown = ""
+    arguments = ""
     for word in words[1:]:
-        if len(shown) >= _SHOWN_BYTES_MAX:
+        if len(arguments) >= SHOWN_BYTES_MAX:
             break
-        shown += f"'{_text(word)[: _SHOWN_BYTES_MAX - len(shown)]}' "
-    return Error(f"ERR unknown command '{_text(words[0])[:_SHOWN_BYTES_MAX]}', with args beginning with: {shown}")
+        arguments += f"'{_shown(word)[: SHOWN_BYTES_MAX - len(arguments)]}' "
+    return Error(f"ERR unknown command '{_shown(words[0])}', with args beginning with: {arguments}")
 
 
-def _text(word: bytes) -> str:
-    """Return a word as a string of C, which ends at a zero byte."""
-    return word.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+def _shown(word: bytes) -> str:
+    """Return the beginning of a word as that of a string of C, which ends at a zero byte."""
+    return shown(word.partition(b"\0")[0])

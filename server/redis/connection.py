@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from io import BytesIO
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.redis.command import Words, of_session, wrong_number
-from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text
+from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text, shown
 from gpkvs.server.redis.session import Session
 from gpkvs.server.redis.words import long_of, syntax_error
 
 _VERSION = b"7.0.15"  # of Redis, as which we answer
 _NAME_BYTES_MAX = 1024
+# A line of CLIENT LIST with three names, as it is made.
+_LINE_BYTES = 2 * (512 + 3 * _NAME_BYTES_MAX)
 _NAME_LETTERS = frozenset(range(ord("!"), ord("~") + 1))
 
 
-@of_session("ping", -1, in_transactions=True)
+@of_session("ping", -1, in_transactions=True, may_be_long=True)
 async def ping(_session: Session, words: Words) -> Reply:
     """PING [message]."""
     if len(words) > 2:
@@ -25,7 +29,7 @@ async def ping(_session: Session, words: Words) -> Reply:
     return words[1] if len(words) == 2 else Simple("PONG")
 
 
-@of_session("echo", 2, in_transactions=True)
+@of_session("echo", 2, in_transactions=True, may_be_long=True)
 async def echo(_session: Session, words: Words) -> Reply:
     """ECHO message."""
     return words[1]
@@ -96,8 +100,7 @@ async def hello(session: Session, words: Words) -> Reply:
             case b"SETNAME", [word, *options]:
                 name = _named(word)
             case _:
-                shown = options[0].decode("utf-8", "surrogateescape")
-                raise Error(f"ERR Syntax error in HELLO option '{shown}'")
+                raise Error(f"ERR Syntax error in HELLO option '{shown(options[0])}'")
     if login:
         await session.log_in(*login)
     if not session.is_logged_in:
@@ -154,7 +157,7 @@ async def client(session: Session, words: Words) -> Reply:
         case b"INFO", []:
             reply = Text(_described(session))
         case b"LIST", options:
-            reply = Text(b"".join(map(_described, _chosen(session, options))))
+            reply = Text(_all_described(session, _chosen(session, options)))
         case b"SETNAME", [name]:
             session.name, reply = _named(name), OK
         case b"GETNAME", []:
@@ -182,7 +185,7 @@ def _chosen(session: Session, options: Words) -> list[Session]:
             return list(sessions.values())
         case [b"TYPE"], [name]:
             if name.lower() not in (b"normal", b"replica", b"slave", b"pubsub", b"master"):
-                raise Error(f"ERR Unknown client type '{name.decode('utf-8', 'surrogateescape')}'")
+                raise Error(f"ERR Unknown client type '{shown(name)}'")
             return list(sessions.values()) if name.lower() == b"normal" else []
         case [b"ID"], [_, *_] as words:
             numbers = [long_of(word, "ERR Invalid client ID") for word in words]
@@ -204,13 +207,21 @@ def _set_replies(session: Session, word: bytes) -> Reply:
 
 
 def _set_library(session: Session, option: bytes, value: bytes) -> Reply:
-    name = option.lower().decode("utf-8", "surrogateescape")
+    name = shown(option).lower()
     if name not in ("lib-name", "lib-ver"):
         raise Error(f"ERR Unrecognized option '{name}'")
     if not _NAME_LETTERS.issuperset(value) or len(value) > _NAME_BYTES_MAX:
         raise Error(f"ERR {name} cannot contain spaces, newlines or special characters.")
     session.library[name] = value
     return OK
+
+
+def _all_described(session: Session, chosen: Sequence[Session]) -> bytes:
+    lines = BytesIO()
+    for one in chosen:
+        session.room.take(_LINE_BYTES)
+        lines.write(_described(one))
+    return lines.getvalue()
 
 
 def _described(session: Session) -> bytes:

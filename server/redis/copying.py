@@ -65,7 +65,7 @@ async def copy_to_table(session: Session, words: Words) -> Reply:
     if record.expiry_ms:
         options += [b"PXAT", b"%d" % record.expiry_ms]
     step = Step(COMMANDS[b"set"], [b"SET", words[2], record.value, *options])
-    [reply] = await session.service.executor.run([step], {}, table, session.account)
+    [reply] = await session.service.executor.run([step], {}, table, session.room)
     if isinstance(reply, Error):
         raise reply
     return int(reply is not None)

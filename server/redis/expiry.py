@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpkvs.server.redis.command import Words, over_keys
 from gpkvs.server.redis.overlay import Overlay
-from gpkvs.server.redis.reply import Error, Reply
+from gpkvs.server.redis.reply import Error, Reply, shown
 from gpkvs.server.redis.words import expiry_of
 
 _NO_KEY, _NO_EXPIRY = -2, -1
@@ -17,7 +17,7 @@ def _may_expire(before_ms: int, expiry_ms: int, options: Words) -> bool:
     names = {option.upper() for option in options}
     unknown = next((option for option in options if option.upper() not in (b"NX", b"XX", b"GT", b"LT")), None)
     if unknown is not None:
-        raise Error(f"ERR Unsupported option {unknown.decode('utf-8', 'surrogateescape')}")
+        raise Error(f"ERR Unsupported option {shown(unknown)}")
     if b"NX" in names and len(names) > 1:
         raise Error("ERR NX and XX, GT or LT options at the same time are not compatible")
     if {b"GT", b"LT"} <= names:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpkvs.batch import Condition
 from gpkvs.config import Limits
+from gpkvs.server.memory import Room
 from gpkvs.server.redis.reply import Error
 
 
@@ -29,6 +30,11 @@ class Record:
 
 
 ABSENT = Record()
+
+# What a key takes that is written, beside itself and its value: its record, and the rows of its operations.
+_WRITTEN_BYTES = 512
+# A value is there twice: by itself, and in the column of its request.
+_VALUE_COPIES = 2
 
 
 def is_key(key: bytes, limits: Limits) -> bool:
@@ -66,12 +72,15 @@ class Overlay:
         That moment; times to live count from here.
     limits
         Of the table.
+    room
+        Counts what commands make.
     """
 
-    def __init__(self, found: dict[bytes, Record] | None, now_ms: int, limits: Limits) -> None:
+    def __init__(self, found: dict[bytes, Record] | None, now_ms: int, limits: Limits, room: Room) -> None:
         self.found = found
         self.now_ms = now_ms
         self._limits = limits
+        self._room = room
         self.value_bytes_max = limits.value_bytes_max
         self.written: dict[bytes, Record] = {}
         self.supposed: dict[bytes, Condition] = {}  # what `fits` took for true
@@ -90,8 +99,26 @@ class Overlay:
                 self.written[key] = record
 
     def _write(self, key: bytes, record: Record) -> None:
-        self._before.setdefault(key, self.written.get(key))
+        before = self.written.get(key)
+        more = _held_bytes(key, record) - (_held_bytes(key, before) if before else 0)
+        if more > 0:
+            self._room.take(more)
+        self._before.setdefault(key, before)
         self.written[key] = record
+
+    def require_room(self, value_bytes: int) -> None:
+        """Refuse to make a value of this length, or a part of one.
+
+        Raises
+        ------
+        Error
+            If it is too long.
+        NoSpaceError
+            If there is no room for it.
+        """
+        if value_bytes > self.value_bytes_max:
+            raise _too_long()
+        self._room.require(value_bytes)
 
     def record(self, key: bytes) -> Record:
         """Return what a key holds now.
@@ -138,7 +165,7 @@ class Overlay:
         """
         require_key(key, self._limits)
         if len(value) > self.value_bytes_max:
-            raise Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
+            raise _too_long()
         self._write(key, ABSENT if 0 < expiry_ms <= self.now_ms else Record(value, expiry_ms))
 
     def change(self, key: bytes, value: bytes) -> None:
@@ -167,3 +194,11 @@ class Overlay:
         if was_there:
             self._write(key, ABSENT)
         return was_there
+
+
+def _held_bytes(key: bytes, record: Record) -> int:
+    return _WRITTEN_BYTES + len(key) + _VALUE_COPIES * len(record.value or b"")
+
+
+def _too_long() -> Error:
+    return Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)")

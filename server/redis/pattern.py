@@ -3,26 +3,39 @@ r"""Patterns as Redis has them: ``*``, ``?``, ``[a-c]``, ``[^x]`` and ``\`` befo
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from gpkvs.server.redis.reply import Error
 
 _CACHED = 64
-# To compile one takes some milliseconds then, and the cache some megabytes.
+# To compile one takes some milliseconds then, and the caches here and in `re` some megabytes.
 _BYTES_MAX = 1024
 
 
-@lru_cache(_CACHED)
-def pattern_of(text: bytes) -> re.Pattern[bytes]:
-    """Return a pattern as a regular expression that must fit a whole key.
+def patterns_of(texts: Sequence[bytes]) -> list[re.Pattern[bytes]]:
+    """Return patterns as regular expressions that must fit a whole key.
 
     Raises
     ------
     Error
-        If it is too long.
+        If they are too long together.
     """
-    if len(text) > _BYTES_MAX:
-        raise Error(f"ERR a pattern of {len(text):,} bytes, allowed are {_BYTES_MAX:,}")
+    size = sum(map(len, texts))
+    if size > _BYTES_MAX:
+        raise Error(
+            f"ERR {'a pattern' if len(texts) == 1 else 'patterns'} of {size:,} bytes, allowed are {_BYTES_MAX:,}"
+        )
+    return [_compiled(text) for text in texts]
+
+
+def pattern_of(text: bytes) -> re.Pattern[bytes]:
+    """Return a pattern as a regular expression (`patterns_of`)."""
+    return patterns_of([text])[0]
+
+
+@lru_cache(_CACHED)
+def _compiled(text: bytes) -> re.Pattern[bytes]:
     # What stands between two stars has a fixed length, so its first place is as good as any: each is found once, and no
     # pattern takes longer than its length times that of the key.
     first, *others = _pieces(text)
@@ -72,5 +85,12 @@ def _set_of(text: bytes, at: int) -> tuple[bytes, int]:
         at += 1
     if not letters:
         return (b"." if is_negated else b"(?!)"), at + 1
-    inside = b"".join(b"\\x%02x" % letter for letter in sorted(letters))
+    inside = b"".join(b"\\x%02x-\\x%02x" % ends for ends in _ranges_of(letters))
     return b"[" + b"^" * is_negated + inside + b"]", at + 1
+
+
+def _ranges_of(letters: set[int]) -> list[tuple[int, int]]:
+    """Return the first and the last letter of each range: of single letters `re` would take far longer."""
+    firsts = sorted(letter for letter in letters if letter - 1 not in letters)
+    lasts = sorted(letter for letter in letters if letter + 1 not in letters)
+    return list(zip(firsts, lasts, strict=True))

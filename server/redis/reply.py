@@ -6,7 +6,8 @@ an `Error`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from io import BytesIO
 from typing import Any
 
 Reply = Any
@@ -40,51 +41,67 @@ class NullArray:
 NULL_ARRAY = NullArray()
 
 
-def encode(reply: Reply, protocol: int) -> bytes:
-    """Return a reply as bytes of RESP2 or RESP3."""
-    parts: list[bytes] = []
-    _append(parts, reply, protocol)
-    return b"".join(parts)
+# A reply is there three times: as an object, encoded, and as the door's copy.
+_COPIES = 3
+# Of each of them, beside the bytes of a string: its head, or a number, or the object itself.
+_ITEM_BYTES = 48
+
+SHOWN_BYTES_MAX = 128
+"""Of a word, in the text of an error."""
 
 
-def size_of(reply: Reply) -> int:
-    """Return how many bytes the strings of a reply have."""
+def shown(word: bytes) -> str:
+    """Return the beginning of a word, for the text of an error."""
+    return word[:SHOWN_BYTES_MAX].decode("utf-8", "surrogateescape")
+
+
+def held_bytes(reply: Reply) -> int:
+    """Return what a reply takes at most in memory until it is sent."""
     match reply:
         case bytes():
-            return len(reply)
+            return _COPIES * (_ITEM_BYTES + len(reply))
+        case Simple() | Error():
+            return _COPIES * (_ITEM_BYTES + len(str(reply)))
+        case Mapping():
+            return _COPIES * _ITEM_BYTES + sum(map(held_bytes, reply)) + sum(map(held_bytes, reply.values()))
         case list():
-            return sum(map(size_of, reply))
-    return 0
+            return _COPIES * _ITEM_BYTES + sum(map(held_bytes, reply))
+    return _COPIES * _ITEM_BYTES
 
 
-def _append(parts: list[bytes], reply: Reply, protocol: int) -> None:
+def encode(to: BytesIO, reply: Reply, protocol: int) -> None:
+    """Append a reply as bytes of RESP2 or RESP3."""
     match reply:
         case None:
-            parts.append(b"$-1\r\n" if protocol == 2 else b"_\r\n")
+            to.write(b"$-1\r\n" if protocol == 2 else b"_\r\n")
         case Simple():
-            parts.append(b"+%b\r\n" % reply.encode())
-        case Text() if protocol == 3:
-            parts.append(b"=%d\r\ntxt:%b\r\n" % (len(reply) + 4, reply))
+            to.write(b"+%b\r\n" % reply.encode())
         case bytes():
-            parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
-        case bool():
-            parts.append(b":%d\r\n" % reply)
-        case int():
-            parts.append(b":%d\r\n" % reply)
+            is_text = isinstance(reply, Text) and protocol == 3
+            to.write(b"=%d\r\ntxt:" % (len(reply) + 4) if is_text else b"$%d\r\n" % len(reply))
+            to.write(reply)
+            to.write(b"\r\n")
+        case bool() | int():
+            to.write(b":%d\r\n" % reply)
         case Error():
-            parts.append(b"-%b\r\n" % str(reply).encode("utf-8", "surrogateescape").translate(_ONE_LINE))
+            to.write(b"-%b\r\n" % str(reply).encode("utf-8", "surrogateescape").translate(_ONE_LINE))
         case NullArray():
-            parts.append(b"*-1\r\n" if protocol == 2 else b"_\r\n")
+            to.write(b"*-1\r\n" if protocol == 2 else b"_\r\n")
         case Mapping():
-            _append_items(parts, b"*%d\r\n" % (2 * len(reply)) if protocol == 2 else b"%%%d\r\n" % len(reply),
-                          (item for pair in reply.items() for item in pair), protocol)  # fmt: skip
-        case Sequence():
-            _append_items(parts, b"*%d\r\n" % len(reply), reply, protocol)
+            to.write(b"*%d\r\n" % (2 * len(reply)) if protocol == 2 else b"%%%d\r\n" % len(reply))
+            _encode_all(to, (item for pair in reply.items() for item in pair), protocol)
+        case list():
+            encode_head(to, reply)
+            _encode_all(to, reply, protocol)
         case _:
             raise TypeError(f"no reply: {type(reply)}")
 
 
-def _append_items(parts: list[bytes], head: bytes, items: Iterable[Reply], protocol: int) -> None:
-    parts.append(head)
+def encode_head(to: BytesIO, reply: list[Reply]) -> None:
+    """Append what stands before the items of a list."""
+    to.write(b"*%d\r\n" % len(reply))
+
+
+def _encode_all(to: BytesIO, items: Iterable[Reply], protocol: int) -> None:
     for item in items:
-        _append(parts, item, protocol)
+        encode(to, item, protocol)

@@ -12,16 +12,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
-from gpkvs.server.memory import Account
+from gpkvs.server.memory import Account, Room
 from gpkvs.server.redis.command import Step
-from gpkvs.server.redis.reply import Error, Reply
+from gpkvs.server.redis.reply import Error, Reply, held_bytes
 from gpkvs.store import OpenTable
 
 _STEPS_MAX = 64
 # With more words, or longer ones, a command runs by itself: it would have the others wait.
 _WORDS_MAX, _WORD_BYTES_MAX = 8, 4096
 
-Run = Callable[[Sequence[Step], OpenTable, Account], Awaitable[list[Reply]]]
+RunAlone = Callable[[Step, OpenTable, Room], Awaitable[Reply]]
+RunRound = Callable[[Sequence[Step], OpenTable, Account], Awaitable[list[Reply]]]
 
 
 class _Waiting(NamedTuple):
@@ -39,35 +40,37 @@ class Rounds:
 
     Parameters
     ----------
-    run
-        Runs commands on a table as one transaction; counts what is read in an account.
+    run_alone
+        Runs a command on a table; counts what it makes.
+    run_round
+        Runs several as one transaction; counts what they make in the account of one of them.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run_alone: RunAlone, run_round: RunRound) -> None:
+        self._run_alone = run_alone
+        self._run_together = run_round
         self._waiting: dict[int, list[_Waiting]] = {}  # by table; one without a list is idle
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, step: Step, table: OpenTable, account: Account) -> Reply:
-        """Run a command; return its reply when all is durable. Raises what `run` raises."""
+    async def run(self, step: Step, table: OpenTable, room: Room) -> Reply:
+        """Run a command; return its reply when all is durable. Raises what `run_alone` raises."""
         if len(step.words) > _WORDS_MAX or max(map(len, step.words)) > _WORD_BYTES_MAX:
-            return await self._run_alone(step, table, account)
+            return await self._run_alone(step, table, room)
         waiting = self._waiting.get(table.id)
         if waiting is None:
             self._waiting[table.id] = []
             try:
-                return await self._run_alone(step, table, account)
+                return await self._run_alone(step, table, room)
             finally:
                 self._go_on(table)
         replied = asyncio.get_running_loop().create_future()
-        waiting.append(_Waiting(step, account, replied))
+        waiting.append(_Waiting(step, room.account, replied))
         try:
-            return await replied
+            reply = await replied
         except _AloneError:
-            return await self._run_alone(step, table, account)
-
-    async def _run_alone(self, step: Step, table: OpenTable, account: Account) -> Reply:
-        return (await self._run([step], table, account))[0]
+            return await self._run_alone(step, table, room)
+        room.take_made(held_bytes(reply))  # the round had room for all its replies
+        return reply
 
     def _go_on(self, table: OpenTable) -> None:
         """Begin a round if commands wait; else the table is idle."""
@@ -90,7 +93,7 @@ class Rounds:
 
     async def _run_round(self, taken: Sequence[_Waiting], table: OpenTable) -> None:
         try:
-            replies = await self._run([one.step for one in taken], table, taken[0].account)
+            replies = await self._run_together([one.step for one in taken], table, taken[0].account)
         except (Error, InvalidArgumentError, NoSpaceError):
             _fail(taken, _AloneError())  # nothing was stored; one of them may be wrong, or all of them too much
         except Exception as error:  # noqa: BLE001 - each of them hears of it

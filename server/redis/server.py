@@ -6,13 +6,12 @@ import os
 import re
 import time
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 from gpkvs.info import package_version
 from gpkvs.server.redis.columns import RECORD_BYTES
 from gpkvs.server.redis.command import COMMANDS, Command, Words, of_session
-from gpkvs.server.redis.pattern import pattern_of
-from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text
+from gpkvs.server.redis.pattern import pattern_of, patterns_of
+from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text, shown
 from gpkvs.server.redis.session import Session, databases_of
 from gpkvs.server.redis.slow_log import ENTRIES_MAX, SLOWER_THAN_US
 from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
@@ -48,16 +47,13 @@ async def config(session: Session, words: Words) -> Reply:
     """CONFIG GET pattern [pattern ...]; CONFIG SET parameter value [parameter value ...]; CONFIG RESETSTAT."""
     match words[1].upper(), words[2:]:
         case b"GET", patterns:
-            texts = [pattern.decode("utf-8", "surrogateescape").lower() for pattern in patterns]
-            return {
-                name.encode(): value.encode()
-                for name, value in _settings(session).items()
-                if any(fnmatchcase(name, text) for text in texts)
-            }
+            found = {name.encode(): value.encode() for name, value in _settings(session).items()}
+            wanted = patterns_of([pattern.lower() for pattern in patterns])
+            return {name: value for name, value in found.items() if any(one.fullmatch(name) for one in wanted)}
         case b"RESETSTAT", []:
             return OK
         case b"SET", given if len(given) % 2 == 0:
-            names = [name.decode("utf-8", "surrogateescape").lower() for name in given[::2]]
+            names = [shown(name).lower() for name in given[::2]]
             for at, name in enumerate(names):
                 if name in names[:at]:
                     raise _no_setting(name, "duplicate parameter")

@@ -6,10 +6,11 @@ import asyncio
 import base64
 import struct
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from typing import Any, Protocol, TypeVar
 
+from gpkvs.errors import NoSpaceError
 from gpkvs.server.access.caller import Caller, LoginError
 from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
@@ -30,12 +31,17 @@ from gpkvs.server.redis import (  # noqa: F401 - registers
 )
 from gpkvs.server.redis.command import Words
 from gpkvs.server.redis.executor import Executor
-from gpkvs.server.redis.reply import encode
+from gpkvs.server.redis.reply import Reply, encode, encode_head
 from gpkvs.server.redis.session import ByCertificate, LogIn, Session
 from gpkvs.server.redis.slow_log import SlowLog
 from gpkvs.server.redis.stats import Stats
+from gpkvs.server.threads import begun_threads
 
 Made = TypeVar("Made")
+
+# What a word takes beside its bytes, about.
+_WORD_BYTES = 64
+_PARTS_AT_ONCE = 64
 
 
 class Connected(Protocol):
@@ -82,7 +88,7 @@ class Service:
         self.executor = Executor(gate)
         self.began = time.monotonic()
         self.sessions: dict[int, Session] = {}
-        self._scan_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="redis-scan")
+        self._scan_thread = begun_threads("redis-scan")
 
     async def scan(self, job: Callable[[], Made]) -> Made:
         """Return what a job makes that looks through a table, in a thread of its own."""
@@ -100,8 +106,8 @@ class Service:
 
     def close(self, session: Session) -> None:
         """End a session."""
-        session.forget_transaction()
         self.sessions.pop(session.id, None)
+        session.close()
 
     def note_refusal(self, error: LoginError | RightsError, peer: str, command: str) -> None:
         """Note in the audit log who was refused a command."""
@@ -123,21 +129,42 @@ class Service:
                 if not isinstance(message, bytes):
                     break
                 with self.gate:
-                    replies = await self._replies(session, commands_of(message))
+                    replies = await self._answer(session, message)
                 state = session.state()
                 if state != told:
                     context.set_session(*state)
                     told = state
                 context.respond(replies)
-                session.account.forget_responses()  # the engine's; the replies are the door's now
+                del message, replies  # the replies are the door's now
+                session.account.forget_responses()
+                session.room.keep(0)
         finally:
             self.close(session)
+
+    async def _answer(self, session: Session, message: bytes) -> bytes:
+        """Execute the commands of a message if there is room for their words; return what is sent."""
+        words = [len(lengths) for _, lengths in _heads_of(message)]
+        try:
+            session.room.take(2 * len(message) + _WORD_BYTES * sum(words))
+        except NoSpaceError as error:
+            return self._refused(session, len(words), session.refuse(error))
+        return await self._replies(session, commands_of(message))
+
+    def _refused(self, session: Session, commands: int, refusal: Reply) -> bytes:
+        """Return what is sent for commands that there is no room for."""
+        sent = BytesIO()
+        for _ in range(commands):
+            self.stats.note(b"", refusal)
+            if not session.is_silent:
+                encode(sent, refusal, session.protocol)
+            session.pass_command()
+        return sent.getvalue()
 
     async def _replies(self, session: Session, commands: Sequence[Words]) -> bytes:
         """Execute commands that came together, up to one that ends the connection; return what is sent."""
         began = time.monotonic_ns()
         joint = await session.execute_joint(commands) if len(commands) > 1 else None
-        sent = []
+        sent = BytesIO()
         for number, words in enumerate(commands):
             if not joint:
                 began = time.monotonic_ns()
@@ -145,11 +172,11 @@ class Service:
             self.slow_log.note(words, (time.monotonic_ns() - began) // 1000, session.peer, session.name)
             self.stats.note(words[0], reply)
             if not session.is_silent:
-                sent.append(encode(reply, session.protocol))
+                await _encode_in_turns(sent, reply, session.protocol)
             session.pass_command()
             if session.is_over:
                 break
-        return b"".join(sent)
+        return sent.getvalue()
 
     async def _log_in(self, context: Connected, user: bytes | None, password: bytes) -> Caller:
         """Return who shows this."""
@@ -161,16 +188,36 @@ class Service:
         return await self._logins.log_in(context.with_metadata([("authorization", header)]))
 
 
+async def _encode_in_turns(to: BytesIO, reply: Reply, protocol: int) -> None:
+    """Append a reply; others have their turn between the parts of a long one."""
+    if not isinstance(reply, list):
+        encode(to, reply, protocol)
+        return
+    encode_head(to, reply)
+    for number, part in enumerate(reply, 1):
+        encode(to, part, protocol)
+        if number % _PARTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
 def commands_of(message: bytes) -> list[list[bytes]]:
     """Return the words of commands as the door hands them on: their count, their lengths, and they themselves."""
-    commands, at = [], 0
-    while at < len(message):
-        (words,) = struct.unpack_from("<I", message, at)
-        lengths = struct.unpack_from(f"<{words}I", message, at + 4)
-        at += 4 + 4 * words
-        found = []
+    commands = []
+    for first, lengths in _heads_of(message):
+        found, at = [], first
         for length in lengths:
             found.append(message[at : at + length])
             at += length
         commands.append(found)
     return commands
+
+
+def _heads_of(message: bytes) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yield where the words of each command begin, and their lengths."""
+    at = 0
+    while at < len(message):
+        (words,) = struct.unpack_from("<I", message, at)
+        lengths = memoryview(message)[at + 4 : at + 4 + 4 * words].cast("I")
+        at += 4 + 4 * words
+        yield at, lengths
+        at += sum(lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,11 @@ from gpkvs.server.access.rights import (
     require_write_everywhere,
 )
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.memory import Account
+from gpkvs.server.memory import Account, Room
 from gpkvs.server.redis.command import COMMANDS, Command, Step, Words, unknown_command
 from gpkvs.server.redis.executor import WatchedError
 from gpkvs.server.redis.overlay import Record, require_key
-from gpkvs.server.redis.reply import NULL_ARRAY, OK, QUEUED, Error, Reply, size_of
+from gpkvs.server.redis.reply import NULL_ARRAY, OK, QUEUED, Error, Reply, held_bytes
 from gpkvs.store import OpenTable
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ ByCertificate = Callable[[], Caller | None]
 
 _numbers = count(1)
 
-# What a word takes beside its bytes, about.
-_WORD_BYTES = 64
+# What a word takes beside its bytes, about, and what a command does that is queued, with the error that it may reply.
+_WORD_BYTES, _QUEUED_BYTES = 64, 1024
 
 # These a client may call before it has logged in.
 _OPEN = frozenset((b"auth", b"hello", b"quit", b"reset"))
@@ -119,6 +120,7 @@ class Session:
         self.service = service
         self.peer = peer
         self.account = account
+        self.room = Room(account)  # of the commands that it executes now
         self._service_log_in = log_in
         self._by_certificate = by_certificate
         self.caller: Caller | None
@@ -147,15 +149,19 @@ class Session:
         self.account.connection.change("calls", -self._held_bytes)
         self._held_bytes = 0
 
-    def _hold(self, words: Words) -> None:
-        """Count words that are kept for EXEC.
+    def close(self) -> None:
+        """Hold nothing any more: the connection has ended."""
+        self.forget_transaction()
+        self.room.keep(0)
+
+    def _hold(self, size: int) -> None:
+        """Count what is kept for EXEC.
 
         Raises
         ------
         NoSpaceError
-            If there is no room for them.
+            If there is no room for it.
         """
-        size = sum(map(len, words)) + _WORD_BYTES * len(words)
         self.account.require_room(size)
         self.account.connection.change("calls", size)
         self._held_bytes += size
@@ -263,10 +269,7 @@ class Session:
     async def execute(self, words: Words) -> Reply:
         """Run a command; return its reply, or what is wrong."""
         try:
-            reply = await self._execute(words)
-            if isinstance(reply, list):
-                self._require_room_for(reply)
-            return reply
+            return await self._execute(words)
         except Error as error:
             self._note(error.__cause__)
             return error
@@ -274,16 +277,11 @@ class Session:
             self._note(error)
             return _error_of(error)
 
-    def _require_room_for(self, reply: Reply) -> None:
-        """Refuse to return a reply that is too long: a value may stand in it many times."""
-        size = size_of(reply)
-        try:
-            self.account.require_room(size)
-        except NoSpaceError:
-            raise Error(
-                f"OOM this was executed, but there is no room for its reply of {size:,} bytes (--memory-max): "
-                "ask for less"
-            ) from None
+    def refuse(self, error: GpkvsError) -> Error:
+        """Return the reply to a command that cannot be looked at; a transaction without it must not be executed."""
+        if self.transaction is not None:
+            self.transaction.is_wrong = True
+        return _error_of(error)
 
     def _note(self, error: BaseException | None) -> None:
         """Note who was refused."""
@@ -301,6 +299,7 @@ class Session:
                 self.discard()
                 raise Error("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
             command.require_arity(words)
+            command.require_short(words)
             is_whole = True
             self.last_command = command.full_name(words)
             if not self.is_logged_in and name not in _OPEN:
@@ -324,14 +323,17 @@ class Session:
         most = self.service.gate.serving().message_bytes_max
         if transaction.message_bytes > most:
             raise Error(f"ERR a transaction of more than {most:,} bytes (message_bytes_max): split it")
-        self._hold(step.words)
+        self._hold(_QUEUED_BYTES + _held_bytes(step.words))
         transaction.steps.append(step)
 
     async def _run(self, step: Step) -> Reply:
         if step.command.run_session is not None:
-            return step.command.help_for(step.words) or await step.command.run_session(self, step.words)
+            reply = step.command.help_for(step.words) or await step.command.run_session(self, step.words)
+            if step.command.name != "exec":  # what is in its reply is counted
+                self.room.take(held_bytes(reply))
+            return reply
         self.require_rights(step.command, step.words)
-        return await self.service.executor.run_lone(step, self.table, self.account)
+        return await self.service.executor.run_lone(step, self.table, self.room)
 
     async def run(self, steps: Sequence[Step], watched: dict[bytes, int] | None = None) -> list[Reply]:
         """Run commands on keys as one transaction; return their replies.
@@ -343,7 +345,7 @@ class Session:
         """
         for step in steps:
             self.require_rights(step.command, step.words)
-        return await self.service.executor.run(steps, watched or {}, self.table, self.account)
+        return await self.service.executor.run(steps, watched or {}, self.table, self.room)
 
     def require_read(self, table: str = "") -> None:
         """Refuse a caller who may not read a table; by default, that of the session."""
@@ -426,7 +428,7 @@ class Session:
     async def read(self, key: bytes) -> Record:
         """Return what a key holds."""
         require_key(key, self.table.limits)
-        return (await self.service.executor.read([key], self.table, self.account))[key]
+        return (await self.service.executor.read([key], self.table, self.room))[key]
 
     async def watch(self, keys: Sequence[bytes]) -> None:
         """Remember the versions of keys."""
@@ -434,8 +436,8 @@ class Session:
         for key in keys:
             require_key(key, self.table.limits)
         new = [key for key in dict.fromkeys(keys) if key not in self.watched]
-        self._hold(new)
-        found = await self.service.executor.read(new, self.table, self.account)
+        found = await self.service.executor.read(new, self.table, self.room)
+        self._hold(_held_bytes(new))
         self.watched |= {key: record.version for key, record in found.items()}
 
     async def commit(self) -> Reply:
@@ -465,10 +467,14 @@ class Session:
         ]
 
     async def _other(self, step: Step) -> Reply:
+        """Run a command that is on no keys; others have their turn before."""
+        await asyncio.sleep(0)
         try:
             return await self._run(step)
         except Error as error:
             return error
+        except GpkvsError as error:  # the transaction is stored
+            return _error_of(error)
 
     def discard(self) -> Reply:
         """Forget the transaction and what was watched."""
@@ -478,6 +484,10 @@ class Session:
 
 def _wrong_password() -> Error:
     return Error("WRONGPASS invalid username-password pair or user is disabled.")
+
+
+def _held_bytes(words: Words) -> int:
+    return sum(map(len, words)) + _WORD_BYTES * len(words)
 
 
 def message_bytes(words: Words) -> int:

@@ -200,7 +200,9 @@ def incrbyfloat(db: Overlay, words: Words) -> Reply:
 @over_keys("append", 3, writes=True)
 def append(db: Overlay, words: Words) -> Reply:
     """APPEND key value."""
-    value = (db.get(words[1]) or b"") + words[2]
+    value = db.get(words[1]) or b""
+    db.require_room(len(value) + len(words[2]))
+    value += words[2]
     db.change(words[1], value)
     return len(value)
 
@@ -220,6 +222,7 @@ def getrange(db: Overlay, words: Words) -> Reply:
         return b""
     start = max(start + len(value), 0) if start < 0 else start
     end = max(end + len(value), 0) if end < 0 else end
+    db.require_room(min(end + 1, len(value)) - min(start, len(value)))
     return value[start : end + 1]
 
 
@@ -235,9 +238,8 @@ def setrange(db: Overlay, words: Words) -> Reply:
     value = db.get(words[1])
     if not part:
         return len(value or b"")
-    if offset + len(part) > db.value_bytes_max:
-        raise Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
-    value = (value or b"").ljust(offset, b"\0")
-    value = value[:offset] + part + value[offset + len(part) :]
+    before = memoryview(value or b"")
+    db.require_room(max(offset + len(part), len(before)))
+    value = b"".join((before[:offset], bytes(max(offset - len(before), 0)), part, before[offset + len(part) :]))
     db.change(words[1], value)
     return len(value)

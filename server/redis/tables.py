@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import AsyncIterator
 
 from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.server.redis.columns import delete_of
 from gpkvs.server.redis.command import Words, of_session
 from gpkvs.server.redis.pattern import pattern_of
-from gpkvs.server.redis.reply import OK, Error, Reply
+from gpkvs.server.redis.reply import OK, Error, Reply, held_bytes
 from gpkvs.server.redis.session import DEFAULT_TABLE, Session, databases_of
 from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
 
@@ -22,6 +21,21 @@ _SCAN_KEYS = 10
 _RANDOM_KEYS = 16  # of which RANDOMKEY takes one: all keys of a smaller table are as likely
 _SCAN_STEPS_MAX = 8  # of one SCAN: each takes milliseconds, and may find fewer keys than it is asked for
 _EVERYTHING = b"*"
+# A key of a piece is there as a part of a column, as an object, and in the columns of a request.
+_PIECE_COPIES, _KEY_BYTES = 3, 256
+
+
+def _take_room(session: Session, keys_max: int = PIECE_KEYS_MAX, steps: int = 1) -> None:
+    """Count so many keys, which so many steps find.
+
+    Raises
+    ------
+    NoSpaceError
+        If there is no room for them.
+    """
+    key_bytes_max = session.service.gate.serving().store.limits.key_bytes_max
+    bytes_max = min(steps * PIECE_BYTES_MAX, keys_max * key_bytes_max)
+    session.room.take(_PIECE_COPIES * bytes_max + _KEY_BYTES * keys_max)
 
 
 async def _step(session: Session, table: str, position: int, keys_max: int = PIECE_KEYS_MAX) -> tuple[ScanPiece, int]:
@@ -55,10 +69,14 @@ async def _keys(session: Session, table: str) -> AsyncIterator[list[bytes]]:
             return
 
 
-async def _fitting(session: Session, pattern: re.Pattern[bytes], keys: list[bytes]) -> list[bytes]:
-    """Return the keys that fit a pattern; long ones of both take milliseconds each."""
-    fits = pattern.fullmatch
-    return await session.service.scan(lambda: [key for key in keys if fits(key)])
+async def _fitting(session: Session, pattern: bytes, keys: list[bytes]) -> list[bytes]:
+    """Return the keys that fit a pattern; long ones of both take milliseconds each, and so does to read a long one."""
+
+    def fitting() -> list[bytes]:
+        fits = pattern_of(pattern).fullmatch
+        return [key for key in keys if fits(key)]
+
+    return await session.service.scan(fitting)
 
 
 @of_session("dbsize", 1)
@@ -90,7 +108,9 @@ async def scan(session: Session, words: Words) -> Reply:
                 type_ = word.lower()
             case _:
                 raise syntax_error()
-    keys, position = await _steps(session, session.table.name, cursor << _SHIFT, min(keys_max, PIECE_KEYS_MAX))
+    keys_max = min(keys_max, PIECE_KEYS_MAX)
+    _take_room(session, keys_max, _SCAN_STEPS_MAX)
+    keys, position = await _steps(session, session.table.name, cursor << _SHIFT, keys_max)
     # The next step begins with all keys of these upper bits: some may come twice.
     following = position >> _SHIFT
     if position and following <= cursor:
@@ -98,7 +118,7 @@ async def scan(session: Session, words: Words) -> Reply:
     if type_ != b"string":
         keys = []
     if match != _EVERYTHING:
-        keys = await _fitting(session, pattern_of(match), keys)
+        keys = await _fitting(session, match, keys)
     return [b"%d" % (following if position else 0), keys]
 
 
@@ -106,15 +126,19 @@ async def scan(session: Session, words: Words) -> Reply:
 async def keys(session: Session, words: Words) -> Reply:
     """KEYS pattern."""
     session.require_read()
-    pattern = pattern_of(words[1])
+    await _fitting(session, words[1], [])  # refuses a pattern that is too long, also where there are no keys
+    before = session.room.bytes
+    _take_room(session)
     found: list[bytes] = []
     left = session.service.gate.serving().message_bytes_max
     async for piece in _keys(session, session.table.name):
-        fitting = await _fitting(session, pattern, piece)
+        fitting = await _fitting(session, words[1], piece)
         left -= sum(map(len, fitting)) + 8 * len(fitting)
         if left < 0:
             raise Error("ERR the keys do not fit one reply (message_bytes_max): use SCAN")
+        session.room.take(held_bytes(fitting))
         found += fitting
+    session.room.keep(before)  # the reply is counted as any other
     return found
 
 
@@ -122,6 +146,7 @@ async def keys(session: Session, words: Words) -> Reply:
 async def randomkey(session: Session, _words: Words) -> Reply:
     """RANDOMKEY."""
     session.require_read()
+    _take_room(session, _RANDOM_KEYS, 2)
     # One of the next keys by lot, not the next one: that would favour a key behind a wide gap.
     keys: set[bytes] = set()
     for first in (random.getrandbits(_POSITION_BITS), 0):
@@ -141,6 +166,7 @@ def _require_flush_options(words: Words) -> None:
 
 async def _empty(session: Session, name: str) -> None:
     serving = session.service.gate.serving()
+    _take_room(session)
     async for piece in _keys(session, name):
         table = session.service.executor.table(name)
         for at in range(0, len(piece), table.limits.request_ops_max):

@@ -30,7 +30,7 @@ async def discard(session: Session, _words: Words) -> Reply:
     return session.discard()
 
 
-@of_session("watch", -2)
+@of_session("watch", -2, may_be_long=True)
 async def watch(session: Session, words: Words) -> Reply:
     """WATCH key [key ...]."""
     if session.transaction is not None:

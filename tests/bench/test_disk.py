@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,10 @@ from gpkvs.bench.disk.rounds import in_turn
 from gpkvs.bench.peers.contender import BenchError, require_promise
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.report.report import BEGIN, END
+from tests.bench.needed import needs_peers, needs_shm
 from tests.serving import run_gpkvs
+from tests.tools import needs
 
-SHM = Path("/dev/shm")
 TINY = ("--records", "3000", "--server-records", "1000", "--batch", "4000", "--seconds", "0.02")
 SIZES = ("--index-bytes", str(1 << 20), "--journal-bytes", str(18 << 20))
 
@@ -58,14 +57,7 @@ SERVER_ROWS = {
     ("server: GET of a key that nobody writes, p99 beside SETs", "gpkvs", "p99 without", 1.5, False),
 }
 
-needs_peers = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("lmdb", "rocksdict"))),
-    reason="LMDB or RocksDB is not installed: pip install 'gpkvs[bench]'",
-)
-needs_redis = pytest.mark.skipif(
-    not shutil.which("redis-benchmark"), reason="redis is not installed: apt-get install redis-server"
-)
-needs_shm = pytest.mark.skipif(not SHM.is_dir(), reason="there is no /dev/shm")
+needs_redis = needs("redis-server", "redis-benchmark")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,9 @@ from gpkvs.bench.door.measured_doors import Target
 from gpkvs.bench.peers.contender import BenchError
 from tests.bench.test_wear_and_growth import needs_shm
 from tests.serving import Server, run_gpkvs
+from tests.tools import needs
 
-needs_h2load = pytest.mark.skipif(not shutil.which("h2load"), reason="needs apt-get install nghttp2-client")
+needs_h2load = needs("h2load")
 
 
 @needs_shm
@@ -25,7 +25,7 @@ needs_h2load = pytest.mark.skipif(not shutil.which("h2load"), reason="needs apt-
 def test_doors_are_measured_beside_servers_that_do_nothing(tmp_path: Path) -> None:
     kept = tmp_path / "door.json"
     sizes = ("--records", "2000", "--runs", "1", "--seconds", "0.02", "--message", "64", "--crowd", "10")
-    parts = [word for part in ("unary", "pipeline", "crowd") for word in ("--part", part)]
+    parts = [word for part in ("unary", "methods", "pipeline", "crowd") for word in ("--part", part)]
     done = run_gpkvs("bench", "door", "--door", "grpcio", *sizes, *parts, "--json", str(kept))
     assert done.returncode == 0, done.stderr.decode()
     result = json.loads(kept.read_text())
@@ -39,6 +39,9 @@ def test_doors_are_measured_beside_servers_that_do_nothing(tmp_path: Path) -> No
     rows = {(one["what"], one["store"], one["beside"]) for one in result["comparisons"]}
     assert ("GET, a crowd of 10: p99", "grpcio flooded", "grpcio") in rows
     assert ("SET, 50 connections", "grpcio", "empty nghttp2") in rows
+    methods = [(own, beside) for what, own, beside in rows if what == "single calls, 50 connections"]
+    assert ("grpcio: CHECK, SET", "grpcio: SET") in methods
+    assert len(methods) == 5
 
 
 @needs_h2load

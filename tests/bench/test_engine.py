@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -13,16 +12,10 @@ from gpkvs.bench.engine.benchmark import EngineOptions, run_engine, steps
 from gpkvs.bench.engine.workload import SHAPES, Columns, Workload, mixed
 from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
+from tests.bench.needed import SHM, needs_peers, needs_shm
 from tests.serving import error_line, run_gpkvs
 
-SHM = Path("/dev/shm")
 TINY = ("--records", "3000", "--batch", "500", "--runs", "2", "--batches", "3", "--seconds", "0.1")
-
-needs_peers = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("lmdb", "rocksdict"))),
-    reason="LMDB or RocksDB is not installed: pip install 'gpkvs[bench]'",
-)
-needs_shm = pytest.mark.skipif(not SHM.is_dir(), reason="there is no /dev/shm")
 
 
 @needs_peers

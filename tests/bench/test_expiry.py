@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.serving import run_gpkvs
+from tests.tools import needs
 
 
-@pytest.mark.skipif(not shutil.which("redis-server"), reason="redis is not installed: apt-get install redis-server")
+@needs("redis-server", "redis-benchmark")
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
 def test_the_lag_of_removals_is_measured_beside_redis(tmp_path: Path) -> None:
     kept = tmp_path / "expiry.json"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.bench.test_wear_and_growth import needs_shm
+from tests.bench.test_wear_and_growth import needs_redis, needs_shm
 from tests.serving import run_gpkvs
 
 
+@needs_redis
 @needs_shm
 def test_redis_is_measured_beside_gpkvs(tmp_path: Path) -> None:
     kept = tmp_path / "redis.json"

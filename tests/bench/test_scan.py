@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,13 +14,8 @@ from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.report.report import BEGIN, END, write_report
 from gpkvs.bench.scan.benchmark import ScanOptions, run_scan
 from gpkvs.store import Store
+from tests.bench.needed import SHM, needs_lmdb, needs_shm
 from tests.serving import run_gpkvs
-
-SHM = Path("/dev/shm")
-needs_shm = pytest.mark.skipif(not SHM.is_dir(), reason="there is no /dev/shm")
-needs_lmdb = pytest.mark.skipif(
-    not importlib.util.find_spec("lmdb"), reason="LMDB is not installed: pip install 'gpkvs[bench]'"
-)
 
 
 @needs_lmdb

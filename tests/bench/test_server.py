@@ -6,7 +6,6 @@ import asyncio
 import json
 import mmap
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,13 +20,12 @@ from gpkvs.bench.server.measured_server import ServerBenchOptions
 from gpkvs.bench.server.memory_and_start import measure_start
 from gpkvs.bench.server.process_usage import cpu_seconds, resident
 from tests.serving import error_line, run_gpkvs
+from tests.tools import needs
 
 SHM = Path("/dev/shm")
 TINY = ("--records", "2000", "--large-records", "300", "--runs", "1", "--seconds", "0.1", "--message", "100")
 
-needs_redis = pytest.mark.skipif(
-    not shutil.which("redis-benchmark"), reason="redis is not installed: apt-get install redis-server"
-)
+needs_redis = needs("redis-server", "redis-benchmark")
 needs_shm = pytest.mark.skipif(not SHM.is_dir(), reason="there is no /dev/shm")
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import shutil
 import tempfile
 from itertools import islice
 from pathlib import Path
@@ -21,17 +19,11 @@ from gpkvs.bench.report.timeline_plot import draw_timelines
 from gpkvs.bench.wear.overwrites import OWN, comparisons_of
 from gpkvs.bench.wear.worn_store import Worn
 from gpkvs.bench.wear.zipfian import overwrites
+from tests.bench.needed import SHM, needs_peers, needs_shm
 from tests.serving import run_gpkvs
+from tests.tools import needs
 
-SHM = Path("/dev/shm")
-needs_peers = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("lmdb", "rocksdict"))),
-    reason="LMDB or RocksDB is not installed: pip install 'gpkvs[bench]'",
-)
-needs_redis = pytest.mark.skipif(
-    not shutil.which("redis-benchmark"), reason="redis is not installed: apt-get install redis-server"
-)
-needs_shm = pytest.mark.skipif(not SHM.is_dir(), reason="there is no /dev/shm")
+needs_redis = needs("redis-server", "redis-benchmark")
 
 
 @needs_peers

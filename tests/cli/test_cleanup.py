@@ -24,19 +24,24 @@ SECONDS_MAX = 60.0
 BITFLIP = """
 import sys, gpkvs.recovery.proof.damage.bitflip as bitflip
 from pathlib import Path
-from gpkvs.cli.main import main
+from gpkvs.cli.__main__ import main
 bitflip._MEMORY = Path(sys.argv.pop())
 main()
 """
-# Told to end in the middle of a transaction.
+# Told to end in the middle of a transaction: of Python's, or of native code.
 IN_A_TRANSACTION = """
 import os, signal, sys, time, gpkvs
+from gpkvs.batch import Batch, Op
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.engine.native_commit import NativeCommit
-commit = NativeCommit.run
+from gpkvs.engine.own_turn import OwnTurn
+commit, answer = NativeCommit.run, OwnTurn._answer
 def told(*given, **named):
     os.kill(os.getpid(), signal.SIGTERM)
     return commit(*given, **named)
+def told_natively(*given, **named):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return answer(*given, **named)
 with ended_by_signals():
     store = gpkvs.open(sys.argv[1], index_bytes=1 << 20, heap_bytes=1 << 20, log_bytes=1 << 20)
     if sys.argv[2] == "scan":  # removes an expired key
@@ -47,7 +52,10 @@ with ended_by_signals():
     try:
         if sys.argv[2] == "scan":
             list(store.scan())
+        elif sys.argv[2] == "batch":
+            store.execute(Batch.of([(Op.SET, b"key", b"value")]))
         else:
+            OwnTurn._answer = told_natively
             store.set(b"key", b"value")
         time.sleep(60)
     finally:
@@ -62,9 +70,12 @@ from gpkvs.cli.cleanup import ended_by_signals
 class Lock:
     def __init__(self, lock):
         self.lock = lock
+        self.tells = True
     def acquire(self, *arguments):
         taken = self.lock.acquire(*arguments)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if self.tells:  # once: who is told again while it cleans up ends at once
+            self.tells = False
+            os.kill(os.getpid(), signal.SIGTERM)
         return taken
     def release(self):
         self.lock.release()
@@ -102,6 +113,20 @@ with ended_by_signals():
         time.sleep(60)
     finally:
         print("cleaned up")
+"""
+
+
+# Told to end, and then cleaning up fails.
+IN_VAIN = """
+import os, signal, time
+from gpkvs.cli.cleanup import ended_by_signals
+with ended_by_signals():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+        raise OSError("the child is gone")
 """
 
 
@@ -213,7 +238,7 @@ def test_a_directory_of_the_user_is_kept(folder: Path) -> None:
     assert directory.is_dir()
 
 
-@pytest.mark.parametrize("what", ["set", "scan"])
+@pytest.mark.parametrize("what", ["batch", "set", "scan"])
 def test_a_transaction_is_not_interrupted(store_path: Path, what: str) -> None:
     command = [sys.executable, "-c", IN_A_TRANSACTION, str(store_path), what]
     done = subprocess.run(command, capture_output=True, check=False, timeout=SECONDS_MAX)
@@ -223,7 +248,7 @@ def test_a_transaction_is_not_interrupted(store_path: Path, what: str) -> None:
         assert store.get(b"key") == b"value"
 
 
-@pytest.mark.parametrize("program", [IN_A_POLL, IN_A_FINALIZER], ids=["poll", "finalizer"])
+@pytest.mark.parametrize("program", [IN_A_POLL, IN_A_FINALIZER, IN_VAIN], ids=["poll", "finalizer", "vain"])
 def test_it_ends_wherever_it_is_told(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=SECONDS_MAX)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()

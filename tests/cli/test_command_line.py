@@ -142,6 +142,11 @@ def test_tables(server: Server) -> None:
     assert [(table["name"], table["records"]) for table in tables] == [("default", 0), ("n", 1)]
     assert "u64" in run_gpkvs("table", "list", *target, env={"COLUMNS": "200"}).stdout.decode()
     assert "ALREADY_EXISTS" in error_line(run_gpkvs("table", "create", "n", *target), 2)
+    created = run_gpkvs("table", "create", "m", "--records", "1000000", "--json", *target)
+    assert json.loads(created.stdout)["index_bytes"] == 752 * 65536  # of 1,331 records, 0.65 of its slots, each
+    both = ("--records", "5", "--index-bytes", "1MiB")
+    assert "not both" in error_line(run_gpkvs("table", "create", "o", *both, *target), 2)
+    assert run_gpkvs("table", "drop", "m", "--yes", *target).returncode == 0
     assert run_gpkvs("table", "drop", "n", *target, stdin=b"n\n").returncode == 1
     assert "--yes" in error_line(run_gpkvs("table", "drop", "n", *target), 2)
     assert run_gpkvs("table", "drop", "n", *target, stdin=b"y\n").returncode == 0

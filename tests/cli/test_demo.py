@@ -24,6 +24,10 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "lost: 0" in done.stdout
     assert "recovery: " in done.stdout
+    assert "16 callers in Python that send one record and wait" in done.stdout
+    assert "15,000 numbers, " in done.stdout
+    assert "all 15,000 numbers are there" in done.stdout
+    assert "gpkvs serve --data /tmp/first" in done.stdout.splitlines()[-2]
     assert "persistence domain" in done.stdout
     assert "\x1b" not in done.stdout, "plain text where no terminal is"
     assert_clean(tmp_path / "store")
@@ -42,6 +46,22 @@ class Forgetful(demo.Story):
                     if len(cell.keys) == 1 and cell.newest.state[0] and not cell.open
                 )
             )
+
+
+class Careless(demo.Story):
+    """A demo in which one number is undone while the server is down."""
+
+    async def _kill(self, server: ServerProcess, load: demo.Load) -> None:
+        await super()._kill(server, load)
+        with gpkvs.open(self._store) as store:
+            store.delete(7, table="numbers")
+
+
+def test_a_lost_number_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "Story", Careless)
+    result = CliRunner().invoke(app, [*SMALL, f"--data={tmp_path}"])
+    assert result.exit_code == 1
+    assert "1 of 15,000 numbers are lost or have other values" in result.stderr
 
 
 def test_a_lost_write_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

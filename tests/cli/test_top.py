@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from gpkvs.cli.top import _duration, _phases
 from gpkvs.engine.meter import COMMIT_PHASES, PHASES
 from tests.server.wire import GET, SET, batch
 from tests.serving import COMMAND, Server, error_line, run_gpkvs
@@ -93,7 +94,7 @@ def test_picture(server: Server) -> None:
         "device amplification",
         "waiting requests",
         "default",
-        *PHASES,
+        " others",  # phases without work
     ):
         assert word in shown
     assert max(map(len, shown.splitlines())) <= 80
@@ -165,3 +166,17 @@ def test_nothing_there(server: Server) -> None:
     assert "127.0.0.1:1" in error_line(run_gpkvs("top", "--metrics", "127.0.0.1:1", "--once"), 2)
     # The gRPC port is a likely mistake.
     assert server.target in error_line(run_gpkvs("top", "--metrics", server.target, "--once"), 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.4, "0 s"), (7, "7 s"), (420, "7 min 0 s"), (3 * 3600 + 59, "3 h 0 min"), (90061, "1 d 1 h")],
+)
+def test_the_time_since_the_start_names_its_units(seconds: float, shown: str) -> None:
+    assert _duration(seconds) == shown
+
+
+def test_phases_without_work_share_a_row() -> None:
+    idle, busy = {"seconds": 0.0, "busy": 0.0}, {"seconds": 0.001, "busy": 0.2}
+    summary = {"phases": {"route": idle, "plan": busy, "order": idle}, "engine_busy": 0.2}
+    assert list(_phases(summary).columns[0].cells) == ["plan", "[dim]2 others[/]", "[bold]engine[/]"]

@@ -7,6 +7,7 @@ import math
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,7 @@ from gpkvs.client import (
     DeadlineError,
     OutcomeUnknownError,
     RetryPolicy,
+    TableInfo,
     UnavailableError,
 )
 from gpkvs.errors import (
@@ -151,7 +153,7 @@ def test_what_is_like_bytes_and_what_is_not(db: Any) -> None:
         db.set(key, key)
         assert db.get(key) == b"k"
         assert db.delete(key)
-    for wrong, hint in (("text", "encode"), (7, "b'%d'"), (np.arange(2), "int64"), (None, "NoneType")):
+    for wrong, hint in (("text", "encode"), (np.arange(2), "int64"), (None, "NoneType")):
         calls: list[Callable[[], object]] = [
             lambda wrong=wrong: db.get(wrong),
             lambda wrong=wrong: db.exists(wrong),
@@ -166,9 +168,153 @@ def test_what_is_like_bytes_and_what_is_not(db: Any) -> None:
         for call in (lambda wrong=wrong: db.set(b"k", wrong), lambda wrong=wrong: db.append(b"k", wrong)):
             with pytest.raises(TypeError, match=f"a value is bytes, not .*{hint}"):
                 call()
+    for call in (lambda: db.set(b"k", 7), lambda: db.append(b"k", 7), lambda: db.scan(7), lambda: db.count(7)):
+        with pytest.raises(TypeError, match=r"is bytes, not int: .*b'%d' % number\. Only a table of the layout u64"):
+            call()
     with pytest.raises(InvalidArgumentError, match="0 bytes"):
         db.get(b"")
     assert not db.exists(b"k")
+
+
+def table_of_numbers(db: Any) -> Any:
+    """Return a new table of the layout u64; all tests share one server."""
+    name = f"n{uuid.uuid4().hex}"
+    db.create_table(name, layout="u64", index_bytes=1 << 16)
+    return db.table(name)
+
+
+def test_ints_in_a_table_of_numbers(db: Any) -> None:
+    numbers = table_of_numbers(db)
+    largest = 2**64 - 1
+    assert numbers.get(7) is None
+    assert numbers.get(7, "none") == "none"
+    assert numbers.get_with_version(7) is None
+    numbers.set(7, 42)
+    numbers.set(largest, largest, if_absent=True)
+    numbers.set(np.uint64(0), np.int32(5))
+    db.set(8, 80, table=numbers.name)
+    assert (numbers.get(7), numbers.get(largest), numbers.get(np.int64(0))) == (42, largest, 5)
+    assert type(numbers.get(np.uint64(7))) is int
+    assert numbers.get(7, "none") == 42
+    assert numbers.get((7).to_bytes(8, "little")) == (42).to_bytes(8, "little")  # bytes for bytes, as ever
+    assert numbers.get_with_version(7) == (42, 42)
+    assert numbers.exists(7)
+    assert not numbers.exists(9)
+    assert numbers.get_all([7, 9, largest, np.uint8(0)]) == {7: 42, largest: largest, 0: 5}
+    assert numbers.get_many([7, 8])[0].tolist() == [42, 80]
+    assert numbers.incr(7) == 43
+    assert numbers.incr(9, -2) == -2
+    assert numbers.get(9) == 2**64 - 2
+    failed(43, lambda: numbers.set(7, 1, if_version=42))
+    failed(43, lambda: numbers.delete(7, if_version=42))
+    assert numbers.delete(9)
+    assert not numbers.delete(9)
+    operations = [(Op.SET, 9, 1), (Op.GET, 9), (Op.INCREMENT, 9, 4), (Op.GET, 10), (Op.EXISTS, 7), (Op.DELETE, 9)]
+    assert numbers.batch(operations)[1:] == [1, 5, None, True, True]
+    with numbers.batch() as batch:
+        batch.check(7, version=43)
+        batch.set(10, 100)
+        batch.get(10)
+        batch.get((10).to_bytes(8, "little"))
+    assert batch.results[2:] == [100, (100).to_bytes(8, "little")]
+    with pytest.raises(ConflictError):
+        numbers.batch([(Op.CHECK, 7, 44), (Op.SET, 7, 0)])
+    assert numbers.get(7) == 43
+
+
+def test_ints_in_transactions(db: Any) -> None:
+    numbers = table_of_numbers(db)
+    numbers.set(1, 100)
+
+    def move(t: Any) -> int:
+        there = t.get_all([1, 2])
+        assert there == {1: 100}
+        t.set(1, there[1] - 30)
+        t.set(2, t.get(2, 0) + 30)
+        t.delete(3)
+        assert (t.get(2), t.get((2).to_bytes(8, "little"))) == (30, (30).to_bytes(8, "little"))
+        return int(t.get(1))
+
+    assert numbers.transact(move) == 70
+    assert numbers.get_all([1, 2, 3]) == {1: 70, 2: 30}
+    with pytest.raises(ConflictError), numbers.transaction() as t:
+        t.set(2, t.get(1))
+        numbers.incr(1)
+    assert numbers.get(2) == 30
+    with pytest.raises(InvalidArgumentError, match="has the layout bytes"), db.transaction() as t:
+        t.set(1, 2)
+
+
+def test_ints_are_refused_where_they_are_none(db: Any) -> None:
+    eight = (7).to_bytes(8, "little")
+    db.set(eight, eight)
+    calls: list[Callable[[], object]] = [
+        lambda: db.get(7),
+        lambda: db.get_with_version(7),
+        lambda: db.get_all([7]),
+        lambda: db.exists(7),
+        lambda: db.set(7, 8),
+        lambda: db.set(7, 8, if_absent=True),
+        lambda: db.delete(7),
+        lambda: db.incr(7),
+        lambda: db.append(7, b"!"),
+        lambda: db.expire(7, 1),
+        lambda: db.ttl(7),
+        lambda: db.batch([(Op.GET, b"k"), (Op.DELETE, 7)]),
+        lambda: db.batch([(Op.SET, 7, 8), (Op.GET, 7)]),
+        lambda: db.batch([(Op.CHECK, 7, None)]),
+        lambda: db.transact(lambda t: t.get(7)),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match=r"table: table '.*' has the layout bytes: .* --layout u64"):
+            call()
+    assert db.get(eight) == eight
+    assert db.count() == 1
+    numbers = table_of_numbers(db)
+    for key, value in ((7, b"12345678"), (eight, 7), (7, "8"), (7, 1.5), (True, 1), (7, False)):
+        with pytest.raises(TypeError, match="int"):
+            numbers.set(key, value)
+    for key, value, field in ((-1, 1, "key"), (2**64, 1, "key"), (1, -1, "value"), (1, 2**64, "value")):
+        with pytest.raises(InvalidArgumentError, match=f"{field}: .*allowed are 0 to 18,446,744,073,709,551,615"):
+            numbers.set(key, value)
+    for call in (
+        lambda: numbers.expire(7, 1),
+        lambda: numbers.ttl(7),
+        lambda: numbers.set(7, 1, ttl=1),
+        lambda: numbers.set_many([7], [1], ttl=1),
+        lambda: numbers.set_many([], [], ttl=0),
+    ):
+        with pytest.raises(InvalidArgumentError, match="u64 has no expiry"):
+            call()
+    assert numbers.count() == 0
+    with pytest.raises(InvalidArgumentError, match=r"key of 1 byte, this table takes 8 only: .*Bytes take a table"):
+        numbers.set(b"a", b"12345678")
+    with pytest.raises(
+        InvalidArgumentError, match=r"operation 0, keys: b'a' is no whole number: set_many, .* use set,"
+    ):
+        numbers.set_many([b"a"], [1])
+    with pytest.raises(InvalidArgumentError, match=r"values: an array of [|]S1 with 1 dimensions; .* use set,"):
+        numbers.set_many([1], np.array([b"a"]))
+
+
+def test_concurrent_ints_and_bytes_of_one_client(serve: Callable[[], Server]) -> None:
+    """Calls with ints share no message with others: a table of bytes refuses those alone, each with its own error."""
+
+    async def run() -> tuple[list[Any], list[Any]]:
+        async with AsyncClient(serve().target) as client:
+            await client.create_table("together", index_bytes=1 << 16)
+            await client.create_table("apart", layout="u64", index_bytes=1 << 16)
+            bytes_, ints = client.table("together"), client.table("apart")
+            calls = [table.set(key, key) for key in range(200) for table in (bytes_, ints)]
+            plain = [bytes_.set(b"%d" % key, b"v") for key in range(200)]
+            outcomes = await asyncio.gather(*calls, *plain, return_exceptions=True)
+            return outcomes, await asyncio.gather(*(ints.get(key) for key in range(200)), bytes_.count())
+
+    outcomes, held = asyncio.run(run())
+    assert [type(outcome) for outcome in outcomes[:400:2]] == [InvalidArgumentError] * 200
+    assert [type(outcome) for outcome in outcomes[1:400:2]] == [int] * 200
+    assert [type(outcome) for outcome in outcomes[400:]] == [int] * 200
+    assert held == [*range(200), 200]
 
 
 def test_a_batch_says_of_each_operation_what_became_of_it(db: Any) -> None:
@@ -234,6 +380,49 @@ def test_a_failed_check_refuses_all(db: Any) -> None:
         batch.check(b"a")
 
 
+@pytest.mark.parametrize(("layout", "block_records"), [("bytes", 1331), ("u64", 2662)])  # 0.65 of the slots of 64 KiB
+def test_a_table_holds_the_records_that_it_is_made_for_before_it_grows(
+    db: Any, layout: str, block_records: int
+) -> None:
+    name = f"sized-{uuid.uuid4().hex}"
+    made = db.create_table(name, layout=layout, records=2 * block_records)
+    assert made.index_bytes == 2 * 65536
+    keys = [number.to_bytes(8, "little") for number in range(3 * block_records)]
+
+    def load(first: int, last: int) -> TableInfo:
+        for begin in range(first, last, 400):
+            db.batch([(Op.SET, key, key) for key in keys[begin : min(begin + 400, last)]], table=name)
+        (info,) = (table for table in db.list_tables() if table.name == name)
+        return info
+
+    full = load(0, 2 * block_records)
+    assert (full.records, full.index_bytes, full.growing_blocks) == (2 * block_records, 2 * 65536, 0)
+    over = load(2 * block_records, 3 * block_records)
+    assert over.index_bytes > 2 * 65536 or over.growing_blocks > 0
+    assert db.create_table(name, layout=layout, records=1, exist_ok=True).name == name
+    other = f"more-{uuid.uuid4().hex}"
+    assert db.create_table(other, layout=layout, records=2 * block_records + 1).index_bytes == 3 * 65536
+    for wrong, message in (
+        ({"records": 5, "index_bytes": 1 << 16}, "records: give the expected records, or the bytes of the index"),
+        ({"records": 0}, "records: 0, allowed are 1 to"),
+        ({"records": 1 << 60}, "records: 1,152,921,504,606,846,976, allowed are 1 to"),
+        ({"records": 1 << 48}, "index_bytes: .* bytes, allowed are"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            db.create_table("wrong", layout=layout, **wrong)
+    with pytest.raises(InvalidArgumentError, match="layout: 'i32': there are bytes, u64"):
+        db.create_table("wrong", layout="i32", records=1)
+
+
+def test_a_store_is_made_for_records(tmp_path: Path) -> None:
+    with gpkvs.open(tmp_path, records=3000) as store:
+        assert store.info().tables[0].index_bytes == 3 * 65536
+    with gpkvs.open(tmp_path, records=3000) as store:
+        assert store.info().tables[0].index_bytes == 3 * 65536
+    with pytest.raises(InvalidArgumentError, match="not both"):
+        gpkvs.open(tmp_path, records=3000, index_bytes=1 << 20)
+
+
 def test_tables_and_their_handles(db: Any) -> None:
     made = db.create_table("users", index_bytes=1 << 16)
     assert db.create_table("users", index_bytes=1 << 20, exist_ok=True) == made
@@ -297,7 +486,7 @@ def test_numbers(db: Any) -> None:
         lambda: db.delete_many([0]),
         lambda: db.incr_many([0]),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"table: table '.*' has the layout bytes: only one of .* u64"):
+        with pytest.raises(InvalidArgumentError, match=r"table: table '.*' has the layout bytes: .* --layout u64"):
             call()
         assert db.count() == 0
     for wrong in ([-1], np.array([-1]), [0.5], np.zeros(2), [2**64], ["1"], [[1]], [True], np.zeros((1, 1), np.uint64)):

@@ -87,7 +87,8 @@ def fetched() -> Path:
 def unpacked(library: str, folder: Path, replaced: Mapping[str, str]) -> Path:
     """Return where a library's source is now, in a new folder; its tests' configuration with some texts replaced."""
     with tarfile.open(fetched() / f"{library}-{VERSIONS[library]}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12 has Python 3.11.2, without it
+        archive.extractall(folder)
     root = folder / f"{library}-{VERSIONS[library]}"
     [configuration] = (path for path in root.glob("test*/conftest.py"))
     text = configuration.read_text()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.redis.two_servers import DATABASE, encoded, gpkvs_server, redis_server
+from tests.tools import require
 
 SECONDS_MAX = 60
 
@@ -23,6 +24,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def run(*command: str, stdin: bytes = b"") -> str:
     """Return what a command prints; fail if it fails."""
+    require(command[0])
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=SECONDS_MAX, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.decode()

@@ -21,24 +21,24 @@ from typing import Any
 import grpc
 import pytest
 
+from gpkvs.config import ServerConfig
 from gpkvs.engine.meter import COMMIT_PHASES, PHASES
 from gpkvs.proto.v1 import kv_pb2
 from tests.accounts import Account, Accounts
 from tests.certificates import HERE, Authority, server_options
 from tests.server.access.guarded import Guarded
 from tests.server.wire import DELETE, GET, SET, Refused, batch
-from tests.serving import SIZES, Server
+from tests.serving import SIZES, Server, StartServer
+from tests.tools import needs
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+REPOSITORY = Path(__file__).parents[2]
+DEPLOY = REPOSITORY / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/gpkvs.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
 ALERTS = (DEPLOY / "alerts.yml").read_text()
 METRIC = re.compile(r"\b(?:gpkvs|grpc_server|process)_[a-z_]+")
 
-needs_prometheus = pytest.mark.skipif(
-    not (shutil.which("prometheus") and shutil.which("promtool")),
-    reason="prometheus and promtool are not installed (Debian: apt-get install prometheus)",
-)
+needs_prometheus = needs("prometheus", "promtool")
 
 
 class Load:
@@ -75,12 +75,13 @@ def refuse_one(server: Server, *header: tuple[str, str]) -> None:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    """Return a server with a journal, TLS, users and an audit log."""
+    """Return a server with a journal, TLS, users, an audit log and the Redis protocol."""
     authority = Authority(tmp_path)
     accounts = Accounts(tmp_path / "users.toml", root=Account(read=("*",), write=("*",), metrics=True))
     tls = server_options(authority.issue("server", *HERE))
     audit = ("--audit-log", str(tmp_path / "audit.log"))
-    started = Guarded(accounts, tmp_path, "--commit", "journal", *tls, *audit, authority=authority)
+    resp = ("--resp", "127.0.0.1:0")
+    started = Guarded(accounts, tmp_path, "--commit", "journal", *resp, *tls, *audit, authority=authority)
     yield started
     started.close()
 
@@ -179,7 +180,7 @@ def prometheus(server: Server, tmp_path: Path) -> Iterator[Prometheus]:
         started.stop()
 
 
-def test_metrics_of_dashboard_and_alerts_exist(guarded: Guarded) -> None:
+def test_metrics_of_dashboard_alerts_and_documents_exist(guarded: Guarded) -> None:
     """With a journal, TLS and users: they have some more."""
     server, header = guarded.server, guarded.headers["root"]
     server.kv.Set(kv_pb2.SetRequest(key=b"key"), metadata=header)
@@ -190,6 +191,13 @@ def test_metrics_of_dashboard_and_alerts_exist(guarded: Guarded) -> None:
     used = {name for expression in expressions for name in METRIC.findall(expression)}
     assert {"gpkvs_operations_total", "gpkvs_table_load_factor", "process_start_time_seconds"} < used
     assert used <= exported, f"not exported: {used - exported}"
+    texts = [
+        path.read_text() for path in (REPOSITORY / "README.md", *REPOSITORY.glob("docs/*.md"), *DEPLOY.glob("*.md"))
+    ]
+    named = {name for text in texts for name in re.findall(r"`(gpkvs_[a-z_]+[a-z])\b", text)}
+    assert {"gpkvs_redis_commands_total", "gpkvs_clock_back_seconds", "gpkvs_connections_refused_total"} < named
+    histograms = {name.removesuffix("_bucket") for name in exported}
+    assert named <= exported | histograms, f"named, not exported: {named - exported}"
 
 
 @needs_prometheus
@@ -199,6 +207,19 @@ def test_promtool_accepts(arguments: tuple[str, str]) -> None:
     result = subprocess.run(["promtool", "check", kind, DEPLOY / name], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "SUCCESS" in result.stdout
+
+
+@needs("promtool")
+@pytest.mark.parametrize("options", [("--resp", "127.0.0.1:0"), ("--door", "grpcio")], ids=["native", "grpcio"])
+def test_promtool_accepts_the_metrics(start_server: StartServer, options: tuple[str, ...]) -> None:
+    server = start_server(*options)
+    server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"))
+    refuse_one(server)
+    text = server.metrics_text()
+    assert "grpc_server_handled_total{" in text
+    command = ["promtool", "check", "metrics"]
+    result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 @needs_prometheus
@@ -314,7 +335,7 @@ def test_commands_of_the_systemd_unit(tmp_path: Path) -> None:
     program, *arguments = command("ExecStart")
     assert program == "/opt/gpkvs/bin/gpkvs"
     options = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *SIZES]
-    main = subprocess.Popen([sys.executable, "-m", "gpkvs.cli.main", *arguments, *options])
+    main = subprocess.Popen([sys.executable, "-m", "gpkvs.cli", *arguments, *options])
     environment = {"MAINPID": str(main.pid), "PATH": "/usr/bin:/bin"}
     try:
         assert subprocess.run(command("ExecStartPost"), env=environment, timeout=60, check=False).returncode == 0
@@ -326,3 +347,16 @@ def test_commands_of_the_systemd_unit(tmp_path: Path) -> None:
     assert main.returncode == 0
     assert not (tmp_path / "ready").exists()
     assert subprocess.run(command("ExecStartPost"), env=environment, timeout=60, check=False).returncode == 1
+
+
+def test_the_image_and_the_compose_file_publish_every_port() -> None:
+    dockerfile, compose = (DEPLOY / "Dockerfile").read_text(), (DEPLOY / "compose.yml").read_text()
+    (exposed,) = re.findall(r"^EXPOSE (.*)$", dockerfile, re.MULTILINE)
+    ports = {ServerConfig.listen: 7171, ServerConfig.metrics: 9171}
+    assert all(address.endswith(f":{port}") for address, port in ports.items())
+    assert exposed.split() == [*map(str, ports.values()), "6379"]
+    for option, port in (("--listen", 7171), ("--metrics", 9171)):
+        assert re.search(rf'{option}"?, "0\.0\.0\.0:{port}"', dockerfile)
+    for option, inside, outside in (("--listen", 7171, 7171), ("--metrics", 9171, 9171), ("--resp", 6379, 6380)):
+        assert f'{option}, "0.0.0.0:{inside}"' in compose
+        assert f'"127.0.0.1:{outside}:{inside}"' in compose

@@ -4,6 +4,7 @@ Standard input gives blocks, one JSON object a line; standard output answers eac
 What a block prints, and why it failed, goes to standard error.
 
 An expression whose comment begins with a Python literal, such as ``store.get(key)  # b"value"``, must have that value.
+So must what a ``print`` of one value shows.
 """
 
 from __future__ import annotations
@@ -38,8 +39,13 @@ class Expectations(ast.NodeTransformer):
             ast.literal_eval(said)
         except (SyntaxError, ValueError):
             return node
-        expected = ast.parse(said, mode="eval").body
-        check = ast.Assert(ast.Compare(node.value, [ast.Eq()], [expected]), ast.Constant(f"it is not {said}"))
+        match node.value:
+            case ast.Call(ast.Name("print"), [shown], []):
+                value: ast.expr = ast.Call(ast.Name("str", ast.Load()), [shown], [])
+                expected: ast.expr = ast.Constant(said.strip())
+            case value:
+                expected = ast.parse(said, mode="eval").body
+        check = ast.Assert(ast.Compare(value, [ast.Eq()], [expected]), ast.Constant(f"it is not {said}"))
         return ast.fix_missing_locations(ast.copy_location(check, node))
 
 

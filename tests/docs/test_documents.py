@@ -15,14 +15,21 @@ from tests.docs.blocks import REPOSITORY, Block, blocks_of, documents
 from tests.docs.exceptions import EXEMPTIONS, Exemption, reason_to_leave_out
 from tests.docs.session import Session
 from tests.examples.node import node_tools
+from tests.tools import PACKAGES, require
 
 RUN = ("sh", "python")
+COMMAND = re.compile(r"(?:^|[|&;(])\s*(?:\w+=\S*\s+)*([\w-]+)", re.MULTILINE)
 SECONDS_MAX, SLOW_SECONDS_MAX = 120, 1800
 
 
 def parts_of(block: Block) -> list[str]:
     """Return what can be left out of a block: the commands of a shell block, a Python block by its first line."""
     return block.commands if block.language == "sh" else block.text.splitlines()[:1]
+
+
+def programs_of(commands: list[str]) -> set[str]:
+    """Return the programs that no package of README brings."""
+    return {word for command in commands for word in COMMAND.findall(command)} & PACKAGES.keys()
 
 
 @pytest.fixture(scope="session")
@@ -61,12 +68,17 @@ def test_blocks_run_as_written(document: str, session: Session, pytestconfig: py
     here = {"docs-all"} if docs_all else set()
     if str(pytestconfig.getoption("--backend")).startswith("cuda"):
         here.add("gpu")
-    for block in blocks_of(document):
-        if block.language not in RUN:
-            continue
-        for part in parts_of(block):
-            if not reason_to_leave_out(document, part, here):
-                session.run(block, part, seconds_max=SLOW_SECONDS_MAX if docs_all else SECONDS_MAX)
+    parts = [
+        (block, part)
+        for block in blocks_of(document)
+        if block.language in RUN
+        for part in parts_of(block)
+        if not reason_to_leave_out(document, part, here)
+    ]
+    # A program that is missing in the middle would leave the reader of the next block without its result.
+    require(*sorted(programs_of([part for block, part in parts if block.language == "sh"])))
+    for block, part in parts:
+        session.run(block, part, seconds_max=SLOW_SECONDS_MAX if docs_all else SECONDS_MAX)
     session.stop_servers()
 
 

@@ -37,7 +37,7 @@ def test_blocks_share_a_shell_and_a_namespace(session: Session, tmp_path: Path) 
     run(session, shell("cd /tmp/", "place=$(pwd)", 'echo "$place" > here  # a comment'))
     assert (tmp_path / "here").read_text() == f"{tmp_path}\n"
     run(session, python("number = 41"))
-    run(session, python("number += 1\nnumber  # 42; the answer"))
+    run(session, python("number += 1\nnumber  # 42; the answer\nprint(number)  # 42"))
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,7 @@ def test_blocks_share_a_shell_and_a_namespace(session: Session, tmp_path: Path) 
         (python("undefined"), "NameError"),
         (python("async with client: ..."), "SyntaxError"),
         (python("with open('/dev/null'):\n    1 + 1  # 3; not 2"), "it is not 3"),
+        (python("print(1 + 1)  # 3"), "it is not 3"),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
 )

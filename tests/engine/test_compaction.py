@@ -57,6 +57,20 @@ def test_any_write_is_accepted_below_the_limit(
     driver.store.close()
 
 
+@pytest.mark.parametrize("seed", [4, 3318255841])
+def test_what_waits_for_a_journal_gets_no_record_of_a_victim(
+    store_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found with these seeds: many steps in a row put records behind the ends of emptied segments; none was free."""
+    driver = HeapDriver(store_path, 8, random.Random(seed))
+    free_space = driver.store._engine.free_space
+    monkeypatch.setattr(free_space, "pay_for_turn", free_space.pay)  # many steps
+    driver.fill(VALUES["small"])
+    driver.churn(VALUES["small"], 2)
+    driver.check()
+    driver.store.close()
+
+
 @pytest.mark.parametrize(("segments", "commit"), [(8, "undo"), (20, "undo"), (8, "journal")])
 def test_kills_inside_steps_lose_nothing_and_wedge_nothing(
     tmp_path: Path, segments: int, commit: str, rng: random.Random

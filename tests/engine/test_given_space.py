@@ -120,7 +120,7 @@ def cover(store: gpkvs.Store) -> None:
 def wait_for_helper(store: gpkvs.Store) -> None:
     for thread in (store._engine._heap_growth._giver, store._engine._heap_growth._helper):
         if thread:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -256,8 +256,10 @@ with gpkvs.open(sys.argv[1], durability="process", heap_bytes_max=64 << 20) as s
             store._engine.committer.release_waiting()
             clock[0] += 5
             store.maintain()
-            if store._engine._heap_growth._giver:
-                store._engine._heap_growth._giver.join()
+            # While one thread still extends the file, nothing is given back: on a busy machine that takes its time.
+            for thread in (store._engine._heap_growth._helper, store._engine._heap_growth._giver):
+                if thread:
+                    thread.join()
 """
 
 
@@ -268,10 +270,7 @@ def test_killed_again_and_again_while_space_comes_and_goes(tmp_path: Path, commi
     has_given, said = 0, list[str]()
     late_sync = "before_heap_sync:14"  # a life may end before so many
     killed = set()
-    # On a busy machine a life may give nothing back, once in thirty: then another one follows.
-    for point in [point for point in (*failpoint.GIVEN_SPACE, late_sync) for _ in range(3)]:
-        if point in killed:
-            continue
+    for point in (*failpoint.GIVEN_SPACE, late_sync):
         environment = {**os.environ, failpoint.VARIABLE: point}
         life = subprocess.run(
             [sys.executable, "-c", _LIFE, str(path)], env=environment, capture_output=True, text=True, check=False
@@ -537,7 +536,7 @@ def test_what_is_about_to_go_back_can_be_had_again(
         delete(store, list(range(850)))
         growth, may_go_on = store._engine._heap_growth, threading.Event()
         wait = growth._wait
-        monkeypatch.setattr(growth, "_wait", lambda gate: (may_go_on.wait(10), wait(gate)))
+        monkeypatch.setattr(growth, "_wait", lambda gate: (may_go_on.wait(60), wait(gate)))
         for _ in range(14):
             while store.maintain():
                 pass
@@ -550,7 +549,7 @@ def test_what_is_about_to_go_back_can_be_had_again(
         assert growth.given_bytes
         fill(store, 900)
         may_go_on.set()
-        giver.join(10)
+        giver.join(60)
         require_no_use_of_holes(store)
         for number in range(900):
             assert store.get(b"%d" % number) == value_of(number)

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -258,18 +259,18 @@ def test_growth_waits_for_the_disk_and_goes_on_by_itself(store_path: Path, monke
     def refuse(file: int, first: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(growth, "_RETRY_SECONDS", 0.2)
     with gpkvs.open(store_path, **SIZES) as store:
-        monkeypatch.setattr(directory.os, "posix_fallocate", refuse)
-        with pytest.raises(NoSpaceError, match="the disk has no room for 131,072 bytes"):
-            store.execute(sets(list(range(3000))))
-        store.execute(sets(list(range(1500))))
-        store.execute(sets(list(range(1500)), 8))
-        assert "the disk has no room" in store.info().tables[0].growth_waits
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(growth, "_RETRY_SECONDS", 1800.0)
+            patch.setattr(directory.os, "posix_fallocate", refuse)
+            with pytest.raises(NoSpaceError, match="the disk has no room for 131,072 bytes"):
+                store.execute(sets(list(range(3000))))
+            store.execute(sets(list(range(1500))))
+            store.execute(sets(list(range(1500)), 8))
+            assert "the disk has no room" in store.info().tables[0].growth_waits
         with pytest.raises(NoSpaceError, match="the disk has no room"):
             store.execute(sets(list(range(1500, 3000))))  # not tried again yet
-        time.sleep(0.25)
+        monkeypatch.setattr(growth, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 1800))
         store.execute(sets(list(range(1500, 3000))))
         assert store.info().tables[0].growth_waits == ""
         assert store.info().tables[0].records == 3000

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gpkvs
+from gpkvs.batch import Batch, Op
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites
@@ -36,11 +37,12 @@ def memory_path() -> Iterator[Path]:
     [
         ("close", ["_append_empty", "begin", "append", "end"], True),
         ("close", ["close", "cover", "_cover", "reserve"], False),
-        ("set", ["commit", "_commit_natively"], False),
+        ("batch", ["commit", "_commit_natively"], False),
+        ("set", ["_run_natively", "run", "begin_turn", "end_turn", "_answer"], False),
         ("set-in-steps", ["_store", "_describe", "begin", "append", "end", "_count"], True),
         ("set-in-steps", ["commit", "_commit_in_steps", "reserve"], False),
     ],
-    ids=["empty-frame", "close", "batch", "batch-in-steps", "room-for-a-batch-in-steps"],
+    ids=["empty-frame", "close", "batch", "set", "batch-in-steps", "room-for-a-batch-in-steps"],
 )
 def test_an_interrupt_leaves_the_store_usable_or_ends_the_process(
     memory_path: Path, step: str, names: list[str], *, ends: bool
@@ -87,7 +89,7 @@ def test_a_batch_that_gets_no_memory_has_begun_nothing(
             patch.setattr(TableWrites, "begin_commit", begin_commit)
             patch.setattr(np, "zeros_like", refuse)
             with pytest.raises(NoMemoryError):
-                store.set(b"key", b"other")
+                store.execute(Batch.of([(Op.SET, b"key", b"other")]))
         assert (committer.begun, committer.journal.used_pages) == (begun, used)
         assert not store._engine.heap.freed_epoch
         assert store.get(b"key") == b"value"

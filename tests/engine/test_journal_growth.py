@@ -161,7 +161,7 @@ def test_a_journal_of_one_size_is_fixed(store_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [2 * MIB, 16 * MIB])
 def test_it_follows_the_indexes(store_path: Path, most: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     with opened(store_path, **SMALL, journal_bytes_max=most) as store:
         store.create_table("large", index_bytes=8 * MIB)
         wanted = min(most, 4 * MIB + 128 * KIB)
@@ -229,26 +229,28 @@ _POINTS = (*failpoint.HEAP_GROWTH, *failpoint.JOURNAL_GROWTH, "between_roots:2",
 
 
 def test_killed_again_and_again_while_it_grows(tmp_path: Path) -> None:
-    path, acknowledged = tmp_path / "store", -1
+    path, certain = tmp_path / "store", -1  # the last life whose write is durable
     for life, point in enumerate(_POINTS):
         environment = {**os.environ, failpoint.VARIABLE: point}
         arguments = [sys.executable, "-c", _LIFE, str(path), str(life)]
         run = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
         assert run.returncode == -9, (point, run.stderr)
-        acknowledged = life if run.stdout == "acknowledged\n" else acknowledged
+        certain = life if run.stdout == "acknowledged\n" else certain
         with opened(path) as store:
-            assert int(store.get(b"life") or b"-1") in (acknowledged, life)
+            seen = int(store.get(b"life") or b"-1")
+            assert seen in (certain, life)
+            certain = seen  # it may be durable though it was not acknowledged
             found = {store.get(b"k%d" % number) for number in range(1000)}
             assert len(found) == 1, "a batch is there in part"
             require_extents(store)
             if point in _POINTS[-3:]:  # what was given is used by the next batches
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + 60
                 while any(extent.serial == NO_SERIAL for extent in store._files.root.journal_extents):
                     assert time.monotonic() < deadline
                     store.set(b"k", b"v")
                     time.sleep(0.005)
                 require_extents(store)
-    assert acknowledged >= len(_POINTS) // 2
+    assert certain >= len(_POINTS) // 2
     assert_clean(path)
 
 

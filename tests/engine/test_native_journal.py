@@ -18,9 +18,10 @@ import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.native_engine import Ran
 from gpkvs.media.image import Image
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
-from gpkvs.recovery.proof.native_driver import NativeDriver, Ran
+from gpkvs.recovery.proof.native_driver import NativeDriver
 from tests.conftest import assert_clean
 
 _SIZES = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "heap_bytes_max": 64 << 20, "journal_bytes": 1 << 20}

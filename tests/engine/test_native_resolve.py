@@ -12,8 +12,9 @@ import gpkvs
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Condition, Op, Status
 from gpkvs.config import Limits, StoreConfig
+from gpkvs.engine.native_engine import Ran
 from gpkvs.recovery.proof.batch_runner import BatchRunner
-from gpkvs.recovery.proof.native_driver import NO_BOUND, NativeDriver, Ran
+from gpkvs.recovery.proof.native_driver import NO_BOUND, NativeDriver
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
 from tests.engine.test_resolve import Asked, Chooser, Model, batch_of, expect
@@ -33,41 +34,93 @@ def plain(op: Op, key: bytes, value: bytes = b"") -> Asked:
     return op, key, value, Condition.NONE, 0
 
 
-def test_any_operations_do_what_a_dictionary_does(store_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["bytes", "u64"])
+def test_any_operations_do_what_a_dictionary_does(store_path: Path, layout: str) -> None:
     seed = secrets.randbelow(1 << 32)
     print(f"seed {seed}")
     with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        store.create_table("t", layout=layout, index_bytes=64 << 10)
+        table = store.table("t").id
         runner = BatchRunner(store, "native")
-        model = Model(has_records=True)
+        model = Model(layout == "bytes")
         chooser = Chooser(seed, model)
         for _ in range(300):
             requests = chooser.requests()
             # Each request has a version for each of its operations, also where it was left.
             first = store._engine.next_sequence
-            expect(model, requests, runner.run(batch_of(requests, 0)), first)
-        assert runner.natively > 100
+            expect(model, requests, runner.run(batch_of(requests, table)), first)
+        assert runner.natively > 250
         held = {key: value for key, (value, _) in model.held.items()}
-        assert {key: store.get(key) for key in held} == held
+        assert {key: store.get(key, table="t") for key in held} == held
     assert_clean(store_path)
 
 
-def test_a_check_that_fails_leaves_the_batch(store_path: Path) -> None:
+def test_a_check_that_fails_stops_its_request_alone(store_path: Path) -> None:
+    check: Asked = (Op.CHECK, b"key", b"", Condition.PRESENT, 0)
+    absent: Asked = (Op.CHECK, b"key", b"", Condition.ABSENT, 0)
+    read, value = plain(Op.GET, b"key"), plain(Op.SET, b"key", b"value")
+    one, two = (number.to_bytes(8, "little") for number in (1, 2))
+    with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        driver = NativeDriver(store)
+        driver.native.begin_turn()
+        requests = [
+            [increment(b"sum"), check, read],
+            [increment(b"sum"), read, value],
+            [read, increment(b"sum"), absent],
+            [read, check, increment(b"sum")],
+        ]
+        answer = driver.run(batch_of(requests, 0))
+        version = answer.versions[2]
+        assert [(number, error.index, error.found) for number, error in answer.conflicts.items()] == [
+            (0, 1, None),
+            (2, 2, version),
+        ]
+        assert answer.requests == 4
+        assert answer.status == [0, Status.NOT_FOUND, 0, 0, 0, 0]
+        assert answer.values == [one, b"", b"value", two]
+        stopped = driver.run(batch_of([[absent, read, value]] * 2, 0))
+        assert list(stopped.conflicts) == [0, 1]
+        assert (stopped.requests, stopped.status, stopped.values) == (2, [], [])
+
+
+def test_a_check_that_stops_one_of_several_requests_of_a_message_leaves_the_batch(store_path: Path) -> None:
     check: Asked = (Op.CHECK, b"key", b"", Condition.PRESENT, 0)
     with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
         driver = NativeDriver(store)
         driver.native.begin_turn()
-        assert driver.run(batch_of([[check, increment(b"sum")]], 0)).ran is Ran.LEFT
+        requests = [[increment(b"sum")], [check, increment(b"sum")]]
+        assert driver.run(batch_of(requests, 0), message_requests=[2]).ran is Ran.LEFT
+        assert list(driver.run(batch_of(requests, 0), message_requests=[1, 1]).conflicts) == [1]
         store.set(b"key", b"value")
-        answer = driver.run(batch_of([[check, increment(b"sum")]], 0))
-        assert answer.values == [(1).to_bytes(8, "little")]
+        answer = driver.run(batch_of(requests, 0), message_requests=[2])
+        assert answer.values == [(number).to_bytes(8, "little") for number in (2, 3)]
 
 
-def test_numbers_are_python_s(store_path: Path) -> None:
+def test_what_a_table_of_numbers_has_not_is_python_s(store_path: Path) -> None:
     with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
         store.create_table("numbers", layout="u64", index_bytes=64 << 10)
+        driver, table = NativeDriver(store), store.table("numbers").id
+        driver.native.begin_turn()
+        for op in (Op.APPEND, Op.EXPIRE, Op.EXPIRY):
+            assert driver.run(batch_of([[plain(op, b"01234567", bytes(8 * (op is Op.APPEND)))]], table)).ran is Ran.LEFT
+        assert driver.run(batch_of([[increment(b"01234567")]], table)).ran is not Ran.LEFT
+
+
+def test_a_batch_may_bring_no_values(store_path: Path) -> None:
+    """Its column of values is null then, and so is the room for values if it returns none."""
+    with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        store.execute(batch_of([[plain(Op.SET, b"a", b"held"), plain(Op.SET, b"empty", b"")]], 0))
         driver = NativeDriver(store)
         driver.native.begin_turn()
-        assert driver.run(batch_of([[increment(b"01234567")]], store.table("numbers").id)).ran is Ran.LEFT
+        asked = [
+            *(plain(Op.EXPIRE, key) for key in (b"a", b"empty", b"missing")),
+            *(plain(Op.APPEND, key) for key in (b"a", b"empty", b"new")),
+        ]
+        answer = driver.run(batch_of([asked], 0))
+        assert answer.status == [0, 0, Status.NOT_FOUND, 0, 0, 0]
+        assert driver.run(batch_of([[plain(Op.SET, b"set", b"")]], 0)).ran is Ran.DONE
+        read = [plain(Op.GET, key) for key in (b"a", b"empty", b"new", b"set")]
+        assert driver.run(batch_of([read], 0)).values == [b"held", b"", b"", b""]
 
 
 def test_values_stand_in_the_order_of_their_operations(store_path: Path) -> None:

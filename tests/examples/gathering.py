@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.examples.node import node_tools
+from tests.tools import require
 
 REPOSITORY = Path(__file__).parents[2]
 PROTO = REPOSITORY / "proto" / "v1" / "kv.proto"
@@ -61,8 +60,7 @@ def nodejs_programs(folder: Path) -> Programs:
 
 def go_programs(folder: Path) -> Programs:
     """Build the example in Go, with Debian's packages."""
-    if not shutil.which("go"):
-        pytest.skip("needs Go: apt-get install golang-go golang-google-grpc-dev")
+    require("go")
     here = folder / "go"
     shutil.copytree(REPOSITORY / "examples" / "go", here)
     shutil.copy(_DRIVERS / "driver.go", here)

@@ -302,6 +302,30 @@ def test_records_are_counted_and_versions_known(tmp_path: Path) -> None:
         ExportReader(out)
 
 
+@pytest.mark.parametrize("length", [4096, (1 << 16) - 1, 3 << 20])
+def test_a_prefix_is_as_long_as_a_key_may_be(tmp_path: Path, length: int) -> None:
+    """A finished export could not be read, and an interrupted one did not go on."""
+    file, header = tmp_path / "long", Header("small", "bytes", b"k" * length)
+    with ExportWriter(file, header) as writer:
+        writer.save()
+    with ExportWriter(file, header, resume=True) as writer:
+        writer.add(
+            ScanPiece(
+                keys=np.frombuffer(header.prefix, np.uint8),
+                key_lengths=np.array([length], np.uint32),
+                values=np.frombuffer(b"v", np.uint8),
+                value_lengths=np.array([1], np.uint32),
+                versions=np.array([1], np.uint64),
+                expiries=np.empty(0, np.uint64),
+                damaged=0,
+                cursor=b"",
+            )
+        )
+        writer.finish()
+    assert ExportReader(file).header == header
+    assert records_of(file) == {header.prefix: b"v"}
+
+
 def test_an_export_goes_on_behind_what_is_saved(server: Server, tmp_path: Path) -> None:
     """Ended after each piece in turn, some saved and some not, with other bytes behind what is saved."""
     out, partial = tmp_path / "out", tmp_path / "out.partial"
@@ -401,7 +425,7 @@ def test_a_signal_saves_what_came(server: Server, tmp_path: Path, number: signal
     """The server is stopped in the middle: the export waits for it, is ended, and goes on when it is back."""
     out = tmp_path / "out"
     script = (
-        "import sys; from gpkvs.client import Client; from gpkvs.cli.main import main; import time\n"
+        "import sys; from gpkvs.client import Client; from gpkvs.cli.__main__ import main; import time\n"
         "pieces = Client.scan_pieces\n"
         "def slow(self, *a, **k):\n"
         "    for n, piece in enumerate(pieces(self, *a, **k)):\n"

@@ -57,7 +57,7 @@ def is_refused(store):
         store.create_table("more", index_bytes=2 << 20)
     except NoSpaceError as error:
         assert error.resource == "disk", error
-        print(error)
+        print(error, flush=True)  # the first life is killed
         return True
     return False
 

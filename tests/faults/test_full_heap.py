@@ -88,7 +88,7 @@ with gpkvs.open(path, commit=commit, durability="msync", **SIZES) as store:
     # It works again by itself.
     os.remove(filler)
     store.drop_table("spare")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             write(store, last, last + 200, bytes(4000))

@@ -65,6 +65,10 @@ def test_allocations_of_a_batch_fail(run_case: RunCase, memory_path: Path, forev
     assert refused > 10
 
 
+# The C library ends a process in which a thread that begins gets no storage of its own (docs/decisions.md).
+NO_THREAD_STORAGE = 127
+
+
 @pytest.mark.parametrize("commit", ["undo", "journal"])
 def test_allocations_of_an_opening_fail(run_case: RunCase, memory_path: Path, commit: str) -> None:
     """Of the native threads too: an exception that nobody catches there would end the process by a signal."""
@@ -76,11 +80,11 @@ def test_allocations_of_an_opening_fail(run_case: RunCase, memory_path: Path, co
     for turn, nth in enumerate(some(count, 100)):
         clear(path)
         answer = run_case(path=path, fault=f"malloc:{nth}:{errno.ENOMEM}", **how)
-        assert answer["status"] in (0, EXIT_FATAL), f"{nth}: {answer}"
+        assert answer["status"] in (0, EXIT_FATAL, NO_THREAD_STORAGE), f"{nth}: {answer}"
         reported = answer["steps"]
         assert isinstance(reported, list)
         for step in reported:
-            errors = ("", "MemoryError", "NoMemoryError", "StoreAccessError", "GpkvsError")
+            errors = ("", "MemoryError", "NoMemoryError", "NoSpaceError", "StoreAccessError", "GpkvsError")
             assert step["error"] in errors, f"{nth}: {step}"
         refused += bool(reported[-1]["error"])
         if turn % 10 == 0:

@@ -1,6 +1,6 @@
 """Foreign clients against the native door, plain and with TLS and a token: ``python -m tests.foreign.run``.
 
-grpclib comes with the development tools; nice-grpc is installed by npm, into a folder of its own; gRPC for Ruby is
+grpclib comes with what tests need; nice-grpc is installed by npm, into a folder of its own; gRPC for Ruby is
 Debian's ruby-grpc with ruby-grpc-tools. A client whose tools are missing is left out and named. What it finds is
 printed as JSON; exit status 1 if a client did not get what it should.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.gpm import Place, find_place
+from gpkvs.gpm import Checkpoint, Place, find_place
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,3 +29,9 @@ def memory() -> Iterator[Path]:
     """Return a directory in memory: kernels make what they store there durable, as far as a tmpfs does."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gpm-") as folder:
         yield Path(folder)
+
+
+def require_disk(checkpoint: Checkpoint) -> None:
+    """Skip a test of what a checkpoint does to a disk, where temporary files lie in memory."""
+    if checkpoint._disk is None:
+        pytest.skip("temporary files lie in memory: TMPDIR may name a directory of a disk")

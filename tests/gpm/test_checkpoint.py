@@ -22,6 +22,7 @@ from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.header import STATE_BYTES
 from gpkvs.gpm.helpers import Helpers
 from gpkvs.pm.region import Region
+from tests.gpm.conftest import require_disk
 
 ROOT = Path(__file__).parents[2]
 
@@ -446,6 +447,7 @@ def test_nobody_writes_after_a_piece_has_failed(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(DirectFile, "_write_piece", piece)
     monkeypatch.setattr(Helpers, "begin", begin)
     with Checkpoint.create(tmp_path / "c.gpm", {"g": {"a": array}}) as checkpoint:
+        require_disk(checkpoint)
         with pytest.raises(NoSpaceError):
             checkpoint.save("g", {"a": array})
         assert under_way[0] == 1  # the piece that failed

@@ -20,6 +20,7 @@ from gpkvs.errors import (
     InvalidArgumentError,
     NoSpaceError,
     StoreAccessError,
+    StoreError,
     StoreLockedError,
 )
 from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray, Versions, coalesced_log, header, log, place, verify
@@ -117,10 +118,12 @@ def test_a_refusal_keeps_the_file_that_was_to_be_replaced(memory: Path, tmp_path
 
 @pytest.fixture
 def small() -> Iterator[Path]:
-    """Return a directory of a file system of 1 MiB."""
+    """Return a directory of a file system of 1 MiB, for its root and three files."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=True, capture_output=True)
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=4", "none", folder], check=True, capture_output=True
+            )
         except (OSError, subprocess.CalledProcessError):
             pytest.skip("a file system cannot be mounted here")
         try:
@@ -149,6 +152,15 @@ def test_holes_are_filled_when_a_file_is_opened(small: Path, memory: Path) -> No
     (small / "other").write_bytes(bytes(600_000))
     with pytest.raises(NoSpaceError, match="has holes"):
         PersistentArray.open(path)
+
+
+@pytest.mark.machine
+def test_a_file_system_without_a_place_for_a_file_is_full(small: Path) -> None:
+    for number in range(3):
+        (small / f"{number}").touch()
+    with pytest.raises(NoSpaceError, match=r"a\.gpm needs 8,202 bytes: No space left on device"):
+        PersistentArray.create(small / "a.gpm", 10, "u1")
+    assert len([*small.iterdir()]) == 3
 
 
 def test_space_that_is_not_there_is_not_taken_first(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +200,40 @@ def test_links_are_followed(memory: Path, tmp_path: Path) -> None:
     assert link.is_symlink()
     with PersistentArray.open(target) as array:
         assert array.shape == (5,)
+
+
+def test_a_file_with_several_names_is_refused_until_it_is_copied(memory: Path) -> None:
+    """Who writes to a snapshot of hard links would write to the file, and the other way round."""
+    path, link, real = memory / "a.gpm", memory / "b.gpm", memory / "c.gpm"
+    with PersistentArray.create(path, 3) as array:
+        os.link(path, link)
+        with pytest.raises(StoreLockedError):
+            PersistentArray.open(link)
+        array.host[:] = 1
+        array.persist()
+    for name in (path, link):
+        for readonly in (False, True):
+            with pytest.raises(StoreError, match=r"has 2 names \(hard links\)") as refused:
+                PersistentArray.open(name, readonly=readonly)
+        with pytest.raises(StoreError, match="has 2 names"):
+            verify(name)
+    command = str(refused.value).rpartition("use the copy: ")[2].replace(" NEW", f" {real}")
+    subprocess.run(command.split(), check=True)
+    PersistentArray.open(real).close()
+    link.unlink()
+    PersistentArray.open(path).close()
+
+
+def test_the_name_that_a_killed_creation_left_does_not_count(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = memory / "a.gpm"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda _path, missing_ok=False: None)
+        PersistentArray.create(path, 3).close()
+    assert path.stat().st_nlink == 2
+    PersistentArray.open(path).close()
+    os.link(path, memory / "b.gpm")
+    with pytest.raises(StoreError, match="has 2 names"):
+        PersistentArray.open(path)
 
 
 def test_pipes_and_long_names(memory: Path) -> None:

@@ -18,6 +18,7 @@ from gpkvs.errors import StoreAccessError
 from gpkvs.gpm import Checkpoint, CoalescedLog, Versions
 from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.pm.region import Region
+from tests.gpm.conftest import require_disk
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,6 +167,7 @@ def test_restoring_from_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         real(self, *arguments)
 
     with Checkpoint.create(tmp_path / "c.gpm", {"g": {"a": array}}) as checkpoint:
+        require_disk(checkpoint)
         checkpoint.save("g", {"a": array})
         into = np.zeros_like(array)
         with monkeypatch.context() as patched:
@@ -197,6 +199,7 @@ def test_nobody_writes_to_a_disk_when_a_file_is_closed(tmp_path: Path, monkeypat
 
     with Checkpoint.create(tmp_path / "c.gpm", {"g": {"a": array}}) as checkpoint:
         monkeypatch.setattr(DirectFile, "_write_piece", slow)
+        require_disk(checkpoint)
         assert checkpoint._disk
         checkpoint._disk.__class__ = Interrupted
         with pytest.raises(KeyboardInterrupt):

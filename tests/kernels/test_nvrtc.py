@@ -32,7 +32,7 @@ NVRTC = load_nvrtc()
 
 
 needs_nvrtc = pytest.mark.skipif(
-    NVRTC is None, reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc (make check does)"
+    NVRTC is None, reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc (make install-test does)"
 )
 
 

@@ -20,6 +20,7 @@ _RUN_SECONDS_MAX = 900
 
 DOOR = "_door.so"
 _OBJECTS = "build/plain/door"  # of the door, one for each file
+_OTHER_BUILDS = "GPKVS_KERNELS", "GPKVS_DOOR_LIBRARY"  # they would stand for those of the copy
 
 HUNG = -1000  # the status of a run that had to be ended
 
@@ -93,7 +94,7 @@ class Copy:
         command += ["--commit", "undo"]
         # By a thread: a test that waits inside uvloop does not end by a signal.
         command += [f"--timeout={_TEST_SECONDS_MAX}", "--timeout-method=thread", *(f"tests/{test}" for test in tests)]
-        environment = {name: value for name, value in os.environ.items() if name != "GPKVS_KERNELS"}
+        environment = {name: value for name, value in os.environ.items() if name not in _OTHER_BUILDS}
         environment["TMPDIR"] = str(self.root)
         process = subprocess.Popen(
             command,

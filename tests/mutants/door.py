@@ -14,8 +14,8 @@ _RESP = "door/resp.cpp"
 _HANDED_TESTS, _TRANSACTIONS_TESTS, _ROOM_TESTS, _RESP_TLS_TESTS = (
     f"server/door/test_resp_{name}.py::" for name in ("handed", "transactions", "room", "tls")
 )
-_MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS = (
-    f"server/door/test_{name}.py::" for name in ("moments", "refused_connections", "small_batches")
+_MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS, _FILES_TESTS = (
+    f"server/door/test_{name}.py::" for name in ("moments", "refused_connections", "small_batches", "files_full")
 )
 
 MUTANTS = (
@@ -70,10 +70,34 @@ MUTANTS = (
     Mutant(
         "door-waits-for-handshakes",
         "door/connection.cpp",
-        "is_late || (closes_when_sent_",
-        "(closes_when_sent_",
+        "if (transport->is_late(thread.now())) return",
+        "if (false) return",
         "clients that never end their handshake take all connections",
         (f"{_TLS_TESTS}test_a_slow_handshake_ends",),
+    ),
+    Mutant(
+        "door-threads-use-their-storage-late",
+        "door/loop.cpp",
+        "void Thread::run() {\n    use_thread_storage();\n",
+        "void Thread::run() {\n",
+        "a server that gets no more memory ends with status 127 instead of refusing",
+        ("tests/server/test_little_memory.py::test_no_memory_at_all",),
+    ),
+    Mutant(
+        "door-closes-users-who-are-gone-in-silence",
+        "door/connection.cpp",
+        "    if (protocol == DOOR_GRPC) close(STATS_USER_GONE, USER_GONE_TEXT);\n    else close(STATS_USER_GONE);",
+        "    close();",
+        "nobody can tell why clients lose their connections",
+        ("tests/server/door/test_closings.py::test_a_user_who_is_removed",),
+    ),
+    Mutant(
+        "door-gives-up-handshakes-in-silence",
+        "door/tls.cpp",
+        "if (state_ != SHAKING || BIO_number_written(SSL_get_wbio(ssl_))) return;",
+        "return;",
+        "a client that gave way thinks that its certificates are wrong",
+        ("tests/server/door/test_closings.py::test_a_handshake_that_comes_too_late",),
     ),
     Mutant(
         "door-takes-rapid-resets",
@@ -118,8 +142,8 @@ MUTANTS = (
     Mutant(
         "door-waits-for-headers",
         _HTTP2,
-        "    if (headers_since_ns_ != NEVER && now_ns > headers_since_ns_ + patience().headers_ns) return close();\n",
-        "",
+        "headers_since_ns_ != NEVER && now_ns > headers_since_ns_ + patience().headers_ns)",
+        "false)",
         "a client that never ends its headers keeps its connection, and a drain waits for it",
         (f"{_HTTP2_TESTS}test_clients_that_stand_still",),
     ),
@@ -337,10 +361,34 @@ MUTANTS = (
     Mutant(
         "door-does-not-count-whom-it-refuses",
         "door/listener.cpp",
-        "    door_.threads.front()->stats.connections_refused[why].add();\n",
-        "",
+        "    thread.stats.connections_refused[why].add();\n    try {",
+        "    try {",
         "clients that get no connection are seen by nobody",
         (f"{_REFUSED_TESTS}test_more_than_there_may_be",),
+    ),
+    Mutant(
+        "door-lets-keys-change",
+        "door/tls.cpp",
+        "if (is_flooded()) state_ = OVER;",
+        "",
+        "whoever has no login makes all others wait while it changes its keys",
+        (f"{_TLS_TESTS}test_nothing_but_new_keys_ends_the_connection",),
+    ),
+    Mutant(
+        "door-leaves-no-files",
+        "door/listener.cpp",
+        "            if (is_kept_file(file)) deal_for_another(file, address);\n            else deal(",
+        "            deal(",
+        "whoever has no login keeps the users' file from being read",
+        (f"{_FILES_TESTS}test_the_server_has_files_though_users_have_all_of_theirs",),
+    ),
+    Mutant(
+        "door-keeps-high-numbers",
+        "door/listener.cpp",
+        "is_for_another ? renumbered(file) : file",
+        "file",
+        "one file more is taken with each second newcomer",
+        (f"{_FILES_TESTS}test_users_come_in_though_strangers_have_all_files",),
     ),
     Mutant(
         "door-speaks-first",
@@ -512,9 +560,9 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-keeps-strangers",
-        _RESP,
-        "    if (is_stranger() && now_ns > begun_ns_ + thread.door.patience.login_ns) return close();\n",
-        "",
+        "door/connection.cpp",
+        "        if (is_out_of_patience()) end_patience(",
+        "        if (false) end_patience(",
         "clients that never log in take all connections",
         (f"{_HANDED_TESTS}test_a_client_that_does_not_log_in_is_closed",),
     ),
@@ -529,15 +577,15 @@ MUTANTS = (
     Mutant(
         "door-redis-reads-tls",
         _RESP,
-        "!std::exchange(has_begun_, true) && is_tls_hello(",
-        "false && is_tls_hello(",
+        "if (language == Language::LINES) return false;",
+        "return false;",
         "a client of TLS at a plain port waits for an answer, and nobody counts it",
         (f"{_REFUSED_TESTS}test_tls_where_none_is_spoken",),
     ),
     Mutant(
         "door-answers-plain-clients-of-tls",
         _TLS,
-        "    is_plain_ = first != HANDSHAKE_RECORD;\n",
+        "plain_.assign(begin, (u64)size);",
         "",
         "a client without TLS waits ten seconds, or gets bytes that it cannot read",
         (f"{_REFUSED_TESTS}test_handshakes_that_fail",),
@@ -553,8 +601,8 @@ MUTANTS = (
     Mutant(
         "door-ends-with-the-word-of-tls",
         _TLS,
-        "        return is_end ? -1 : outcome(0);",
-        "        return outcome(0);",
+        "        if (SSL_get_error(ssl_, 0) == SSL_ERROR_ZERO_RETURN) return -1;\n",
+        "",
         "a client that says that it sends no more loses its answers",
         (f"{_RESP_TLS_TESTS}test_a_client_that_has_said_the_end_gets_its_answers",),
     ),

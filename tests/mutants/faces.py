@@ -43,8 +43,8 @@ MUTANTS = (
     Mutant(
         "ttl-without-a-clock",
         "gpkvs/operations.py",
-        "expiries[expiries > 0] += np.uint64(now_ms())",
-        "pass",
+        "option.ttl_ms and option.ttl_ms + now for",
+        "option.ttl_ms for",
         "a store takes a time to live for a time since 1970",
         (f"{_TESTS}test_keys_expire[store]",),
     ),
@@ -63,6 +63,24 @@ MUTANTS = (
         "message.numbers = False",
         "numbers are stored in a table of bytes, where nobody reads them as numbers",
         (f"{_TESTS}test_numbers[client]",),
+    ),
+    *(
+        Mutant(
+            f"ints-in-any-table-{number}",
+            file,
+            old,
+            "if False:",
+            "an int is stored in a table of bytes, where it is 8 bytes that nobody looks for",
+            (f"{_TESTS}test_ints_are_refused_where_they_are_none[{face}]",),
+        )
+        for number, (file, old, face) in enumerate(
+            [
+                ("gpkvs/store.py", "if operations.is_of_numbers:", "store"),
+                ("client/operations.py", "if operations.is_of_numbers:", "client"),
+                ("client/gather.py", "if self._is_of_numbers:", "async"),
+                ("client/several.py", "if self._is_of_numbers:", "async"),
+            ]
+        )
     ),
     Mutant(
         "negative-numbers-wrap",
@@ -83,8 +101,8 @@ MUTANTS = (
     Mutant(
         "embedded-lengths-unchecked",
         "gpkvs/operations.py",
-        "            self._check(limits)",
-        "            pass",
+        "        self._check(limits)\n",
+        "",
         "the embedded store takes an empty key",
         (f"{_TESTS}test_what_is_like_bytes_and_what_is_not[store]",),
     ),

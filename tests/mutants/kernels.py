@@ -172,6 +172,22 @@ MUTANTS = (
         (f"{_ENGINE_TESTS}test_tables_grow_and_the_heap_is_compacted_in_time",),
     ),
     Mutant(
+        "left-batch-counts-twice",
+        "gpkvs/engine/engine.py",
+        "        if not self.meter.take_left():\n            self",
+        "        if True:\n            self",
+        "the metric shows batches of Python that came from a door",
+        ("engine/test_left.py::test_each_reason_is_counted[columns-undo]",),
+    ),
+    Mutant(
+        "expired-batch-counts-as-another",
+        _NATIVE,
+        "if (a.now && meets_expired(a, chains)) return LEFT_EXPIRED;",
+        "if (a.now && meets_expired(a, chains)) return LEFT_GROW_INDEX;",
+        "Python grows what need not grow, and the batch comes again for ever",
+        ("engine/test_left.py::test_each_reason_is_counted[expired-undo]",),
+    ),
+    Mutant(
         "turn-has-no-end",
         _ENGINE,
         "if (!writes) return e.meter[METER_LAST] < e.ends_at_ns ? ENGINE_DONE : ENGINE_DUE;",

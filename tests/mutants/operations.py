@@ -75,14 +75,6 @@ MUTANTS = (
         ("engine/test_resolve.py::test_a_table_may_have_nothing_left_of_a_batch",),
     ),
     Mutant(
-        "native-checks-count-for-nothing",
-        _NATIVE_RESOLVE,
-        "            if (failed != NO_OP) return false;\n",
-        "            if (failed != NO_OP) continue;\n",
-        "a transaction whose key has changed seems to be done",
-        (_NATIVE_DICTIONARY,),
-    ),
-    Mutant(
         "native-values-stand-upon-each-other",
         _NATIVE_RESOLVE,
         "                a.offset[get] = value_bytes_;\n",
@@ -93,10 +85,36 @@ MUTANTS = (
     Mutant(
         "native-statuses-are-the-plan-s",
         _NATIVE_RESOLVE,
-        "            room.status[op] = status_of(a, op);\n",
-        "            room.status[op] = a.status[op];\n",
+        "            room.status[done] = status_of(a, op);\n",
+        "            room.status[done] = a.status[op];\n",
         "a SET if absent that did nothing says that it was done",
         (_NATIVE_DICTIONARY,),
+    ),
+    Mutant(
+        "native-stopped-requests-have-results",
+        _NATIVE_RESOLVE,
+        "    bool is_stopped(u64 op) const { return !is_stopped_.empty() && is_stopped_[op]; }",
+        "    bool is_stopped(u64 op) const { return is_stopped_.size() == op + 1; }",
+        "a client gets the results of another's request, which a check has stopped",
+        (_NATIVE_DICTIONARY,),
+    ),
+    Mutant(
+        "native-conflicts-of-several-are-the-door-s",
+        _NATIVE_RESOLVE,
+        "                    if (batch.message_requests[message] > 1) return false;\n",
+        "",
+        "a whole message is refused where one of its requests was stopped, and the others are done",
+        (
+            "engine/test_native_resolve.py::test_a_check_that_stops_one_of_several_requests_of_a_message_leaves_the_batch",
+        ),
+    ),
+    Mutant(
+        "native-conflicts-are-another-s",
+        "door/turn.cpp",
+        "        for (; number < conflict.request; request = request->next) number += request->requests;\n",
+        "        (void)number;\n",
+        "a transaction is told that it failed, and was done",
+        ("server/door/test_conflicts.py::test_each_request_of_a_batch_has_its_own_conflict",),
     ),
     Mutant(
         "native-numbers-may-begin-with-zeros",

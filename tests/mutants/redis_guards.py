@@ -108,11 +108,11 @@ MUTANTS = (
     ),
     Mutant(
         "redis-replies-without-an-end",
-        _SESSION,
-        "            if isinstance(reply, list):",
-        "            if False:",
+        "server/redis/executor.py",
+        "            room.take(held_bytes(reply))\n",
+        "",
         "a short command with a long reply ends the process",
-        (f"{_BOUNDS_TESTS}test_a_reply_that_has_no_room_is_not_made",),
+        (f"{_BOUNDS_TESTS}test_what_would_have_a_reply_without_room_is_not_executed",),
     ),
     Mutant(
         "redis-undoes-nothing",
@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "redis-takes-long-patterns",
         "server/redis/pattern.py",
-        "    if len(text) > _BYTES_MAX:",
+        "    if size > _BYTES_MAX:",
         "    if False:",
         "patterns of megabytes stay in memory, and take seconds to read",
         (f"{_BOUNDS_TESTS}test_what_is_kept_is_short",),

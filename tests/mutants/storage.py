@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _HEAP, _SALVAGE, _TRANSACTION = "gpkvs/engine/heap.py", "recovery/startup/salvage.py", "gpkvs/media/transaction.py"
 _COPY = "recovery/copy/"
+_LOCK, _LOCK_TESTS = "gpkvs/media/store_lock.py", "media/test_store_lock.py::"
 _GROWTH_TESTS = "engine/test_heap_growth.py::"
 _JOURNAL_GROWTH_TESTS = "engine/test_journal_growth.py::"
 _GIVEN, _GIVEN_TESTS = "gpkvs/engine/given_space.py", "engine/test_given_space.py::"
@@ -369,7 +370,7 @@ MUTANTS = (
     Mutant(
         "failed-table-stays",
         "gpkvs/engine/schema.py",
-        "        _remove(path)\n        if isinstance",
+        "        _remove(files, path)\n        if isinstance",
         "        if isinstance",
         "a table that did not fit the disk keeps what it had got of it",
         ("engine/test_u64.py::test_table_that_does_not_fit_the_disk_changes_nothing",),
@@ -383,8 +384,24 @@ MUTANTS = (
         ("store/test_store.py::test_a_small_file_is_durable_before_it_has_its_name",),
     ),
     Mutant(
+        "root-not-locked",
+        _LOCK,
+        "                self.lock_root(shared=shared)\n",
+        "                pass\n",
+        "a second process opens a store that is open, through links to its files",
+        (f"{_LOCK_TESTS}test_an_open_store_is_in_use_under_every_name",),
+    ),
+    Mutant(
+        "shared-files-allowed",
+        _LOCK,
+        "    if found.st_nlink > 1:\n",
+        "    if found.st_nlink > 2:\n",
+        "a snapshot of hard links follows the store",
+        (f"{_LOCK_TESTS}test_a_store_that_shares_its_files_is_refused_until_it_is_copied",),
+    ),
+    Mutant(
         "locked-by-the-dead",
-        "gpkvs/media/directory.py",
+        _LOCK,
         ' and Path(f"/proc/{text}").exists()',
         "",
         "who waits for a store is told the number of a process that ended long ago",
@@ -469,5 +486,13 @@ MUTANTS = (
         "if tables > quota.tables_max:",
         "one table more than allowed",
         ("engine/test_schema.py::test_more_tables_than_allowed_are_refused_by_name",),
+    ),
+    Mutant(
+        "nothing-is-read-ahead",
+        "gpkvs/engine/undo_committer.py",
+        "reads_ahead=files.heap.is_paged",
+        "reads_ahead=False",
+        "batches of a store on a disk wait for each page of a segment that was used before",
+        ("engine/test_read_ahead.py::test_the_next_segment_is_read",),
     ),
 )

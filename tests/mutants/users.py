@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "passwords-verified-all-at-once",
         _PASSWORDS,
-        "ThreadPoolExecutor(_TOGETHER,",
-        "ThreadPoolExecutor(_CHECKS_MAX,",
+        'begun_threads("gpkvs-password", _TOGETHER)',
+        'begun_threads("gpkvs-password", _CHECKS_MAX)',
         "who sends wrong passwords takes 4 GiB and all processors",
         (f"{_PASSWORDS_TESTS}test_two_are_verified_at_a_time_and_so_many_wait",),
     ),

@@ -8,12 +8,14 @@ import http.client
 import signal
 import socket
 import ssl
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 from prometheus_client import CollectorRegistry, Counter
 
 from gpkvs.proto.v1 import kv_pb2
@@ -25,10 +27,16 @@ from gpkvs.server.address import Address, ListenError
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX, HttpPort
+from gpkvs.server.tls import Tls, TlsFiles
+from tests.certificates import HERE, Authority, server_options
 from tests.server.access.everybody import open_to_everybody
+from tests.server.test_faults import wait_until
 from tests.serving import Server, StartServer
+from tests.tools import require
 
 IDLE = 200
+CROWD = 50
+FULL = b"too many connections: closed for a newer one\n"
 assert IDLE > CONNECTIONS_MAX
 
 
@@ -36,7 +44,7 @@ assert IDLE > CONNECTIONS_MAX
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Return one server for the whole module: nothing here changes it."""
     folder = tmp_path_factory.mktemp("http")
-    server = Server(folder / "store", folder)
+    server = Server(folder / "store", folder, "--log-format", "json")
     try:
         yield server
         server.stop()
@@ -66,6 +74,11 @@ def raw(server: Server, data: bytes) -> bytes:
     """Return all that comes back for some bytes."""
     with connect(server) as client, client.makefile("rb") as response:
         client.sendall(data)
+        return response.read()
+
+
+def rest(client: socket.socket) -> bytes:
+    with client.makefile("rb") as response:
         return response.read()
 
 
@@ -131,7 +144,9 @@ def test_tls_is_refused_at_once(shared: Server) -> None:
 )
 def test_what_is_no_request(shared: Server, data: bytes) -> None:
     try:
+        before = shared.metric("gpkvs_metrics_connections_refused_total", reason="invalid")
         assert raw(shared, data).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert shared.metric("gpkvs_metrics_connections_refused_total", reason="invalid") == before + 1
     except ConnectionResetError:
         assert len(data) > 10_000  # nobody reads the rest of what is too long
     assert ask(shared, "GET", "/healthz")[0] == 200
@@ -148,17 +163,44 @@ def test_idle_connections_take_no_thread_and_keep_nobody_out(shared: Server) -> 
             assert ask(shared, "GET", path)[0] == 200
         assert threads(shared) <= before
         # The oldest made room; those still open are no more than the limit.
-        assert idle[0].recv(1) == b""
+        assert rest(idle[1]).endswith(FULL)  # it has sent nothing that would be lost
         stays = 0
         for client in idle:
             client.setblocking(False)
             try:
-                assert client.recv(1) == b""
+                assert client.recv(1) in (b"H", b"")
             except BlockingIOError:
                 stays += 1
             except ConnectionResetError:
                 pass
         assert stays <= CONNECTIONS_MAX
+    assert shared.metric("gpkvs_metrics_connections_refused_total", reason="gave_way") >= IDLE - CONNECTIONS_MAX
+    wait_until(lambda: '"reason": "gave_way"' in shared.log.read_text(), "the log says nothing of them")
+
+
+def test_answers_whose_clients_stay_keep_nobody_out(start_server: StartServer, tmp_path: Path) -> None:
+    """Inside TLS a server waits for its client to say the end, too. No user is asked for at /healthz."""
+    authority = Authority(tmp_path)
+    server = start_server(*server_options(authority.issue("server", *HERE)), authority=authority)
+
+    def ask_for_health() -> ssl.SSLSocket:
+        connection = authority.context().wrap_socket(connect(server), server_hostname="localhost")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        return connection
+
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS_MAX + 20):
+            stack.enter_context(ask_for_health())
+        slow = stack.enter_context(connect(server))
+        for _ in range(3):
+            with ask_for_health() as client:
+                assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
+        authority.context().wrap_socket(slow, server_hostname="localhost").close()  # others had waited longer
+        assert server.metric("gpkvs_metrics_connections_refused_total", reason="gave_way") > 0
+        with connect(server) as client:
+            client.sendall(b"in plain")
+            assert client.recv(1000) == b""
+        assert server.metric("gpkvs_metrics_connections_refused_total", reason="handshake") == 1
 
 
 def test_not_ready_while_it_stops(start_server: StartServer) -> None:
@@ -167,12 +209,16 @@ def test_not_ready_while_it_stops(start_server: StartServer) -> None:
     calls[0].result()
     assert ask(server, "GET", "/readyz")[0] == 200
     server.process.send_signal(signal.SIGTERM)
-    seen = set()
+    stopping = 503, b"the server is stopping: try again elsewhere or later\n"
+    seen, alive = set(), []
     with suppress(OSError, http.client.HTTPException):
         while True:
             seen.add(ask(server, "GET", "/readyz")[:2])
-            assert ask(server, "GET", "/healthz")[0] == 200
-    assert (503, b"the server is stopping: try again elsewhere or later\n") in seen
+            alive.append(ask(server, "GET", "/healthz")[:2])
+    assert stopping in seen
+    if alive[-1] == stopping:  # the port closed before it had read which path that was
+        alive.pop()
+    assert set(alive) == {(200, b"alive\n")}
     assert server.process.wait(60) == 0
 
 
@@ -222,7 +268,7 @@ async def slow_clients() -> None:
             while True:  # a byte now and then does not prolong the deadline
                 await loop.sock_sendall(slow, b"x")
                 await asyncio.sleep(0.05)
-        assert await loop.sock_recv(silent, 1) == b""
+        assert (await loop.sock_recv(silent, 1000)).endswith(b"\r\n\r\nno request within 0.5 s\n")
         received = 0
         try:
             while data := await loop.sock_recv(unread, 1 << 16):
@@ -230,6 +276,7 @@ async def slow_clients() -> None:
         except ConnectionResetError:
             pass
         assert received < 5_000_000  # of more
+        assert port.refused == {"gave_way": 0, "slow": 3, "handshake": 0, "invalid": 0, "memory_full": 0}
     finally:
         for client in clients:
             client.close()
@@ -238,6 +285,69 @@ async def slow_clients() -> None:
 
 def test_slow_clients_are_given_up() -> None:
     asyncio.run(asyncio.wait_for(slow_clients(), 60))
+
+
+async def turns_while_many_come() -> int:
+    """Return how often other things of the loop had their turn while a crowd was accepted that came at once."""
+    port = HttpPort(CollectorRegistry(), Gate(), open_to_everybody())
+    address = await port.listen(Address("127.0.0.1", 0))
+    with ExitStack() as stack:
+        for _ in range(CROWD):  # they wait in the system: nothing of the loop runs meanwhile
+            stack.enter_context(socket.create_connection((address.host, address.port), timeout=30))
+        turns = 0
+        while len(port._waiting) < CROWD:
+            await asyncio.sleep(0)
+            turns += 1
+        port.close()
+    return turns
+
+
+def test_a_crowd_lets_others_have_their_turn() -> None:
+    assert asyncio.run(asyncio.wait_for(turns_while_many_come(), 60)) >= CROWD - 1
+
+
+async def late_inside_tls(tls: Tls, context: ssl.SSLContext) -> None:
+    port = HttpPort(CollectorRegistry(), Gate(), open_to_everybody(), tls, connection_seconds_max=0.5)
+    address = await port.listen(Address("127.0.0.1", 0))
+    try:
+        reader, writer = await asyncio.open_connection(
+            address.host, address.port, ssl=context, server_hostname="localhost"
+        )
+        assert (await reader.read()).endswith(b"no request within 0.5 s\n")
+        writer.close()
+        assert port.refused["slow"] == 1
+    finally:
+        port.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_late_client_inside_tls_is_told(tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server", *HERE)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        tls = Tls(TlsFiles(pair.cert, pair.key, None))
+        runner.run(asyncio.wait_for(late_inside_tls(tls, authority.context()), 60))
+
+
+@pytest.mark.parametrize(("group", "cipher"), [("X25519:P-256", "TLS_"), ("P-256", "TLS_"), ("ffdhe8192", "(NONE)")])
+def test_keys_are_agreed_on_over_a_curve(start_server: StartServer, tmp_path: Path, group: str, cipher: str) -> None:
+    """In a finite field, each hello of a client costs the server 125 ms, and whoever sends it nothing."""
+    require("openssl")
+    authority = Authority(tmp_path)
+    server = start_server(*server_options(authority.issue("server", *HERE)), authority=authority)
+    done = subprocess.run(
+        ["openssl", "s_client", "-connect", server.metrics_address, "-groups", group],
+        input=b"", capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert f"Cipher is {cipher}" in done.stdout.decode(errors="replace")
+
+
+def test_a_silent_client_is_told_of_the_stop(start_server: StartServer) -> None:
+    server = start_server()
+    with connect(server) as client:
+        assert ask(server, "GET", "/healthz")[0] == 200  # both are accepted
+        server.stop()
+        assert rest(client).endswith(b"the server is stopping: try again elsewhere or later\n")
 
 
 class Noted(AuditLog):

@@ -25,6 +25,8 @@ from tests.server.test_faults import resident_bytes, wait_until
 from tests.server.wire import Refused
 from tests.serving import Server, StartServer, error_line, run_gpkvs
 
+pytestmark = pytest.mark.own_python
+
 MEMORY_BYTES = 256 * MIB
 MESSAGE_BYTES = MEMORY_BYTES // 64  # what the server makes of it
 ATTACK_SECONDS = 2.0

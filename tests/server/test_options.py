@@ -7,6 +7,7 @@ import time
 import grpc
 import pytest
 
+from gpkvs.errors import NotANumberError, NumberOverflowError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.server.wire import (
     ABSENT,
@@ -62,10 +63,10 @@ def test_unary_increment(server: Server) -> None:
     assert response.number == LARGEST - 5
     stored = kv.Get(kv_pb2.GetRequest(key=b"n"))
     assert (stored.value, stored.version) == (b"%d" % (LARGEST - 5), response.version)
-    with Refused(grpc.StatusCode.OUT_OF_RANGE, "64 bits"):
+    with Refused(grpc.StatusCode.OUT_OF_RANGE, str(NumberOverflowError())):
         kv.Increment(kv_pb2.IncrementRequest(key=b"n", delta=6))
     kv.Set(kv_pb2.SetRequest(key=b"n", value=b"five"))
-    with Refused(grpc.StatusCode.FAILED_PRECONDITION, "no decimal number"):
+    with Refused(grpc.StatusCode.FAILED_PRECONDITION, str(NotANumberError())):
         kv.Increment(kv_pb2.IncrementRequest(key=b"n", delta=1))
     assert kv.Get(kv_pb2.GetRequest(key=b"n")).value == b"five"
     assert server.metric("gpkvs_operations_total", op="increment", status="ok") == 2

@@ -43,6 +43,16 @@ def test_each_request_has_its_own_outcome(server: Server) -> None:
     assert server.metric("gpkvs_batch_requests_sum") == 1 + 4 + 1
 
 
+def test_a_lone_request_of_such_a_message_fails_like_one_of_several(server: Server) -> None:
+    message = batch([(CHECK, b"a"), (SET, b"b", b"one")], conditions=bytes([2, 0]), request_ops=u32(2), id=5)
+    response = server.kv.Batch(message)
+    (failure,) = response.failures
+    assert (response.id, response.code, response.status) == (5, 0, b"")
+    assert (failure.request, failure.code, failure.failed_check) == (0, ABORTED, 0)
+    server.kv.Set(kv_pb2.SetRequest(key=b"a", value=b"1"))
+    assert server.kv.Batch(message).status == bytes(2)
+
+
 def test_numbers_and_equal_lengths(server: Server) -> None:
     server.admin.CreateTable(admin_pb2.CreateTableRequest(name="n", layout="u64", index_bytes=1 << 20))
     message = kv_pb2.BatchRequest(table="n", ops=bytes([SET, SET, CHECK, SET]), keys=u64(1, 2, 1, 3), key_size=8)

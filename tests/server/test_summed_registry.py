@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from prometheus_client import Counter, Histogram, generate_latest
@@ -11,11 +12,11 @@ from gpkvs.server.summed_registry import SummedRegistry
 
 class More(Collector):
     def collect(self) -> Iterator[Metric]:
-        calls = CounterMetricFamily("calls", "Calls", labels=["code"])
+        calls = CounterMetricFamily("calls", "", labels=["code"])
         calls.add_metric(["OK"], 3)
         calls.add_metric(["LATE"], 1)
         yield calls
-        yield HistogramMetricFamily("seconds", "Time", buckets=[("1.0", 1), ("+Inf", 2)], sum_value=5)
+        yield HistogramMetricFamily("seconds", "", buckets=[("1.0", 1), ("+Inf", 2)], sum_value=5)
 
 
 def test_samples_of_two_collectors_are_added() -> None:
@@ -39,3 +40,15 @@ def test_samples_of_two_collectors_are_added() -> None:
     assert sorted(samples(generate_latest(registry))) == sorted(expected | histogram)
     assert generate_latest(registry).count(b"# TYPE calls_total ") == 1
     assert sorted(samples(generate_latest(registry.restricted_registry(["calls_total"])))) == sorted(expected)
+
+
+def test_the_help_text_is_that_of_any_collector_that_has_one() -> None:
+    first, last = SummedRegistry(), SummedRegistry()
+    first.register(More())
+    for registry in (first, last):
+        Counter("calls", "Calls", ["code"], registry=registry)
+        Histogram("seconds", "Time", buckets=(1.0,), registry=registry)
+    last.register(More())
+    for registry in (first, last):
+        help_texts = re.findall("^# HELP (?!.*_created)(.*)$", generate_latest(registry).decode(), re.MULTILINE)
+        assert sorted(help_texts) == ["calls_total Calls", "seconds Time"]

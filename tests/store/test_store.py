@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.config import Sizes
+from gpkvs.config import CommitName, Sizes
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.phase_planner import PhasePlanner
@@ -261,8 +262,10 @@ def test_memory_that_is_not_given_is_a_refusal(
     with monkeypatch.context() as patched:
         patched.setattr(where, name, refuse)
         patched.setattr(store._backend, "host_ops_max", 0 if where is PhasePlanner else OPS_MAX)
+        is_of_engine = where is not OperationList  # of which a `set` asks native code first
+        call = partial(store.execute, Batch.of([(Op.SET, b"key", b"value")])) if is_of_engine else None
         with pytest.raises(NoMemoryError, match="nothing was written") as refused:
-            store.set(b"key", b"value")
+            call() if call else store.set(b"key", b"value")
     assert isinstance(refused.value, MemoryError)
     assert status_of(refused.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "memory_full")
     assert store.get(b"key") is None
@@ -277,7 +280,7 @@ def test_another_error_of_the_interpreter_is_not_taken_for_a_want_of_memory(
 
     monkeypatch.setattr(Engine, "_plan_natively", fail)
     with pytest.raises(SystemError, match="bad argument"):
-        store.set(b"key", b"value")
+        store.execute(Batch.of([(Op.SET, b"key", b"value")]))
 
 
 def test_a_size_that_an_existing_store_has_not_is_said(store_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -287,10 +290,71 @@ def test_a_size_that_an_existing_store_has_not_is_said(store_path: Path, caplog:
     assert "has no effect" not in caplog.text
     gpkvs.open(store_path, index_bytes=Sizes.index_bytes, heap_bytes=1 << 20).close()
     for name, asked in (("index_bytes", Sizes.index_bytes), ("heap_bytes", 1 << 20)):
-        assert f"{name}={asked} has no effect: the store was created with {SMALL[name]}" in caplog.text
+        told = f"{name}={asked} has no effect: it counts when a store is created, and this one has {SMALL[name]}"
+        assert told in caplog.text
     assert "log_bytes" not in caplog.text
     with pytest.raises(InvalidArgumentError, match="log_bytes"):
         gpkvs.open(store_path, log_bytes=1)
+
+
+MI = 1 << 20
+GROWING: list[dict[str, Any]] = [
+    {},
+    {"heap_bytes": 4 * MI},
+    {"heap_bytes_max": 64 * MI},
+    {"heap_bytes": 4 * MI, "heap_bytes_max": 64 * MI},
+    {"commit": "undo", "log_bytes": MI},
+    {"commit": "undo", "log_bytes": MI, "log_bytes_max": 8 * MI, "index_bytes": MI},
+    {"commit": "journal", "journal_bytes": 2 * MI, "index_bytes": MI},
+]
+
+
+@pytest.mark.parametrize("given", GROWING, ids=str)
+def test_who_gives_the_same_sizes_again_is_told_nothing(
+    store_path: Path, caplog: pytest.LogCaptureFixture, given: dict[str, Any]
+) -> None:
+    """Also when what may grow has grown."""
+    with gpkvs.open(store_path, **given) as store:
+        before = store.info()
+        for number in range(48 if before.heap_bytes_max > before.heap_bytes else 8):
+            store.set(b"%d" % number, bytes(250_000))
+        if given.get("log_bytes_max"):
+            store.batch([(Op.SET, b"%d" % number, b"") for number in range(40_000)])
+            assert store.info().log_bytes > before.log_bytes
+        if before.heap_bytes_max > before.heap_bytes:
+            assert store.info().heap_bytes > before.heap_bytes
+    gpkvs.open(store_path, **given).close()
+    assert "has no effect" not in caplog.text
+
+
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_a_size_of_a_store_that_grows_is_not_taken_back_in_silence(
+    store_path: Path, caplog: pytest.LogCaptureFixture, commit: CommitName
+) -> None:
+    gpkvs.open(store_path, commit=commit).close()
+    gpkvs.open(store_path, heap_bytes=32 * MI).close()
+    assert f"heap_bytes={32 * MI} has no effect: it counts when a store is created, and this one has {4 * MI}" in (
+        caplog.text
+    )
+    assert f"gpkvs copy OLD NEW --heap-bytes {32 * MI} makes a store of this size, and heap_bytes_max" in caplog.text
+    for given, told in (
+        ({"heap_bytes": MI}, True),
+        ({"heap_bytes": 32 * MI, "heap_bytes_max": 64 * MI}, True),
+        ({"heap_bytes": MI, "heap_bytes_max": 64 * MI}, False),  # it may have grown
+        ({"heap_bytes_max": 32 * MI}, False),  # it counts
+    ):
+        caplog.clear()
+        gpkvs.open(store_path, **given).close()
+        assert ("has no effect" in caplog.text) is told, given
+
+
+def test_a_size_of_what_the_store_has_not_is_said(store_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    gpkvs.open(store_path, **SMALL, commit="journal").close()
+    for name in ("log_bytes", "log_bytes_max"):
+        caplog.clear()
+        gpkvs.open(store_path, **{name: Sizes.log_bytes}).close()
+        assert f"{name} has no effect: the store commits by journal, whose size is journal_bytes" in caplog.text
 
 
 def test_a_backend_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

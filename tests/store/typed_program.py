@@ -42,7 +42,7 @@ def embedded(path: Path) -> bytes | None:
         assert version
         assert values
         assert result.status[0] == Status.OK
-        print(face(kept), kept.table("default").exists(b"key"))
+        print(gpkvs.__version__.upper(), face(kept), kept.table("default").exists(b"key"))
         return kept.get(b"key")
 
 
@@ -76,8 +76,27 @@ def columns(client: Client) -> int:
     client.set_many(keys, keys * 2, table=made.name)
     values, found = client.get_many(keys, table="numbers")
     deleted = client.delete_many(keys, table="numbers")
+    single = singles(client.table("numbers"))
     client.drop_table("numbers")
-    return int(values[found].sum()) + int(deleted.sum())
+    return int(values[found].sum()) + int(deleted.sum()) + single
+
+
+def singles(numbers: KeyValues) -> int:
+    """Work with the numbers of a table one by one."""
+    numbers.set(7, 42)
+    numbers[8] = numbers[7] + 1
+    value: int | None = numbers.get(7)
+    sure: int = numbers.get(np.uint64(9), 0)
+    pair: tuple[int, int] | None = numbers.get_with_version(7)
+    found: dict[int, int] = numbers.get_all([7, 8])
+    raw: bytes | None = numbers.get(bytes(8))
+    twice: int = numbers.transact(lambda t: 2 * t.get(7, 0))
+    with numbers.batch() as batch:
+        batch.set(9, sure)
+        batch.check(7, version=42)
+    del numbers[8]
+    print(value, pair, found, raw, twice, 7 in numbers)
+    return numbers.incr(7)
 
 
 def blocking(target: str) -> tuple[bytes | None, int, bool]:
@@ -131,7 +150,9 @@ async def asynchronous(target: str) -> bytes | None:
 
 def wrong(client: Client) -> None:
     """Each of these is a mistake: an ignore that is not needed fails too, so types are really there."""
-    client.set("text", b"value")  # type: ignore[arg-type]
+    client.set("text", b"value")  # type: ignore[call-overload]
+    client.set(7, b"value")  # type: ignore[call-overload]
+    client["text"] = b"value"  # type: ignore[call-overload]
     length: str = client.get(b"key")  # type: ignore[assignment]
     gpkvs.nonsense()  # type: ignore[attr-defined]
     print(length)

@@ -2,45 +2,100 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import typer
 
-from gpkvs.cli.bench.disk import disk_command
-from gpkvs.cli.bench.door import door_command
-from gpkvs.cli.bench.engine import engine_command
-from gpkvs.cli.bench.expiry import expiry_command
-from gpkvs.cli.bench.gpm import gpm_command
-from gpkvs.cli.bench.gpu import gpu_command
-from gpkvs.cli.bench.growth import growth_command
-from gpkvs.cli.bench.operations import operations_command
-from gpkvs.cli.bench.paper import paper_command
-from gpkvs.cli.bench.paths import paths_command
-from gpkvs.cli.bench.redis import redis_command
-from gpkvs.cli.bench.report import report_command
-from gpkvs.cli.bench.scan import scan_command
-from gpkvs.cli.bench.security import security_command
-from gpkvs.cli.bench.server import server_command
-from gpkvs.cli.bench.wear import wear_command
 from gpkvs.cli.exit_status import EVERY
+from gpkvs.cli.lazy_commands import LazyGroup
+
+
+class Bench(LazyGroup):
+    """One line for each benchmark, in the order of the help text."""
+
+    subcommands: ClassVar = {
+        "engine": (
+            "gpkvs.cli.bench.engine:engine_command",
+            "Batches on the embedded store, beside LMDB and RocksDB.",
+        ),
+        "operations": (
+            "gpkvs.cli.bench.operations:operations_command",
+            "Measure batches of increments, conditions, appends and EXISTSs beside plain SETs and GETs of as many "
+            "keys.",
+        ),
+        "server": (
+            "gpkvs.cli.bench.server:server_command",
+            "Clients of a real server, beside redis-benchmark on a real redis-server.",
+        ),
+        "disk": (
+            "gpkvs.cli.bench.disk:disk_command",
+            "Measure a store on a disk, with its journal, beside stores that sync: every figure that has a target.",
+        ),
+        "wear": (
+            "gpkvs.cli.bench.wear:wear_command",
+            "Overwrite records again and again in a heap that is nearly full, beside RocksDB with BlobDB and LMDB.",
+        ),
+        "expiry": (
+            "gpkvs.cli.bench.expiry:expiry_command",
+            "How long after their time expired keys are removed, beside traffic on other keys, and beside redis.",
+        ),
+        "growth": (
+            "gpkvs.cli.bench.growth:growth_command",
+            "Insert keys into a small store that grows: how late batches are meanwhile, beside a store made "
+            "large, and redis.",
+        ),
+        "calls": (
+            "gpkvs.cli.bench.calls:calls_command",
+            "Set, get and count in an embedded store, one operation a call, beside LMDB.",
+        ),
+        "scan": (
+            "gpkvs.cli.bench.scan:scan_command",
+            "Scan a table from end to end: keys only, and whole records, beside the cursor of LMDB.",
+        ),
+        "security": (
+            "gpkvs.cli.bench.security:security_command",
+            "Measure what TLS and a token cost a server, beside a server without.",
+        ),
+        "door": (
+            "gpkvs.cli.bench.door:door_command",
+            "Load `gpkvs serve` with a native client, beside servers that do nothing, and beside redis.",
+        ),
+        "redis": (
+            "gpkvs.cli.bench.redis:redis_command",
+            "Load `gpkvs serve --resp` as users of Redis do, beside a real redis-server that keeps the same promise.",
+        ),
+        "gpu": (
+            "gpkvs.cli.bench.gpu:gpu_command",
+            "Measure the engine on one GPU against the limits of the GPU and its link, in the same run.",
+        ),
+        "gpm": (
+            "gpkvs.cli.bench.gpm:gpm_command",
+            "Run the nine workloads of GPM (ASPLOS '22), in examples/gpm, with three ways to persist their results.",
+        ),
+        "paper": (
+            "gpkvs.cli.bench.paper:paper_command",
+            "Repeat the comparisons of the paper behind the engine (GPM, ASPLOS '22), with this code.",
+        ),
+        "paths": (
+            "gpkvs.cli.bench.paths:paths_command",
+            "Measure how well a store chooses who plans a batch, the host's threads or the GPU.",
+        ),
+        "report": (
+            "gpkvs.cli.bench.report:report_command",
+            "Write results that were kept into a document, as tables and plots.",
+        ),
+    }
+
 
 app = typer.Typer(
     name="bench",
+    cls=Bench,
     help="Measure the engine and the server beside other stores, and keep the figures.",
     epilog=EVERY,
     no_args_is_help=True,
 )
-app.command("engine")(engine_command)
-app.command("operations")(operations_command)
-app.command("server")(server_command)
-app.command("disk")(disk_command)
-app.command("wear")(wear_command)
-app.command("expiry")(expiry_command)
-app.command("growth")(growth_command)
-app.command("scan")(scan_command)
-app.command("security")(security_command)
-app.command("door")(door_command)
-app.command("redis")(redis_command)
-app.command("gpu")(gpu_command)
-app.command("gpm")(gpm_command)
-app.command("paper")(paper_command)
-app.command("paths")(paths_command)
-app.command("report")(report_command)
+
+
+@app.callback()
+def _options() -> None:
+    pass

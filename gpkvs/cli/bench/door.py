@@ -42,13 +42,13 @@ def door_command(
 ) -> None:
     """Load `gpkvs serve` with a native client, beside servers that do nothing, and beside redis.
 
-    Parts: unary (single calls on 50 connections and on 4 x 100 streams), alone (the latency of one call), tls (the same
-    as unary, over plain), pipeline (streams of messages, beside redis -P 64), crowd (1,000 connections, of which one
-    floods and one reads nothing), floods (one client beside hostile ones), busy (unary, alone and pipeline while a
-    Python thread computes: in the server's process, and in a process beside it). The client is h2load (apt-get install
-    nghttp2-client); the server's metrics must count the answers that it got. The other servers are compiled if g++,
-    libnghttp2-dev and libgrpc++-dev are installed; what is missing is left out and named. With the defaults it takes
-    half an hour.
+    Parts: unary (single calls on 50 connections and on 4 x 100 streams), methods (other single calls over SETs),
+    alone (the latency of one call), tls (the same as unary, over plain), pipeline (streams of messages, beside
+    redis -P 64), crowd (1,000 connections, of which one floods and one reads nothing), floods (one client beside
+    hostile ones), busy (unary, alone and pipeline while a Python thread computes: in the server's process, and in a
+    process beside it). The client is h2load (apt-get install nghttp2-client); the server's metrics must count the
+    answers that it got. The other servers are compiled if g++, libnghttp2-dev and libgrpc++-dev are installed; what
+    is missing is left out and named. With the defaults it takes half an hour.
 
     Example: gpkvs bench door --json bench/results/door-process.json
     """

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
@@ -37,7 +38,7 @@ from gpkvs.media.layout import (
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.pm.domain import find_domain
 from gpkvs.recovery.proof.damage.parts import UNDO_PARTS, Part, journal_places
-from gpkvs.store import Store, open_store
+from gpkvs.store import Store
 
 IMAGES = {"undo": ("idle", "active"), "journal": ("closed", "killed", "checkpoint")}  # by commit
 NUMBERS = "numbers"  # the u64 table; the other one is the default table
@@ -95,7 +96,7 @@ def commit_of(image: str) -> CommitName:
 
 def open_sample(path: Path, commit: CommitName) -> Store:
     """Open a store as small as the sample, with one thread: a process opens thousands of them a minute."""
-    return open_store(
+    return gpkvs.open(
         path,
         threads=1,
         commit=commit,

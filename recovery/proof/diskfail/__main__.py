@@ -26,6 +26,7 @@ from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
 from gpkvs.recovery.proof.diskfail.schedules import SCHEDULES
 
 MODULE = "gpkvs.recovery.proof.diskfail"
+_EVENTS_SHOWN, _DATA_SHOWN = 40, 64  # the last ones of a life that ended with an error, and bytes of each
 _KEPT_MAX = 3  # violations of one row, or script: states are large
 
 
@@ -63,6 +64,9 @@ def main() -> int:
 def _judge_again(path: Path, directory: Path) -> int:
     kept = pickle.loads(path.read_bytes())
     print(f"{kept.name}: {kept.message}", *kept.lost, kept.shape, sep="\n")
+    if kept.traceback:
+        print(kept.traceback)
+        print(*(event._replace(data=event.data[:_DATA_SHOWN]) for event in kept.events[-_EVENTS_SHOWN:]), sep="\n")
     for seed in range(5):
         message = Judge(directory / "state").judge(kept.state, kept.allowed, kept.shape, Random(seed))
         print("now:", message or "it recovers as it must", flush=True)
@@ -78,8 +82,10 @@ def _explore(given: argparse.Namespace, directory: Path) -> int:
 
     def goes_on(known: int) -> bool:
         for violation in totals.violations[known : known + _KEPT_MAX]:
-            print(f"{violation.name}: {violation.message}", file=sys.stderr, flush=True)
-            kept.append({"state": str(violation.save(given.keep)), "message": f"{violation.name}: {violation.message}"})
+            message = f"{violation.name}: {violation.message}"
+            print(message, file=sys.stderr, flush=True)
+            of_error = {"shape": str(violation.shape), "traceback": violation.traceback} if violation.traceback else {}
+            kept.append({"state": str(violation.save(given.keep)), "message": message, **of_error})
         return not (given.stop_early and totals.violations)
 
     plays = True

@@ -107,11 +107,12 @@ def report_of(output: str, errors: str, status: int) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(output)
     except ValueError:
         lines = errors.splitlines() or ["no word"]
-        begun = [line for line in lines if line.startswith(("seed ", "script "))]
+        begun = [number for number, line in enumerate(lines) if line.startswith(("seed ", "script "))]
         if not begun:
             raise BackendError(f"the explorer did not start: {lines[-1]}") from None
         how = "it never ended" if any(line.startswith("Timeout (") for line in lines) else f"status {status}"
-        return {"violations": 1, "kept": [{"state": "", "message": f"{begun[-1]}: {how}"}]}
+        told = {"message": f"{lines[begun[-1]]}: {how}", "traceback": "\n".join(lines[begun[-1] + 1 :])}
+        return {"violations": 1, "kept": [{"state": "", **told}]}
     return report
 
 

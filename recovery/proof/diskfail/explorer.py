@@ -5,8 +5,9 @@ from __future__ import annotations
 import faulthandler
 import pickle
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from gpkvs.recovery.proof.diskfail.life import Shape, live, open_store
 from gpkvs.recovery.proof.diskfail.recorder import IGNORED, Event, Kind, Recorder
 
 EMPTY = Contents(1, {TableName(0, DEFAULT_TABLE, BYTES_LAYOUT.name): {}})  # a new store
-_STUCK_SECONDS = 60  # a life or a state that takes longer never ends
+_STUCK_SECONDS = 180  # a life or a state that takes longer never ends, on a busy machine too
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Violation:
-    """A state that breaks a promise, with all that is needed to judge it again."""
+    """A state that breaks a promise, with all that is needed to judge it again.
+
+    An error of a store that lives may not come again with the same seed, since threads meet by chance. So what is
+    known of it is kept: the state that the life began with, where the error was raised, and what was written by then.
+    """
 
     name: str
     message: str
@@ -59,6 +64,8 @@ class Violation:
     allowed: list[Contents]
     shape: Shape
     lost: list[str]
+    traceback: str = ""  # of an error that is not meant
+    events: Sequence[Event] = ()  # of the life that ended with it, up to the error
 
     def save(self, directory: Path) -> Path:
         """Write it to a file; return which."""
@@ -151,16 +158,16 @@ class Explorer:
         start.disk.attach(lay(self.life, start.state))
         self.recorder.start(self.life, shape.delay_us, random.randrange(1 << 62))
         self.totals.lives += 1
-        error = ""
+        error: Exception | None = None
         try:
             expected = live(self.life, shape, self.options.engine, start.before, self.recorder, random)
         except Exception as wrong:  # noqa: BLE001 - whatever a broken store raises
-            error = f"{type(wrong).__name__}: {wrong}"
+            error = wrong
         events = self.recorder.stop()
         faulthandler.cancel_dump_traceback_later()
         self.totals.live_seconds += time.monotonic() - began
         if error:
-            self.add_violation(f"{name}/-", f"without a crash: {error}", start.state, start.before, shape, [])
+            self.add_error(f"{name}/-", error, start, shape, events)
             return None
         return self._visit(name, start.disk, events, expected, shape, random)
 
@@ -217,7 +224,11 @@ class Explorer:
         faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
         state = disk.state(choice)
         seed = random.randrange(1 << 32)
-        message = self._judge.judge(state, allowed, shape, Random(seed))
+        where = ""
+        try:
+            message = self._judge.judge(state, allowed, shape, Random(seed))
+        except Exception as error:  # noqa: BLE001 - whatever a broken store raises
+            message, where = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
         faulthandler.cancel_dump_traceback_later()
         self.totals.states += 1
         life = int(name.split("/")[1]) + 1
@@ -229,14 +240,27 @@ class Explorer:
             lost = [
                 f"{int(choice[number].sum())}/{unit.parts} kept: {unit}" for number, unit in enumerate(disk.pending)
             ]
-            self.add_violation(f"{name}", f"{progress}: {message}", state, allowed, shape, lost)
+            told = f"{progress}: {message}"
+            self.totals.violations.append(Violation(name, told, _copied(state), allowed, shape, lost, where))
 
-    def add_violation(
-        self, name: str, message: str, state: State, allowed: list[Contents], shape: Shape, lost: list[str]
-    ) -> None:
-        """Note a state that breaks a promise."""
-        copied = {file: data.copy() for file, data in state.items()}
-        self.totals.violations.append(Violation(name, message, copied, allowed, shape, lost))
+    def add_error(self, name: str, error: Exception, start: Start, shape: Shape, events: list[Event]) -> None:
+        """Note a life that ended with an error, though nothing had crashed."""
+        self.totals.violations.append(
+            Violation(
+                name,
+                f"without a crash: {type(error).__name__}: {error}",
+                _copied(start.state),
+                start.before,
+                shape,
+                [],
+                "".join(traceback.format_exception(error)),
+                events,
+            )
+        )
+
+
+def _copied(state: State) -> State:
+    return {file: data.copy() for file, data in state.items()}
 
 
 def _points(events: list[Event], count: int, random: Random) -> list[int]:

@@ -62,11 +62,13 @@ def _in_steps(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
 
 MUTANTS = (
     _one("no-flush", _JOURNAL, "*(data.file, data.direct, flushes),", "*(data.file, data.direct, False),", "W1"),
-    _one(
+    _several(
         "result-before-gate",
         _ENGINE,
-        "        self.committer.wait(gate)\n        if result.parts:",
-        "        if result.parts:",
+        (
+            ("        else:\n            self.committer.wait(gate)\n", ""),
+            ("        self.committer.wait(gate)\n        failpoint.hit", "        failpoint.hit"),
+        ),
         "W1: a result is seen before its batch is durable",
     ),
     _several(

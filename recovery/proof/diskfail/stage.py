@@ -28,7 +28,7 @@ from gpkvs.store import Store
 DEFAULT = TableName(0, DEFAULT_TABLE, BYTES_LAYOUT.name)
 LARGE_BYTES = 40_000  # a value of which a segment of a small heap holds one
 _BLOCKED_SECONDS = 0.7  # what takes longer waits for the script
-_LOST_SECONDS = 20  # what takes longer never comes
+_LOST_SECONDS = 120  # what takes longer never comes
 
 
 class Stage:

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+import gpkvs
 from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
@@ -28,7 +29,7 @@ from gpkvs.media.layout import (
     Root,
 )
 from gpkvs.pm.domain import find_domain
-from gpkvs.store import Store, open_store
+from gpkvs.store import Store
 
 OTHER_TABLE = "other"  # the workloads create and drop it
 
@@ -77,7 +78,7 @@ def open_tiny(
                 patch("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(1, count + 1)))
             )
             stack.enter_context(patch("gpkvs.media.directory.time.time_ns", lambda: 0))
-        return open_store(
+        return gpkvs.open(
             path,
             backend="auto" if is_pair else "cpu",
             threads=1,

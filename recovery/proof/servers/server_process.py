@@ -22,7 +22,7 @@ from gpkvs.credentials import VARIABLES
 from gpkvs.errors import GpkvsError
 
 # -P: run the gpkvs of this process, and not a folder of that name in the working directory.
-GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli.main")
+GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli")
 
 _POLL_SECONDS = 0.005
 

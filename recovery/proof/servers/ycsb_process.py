@@ -12,7 +12,7 @@ from typing import Any
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.servers.server_process import GPKVS, environment_of_run
 
-_THREADS = 16
+THREADS = 16
 _EXIT_NOT_RUN = 2
 # The codes of lost records, and of records with wrong contents.
 _WRONG = ("Return=NOT_FOUND", "Return=UNEXPECTED_STATE")
@@ -50,7 +50,7 @@ class YcsbProcess:
     """
 
     def __init__(self, phase: str, target: str, records: int, operations: int) -> None:
-        command = [*GPKVS, "ycsb", phase, "--workload=a", f"--threads={_THREADS}", f"--target={target}", "--json"]
+        command = [*GPKVS, "ycsb", phase, "--workload=a", f"--threads={THREADS}", f"--target={target}", "--json"]
         for setting in ("dataintegrity=true", f"recordcount={records}", f"operationcount={operations}"):
             command += ["-p", setting]
         self._process = subprocess.Popen(

@@ -75,6 +75,7 @@ def test_unknown_properties_are_told() -> None:
         ("measurement.interval", "always", "op or intended or both"),
         ("threadcount", "0", "at least 1"),
         ("ttl", "1e20", "at most"),
+        ("maxunavailabletime", "-1", "negative"),
     ],
 )
 def test_bad_values_are_refused_by_name(name: str, value: str, words: str) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,34 @@ def test_an_interrupted_run_still_reports(server: Server) -> None:
     assert figures(output)["READ"]["Return=OK"] > 0
     assert b"interrupted after" in errors
     assert b"Traceback" not in errors
+
+
+@pytest.mark.parametrize("batch", ["1", "10"])
+def test_a_run_gives_up_when_the_server_does_not_come_back(tmp_path: Path, batch: str) -> None:
+    server = Server(tmp_path / "store", tmp_path)
+    ycsb(server, "load", "recordcount=100")
+    given = ["recordcount=100", "operationcount=100000000", "maxunavailabletime=0.5", f"batch={batch}"]
+    options = ["--target", server.target, "--threads", "4", *(word for text in given for word in ("-p", text))]
+    command = [*COMMAND, "ycsb", "run", *options, "-s", "-p", "status.interval=1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            process.stderr.readline()  # it runs
+            server.kill()
+            output, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    assert process.returncode == 1, errors
+    assert figures(output)["READ"]["Return=OK"] > 0
+    assert b"operations: no response has come for 0.5 s (property maxunavailabletime): " in errors
+    assert b"Traceback" not in errors
+
+
+def test_a_server_that_is_away_is_told_in_seconds() -> None:
+    began = time.monotonic()
+    options = ("-p", "recordcount=1", "-p", "operationcount=1000", "--target", "127.0.0.1:1")
+    assert "is the server running there?" in error_line(run_gpkvs("ycsb", "run", *options), 2)
+    assert time.monotonic() - began < 100  # it waits for 10 s that the server is ready
 
 
 def test_a_time_limit_ends_a_run(server: Server) -> None:

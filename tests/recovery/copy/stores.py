@@ -35,7 +35,8 @@ class Expected:
 def format1(name: str, directory: Path) -> tuple[Path, Expected]:
     """Unpack one of the kept stores of format 1; return its directory and what it holds."""
     with tarfile.open(DATA / f"format1-{name}.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12 has Python 3.11.2, without it
+        archive.extractall(directory)
     facts = json.loads((directory / "expected.json").read_text())
     tables = {
         table: {bytes.fromhex(key): (bytes.fromhex(value), version) for key, value, version in found["records"]}

@@ -15,8 +15,8 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
 from gpkvs.errors import FormatError, InvalidArgumentError, NoSpaceError, StoreError, StoreLockedError
-from gpkvs.media.directory import DirectoryLock
 from gpkvs.media.layout import BLOCK_BYTES
+from gpkvs.media.store_lock import StoreLock
 from gpkvs.recovery.copy import copy as copying
 from gpkvs.recovery.copy import records
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
@@ -107,14 +107,14 @@ def test_nothing_of_the_old_store_is_opened_for_writing(tmp_path: Path, monkeypa
 
 def test_the_lock(tmp_path: Path) -> None:
     old, _ = format1("clean", tmp_path)
-    lock = DirectoryLock(old)
+    lock = StoreLock(old)
     with pytest.raises(StoreLockedError):
         copy(old, tmp_path / "new")
     lock.release()
     assert not (tmp_path / "new").exists()
     copy(old, tmp_path / "new")
     for path in (old, tmp_path / "new"):
-        DirectoryLock(path).release()
+        StoreLock(path).release()
 
 
 def test_id_and_key(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from gpkvs.recovery.startup.check import check
 from tests.recovery.copy.stores import assert_holds, copy, format1, snapshot
 from tests.recovery.startup.harness import kill_at
 
-GPKVS = [sys.executable, "-m", "gpkvs.cli.main"]
+GPKVS = ("-m", "gpkvs.cli")
 
 
 @pytest.mark.parametrize("point", [*failpoint.COPY, "mid_copy:2", "mid_copy:4", "between"])
@@ -28,9 +28,9 @@ def test_a_killed_copy(point: str, tmp_path: Path) -> None:
     old, expected = format1("active", tmp_path)
     before, new = snapshot(old), tmp_path / "new"
     if point == "between":  # killed twice
-        assert kill_at([*GPKVS, "copy", str(old), str(new)], "mid_copy:3")
+        assert kill_at([*GPKVS, "copy", old, new], "mid_copy:3")
         point = "before_copy_publish"
-    assert kill_at([*GPKVS, "copy", str(old), str(new)], point)
+    assert kill_at([*GPKVS, "copy", old, new], point)
     assert snapshot(old) == before
     if point == "after_copy_publish":
         assert_holds(new, expected)
@@ -107,7 +107,7 @@ def test_the_command(tmp_path: Path) -> None:
 SIGNALLED = """
 import os, sys
 import gpkvs.cli.copy as command
-from gpkvs.cli.main import main
+from gpkvs.cli.__main__ import main
 
 class Interrupted(command.Bar):
     def update(self, *arguments, **fields):

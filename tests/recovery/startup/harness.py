@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import gpkvs
 from gpkvs.failpoint import VARIABLE
+from tests import warm
 
 CHILD = Path(__file__).with_name("child.py")
 Operation = list[str]
@@ -30,30 +29,22 @@ class ChildOutcome:
 
 def run_child(store: Path, batches: list[list[Operation]], failpoint: str = "") -> ChildOutcome:
     """Run batches in a process of their own, with a failpoint armed."""
-    done = subprocess.run(
-        [sys.executable, str(CHILD), str(store), json.dumps(batches)],
-        env={**os.environ, VARIABLE: failpoint},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    lines = done.stdout.splitlines()
+    done = warm.run([CHILD, store, json.dumps(batches)], env={**os.environ, VARIABLE: failpoint})
+    lines = done.stdout.decode().splitlines()
+    errors = done.stderr.decode()
     outcome = ChildOutcome(
         killed=done.returncode == -signal.SIGKILL,
         opened="open" in lines,
         acknowledged=sum(line.startswith("ack") for line in lines),
-        errors=done.stderr,
+        errors=errors,
     )
-    assert outcome.killed or done.returncode == 0, done.stderr
+    assert outcome.killed or done.returncode == 0, errors
     return outcome
 
 
-def kill_at(command: list[str], failpoint: str) -> bool:
-    """Run a program with a failpoint armed; return whether it was killed there."""
-    done = subprocess.run(
-        command, env={**os.environ, VARIABLE: failpoint}, capture_output=True, timeout=60, check=False
-    )
+def kill_at(command: list[str | Path], failpoint: str) -> bool:
+    """Run ``python COMMAND`` with a failpoint armed; return whether it was killed there."""
+    done = warm.run(command, env={**os.environ, VARIABLE: failpoint})
     assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
     return done.returncode == -signal.SIGKILL
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_torn_page_of_a_checkpoint_is_stored_whole_again(path: Path, seed: int) -> None:
     """A crash in a checkpoint leaves any sector of a page old or new: a replay stores it whole."""
     old = (path / "index-0-0").read_bytes()
-    assert kill_at([sys.executable, "-c", _CHECKPOINTS, str(path)], "before_checkpoint_root:1")
+    assert kill_at(["-c", _CHECKPOINTS, str(path)], "before_checkpoint_root:1")
     new = (path / "index-0-0").read_bytes()
     assert new != old
     before = np.frombuffer(old, np.uint8).reshape(-1, SECTOR)
@@ -81,9 +80,9 @@ def test_batch_on_two_tables_is_there_whole_or_not_at_all(
     path = tmp_path / "store"
     with gpkvs.open(path, **JOURNAL) as store:
         store.create_table("numbers", layout="u64", index_bytes=128 << 10)
-    assert kill_at([sys.executable, "-c", WRITE, str(path)], point)
+    assert kill_at(["-c", WRITE, str(path)], point)
     if in_recovery:
-        assert kill_at([sys.executable, "-c", "import sys, gpkvs; gpkvs.open(sys.argv[1])", str(path)], in_recovery)
+        assert kill_at(["-c", "import sys, gpkvs; gpkvs.open(sys.argv[1])", str(path)], in_recovery)
     with gpkvs.open(path) as store:
         records = {store.get(b"key%d" % i) for i in range(500)}
         numbers = set(store.get_many(KEYS, table="numbers")[0].tolist())

@@ -60,9 +60,9 @@ def path(tmp_path: Path) -> Path:
     "in_recovery", ["", "mid_undo:1", "mid_undo:2", "before_undo_persist", "before_undo_idle_flag"]
 )
 def test_batch_on_two_tables_is_rolled_back_whole(path: Path, point: str, in_recovery: str) -> None:
-    assert kill_at([sys.executable, "-c", WRITE, str(path)], point)
+    assert kill_at(["-c", WRITE, str(path)], point)
     if in_recovery:
-        kill_at([sys.executable, "-c", "import sys, gpkvs; gpkvs.open(sys.argv[1])", str(path)], in_recovery)
+        kill_at(["-c", "import sys, gpkvs; gpkvs.open(sys.argv[1])", str(path)], in_recovery)
     with gpkvs.open(path) as store:
         records = {store.get(b"key%d" % i) for i in range(500)}
         numbers = store.get_many(KEYS, table="numbers")[0]
@@ -76,7 +76,7 @@ def test_batch_on_two_tables_is_rolled_back_whole(path: Path, point: str, in_rec
 def test_kill_while_tables_change(path: Path, change: str, point: str) -> None:
     with gpkvs.open(path) as store:
         store.set(b"key", b"value")
-    assert kill_at([sys.executable, "-c", change, str(path)], point)
+    assert kill_at(["-c", change, str(path)], point)
     with gpkvs.open(path) as store:
         names = [table.name for table in store.info().tables]
         changed = point in ("after_catalog_root", "between_roots:2")

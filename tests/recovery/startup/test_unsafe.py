@@ -80,7 +80,7 @@ def test_no_undo_entry_is_written(path: Path) -> None:
     ],
 )
 def test_after_a_kill_the_loss_must_be_accepted(path: Path, point: str) -> None:
-    assert kill_at([sys.executable, "-c", WRITE, str(path)], point)
+    assert kill_at(["-c", WRITE, str(path)], point)
     report = check(path)
     assert report.is_unsafe
     assert not report.is_clean
@@ -106,7 +106,7 @@ def test_after_a_kill_the_loss_must_be_accepted(path: Path, point: str) -> None:
 def test_what_a_power_loss_tore_is_dropped_and_the_rest_kept(path: Path) -> None:
     """Pages reach the disk in any order: old descriptors under new slots, and slots and records that are half there."""
     log = (path / "log").read_bytes()
-    assert kill_at([sys.executable, "-c", WRITE, str(path)], "before_reply:6")
+    assert kill_at(["-c", WRITE, str(path)], "before_reply:6")
     with (path / "log").open("r+b") as file:
         file.write(log[: 2 * DESCRIPTOR_OFFSETS[1]])
     torn = _tear(path / "index-0-0", BYTES_LAYOUT.slot_bytes, 16, 10) + _tear(
@@ -188,7 +188,7 @@ def test_all_is_durable_before_the_mark_goes(path: Path, monkeypatch: pytest.Mon
     def fdatasync(file: int) -> None:
         done.append(Path(f"/proc/self/fd/{file}").readlink().name)
 
-    assert kill_at([sys.executable, "-c", WRITE, str(path)], "before_reply:6")
+    assert kill_at(["-c", WRITE, str(path)], "before_reply:6")
     _tear(path / "index-0-0", BYTES_LAYOUT.slot_bytes, 16, 10)
     _tear(path / "index-1-0", U64_LAYOUT.slot_bytes, 0, 10)
     monkeypatch.setattr("gpkvs.pm.region.os.fdatasync", fdatasync)
@@ -229,7 +229,7 @@ def test_an_occupant_between_its_two_buckets_is_kept_once(path: Path) -> None:
 
 
 def test_on_the_command_line(path: Path) -> None:
-    assert kill_at([sys.executable, "-c", WRITE, str(path)], "mid_apply:2")
+    assert kill_at(["-c", WRITE, str(path)], "mid_apply:2")
     run = CliRunner().invoke
     checked = run(app, ["check", str(path)])
     assert checked.exit_code in (1, 2)
@@ -247,7 +247,7 @@ def test_what_was_undone_is_durable_before_the_flag_also_without_an_undo_log(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged = WRITE.replace('durability="none"', 'durability="msync"')
-    assert kill_at([sys.executable, "-c", logged, str(path)], "mid_apply:1")
+    assert kill_at(["-c", logged, str(path)], "mid_apply:1")
     synced: list[str] = []
 
     def fdatasync(file: int) -> None:

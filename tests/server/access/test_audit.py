@@ -190,6 +190,30 @@ def test_a_renamed_file_is_opened_again(path: Path, audit: AuditFile) -> None:
     assert [line["number"] for line in lines(path)] == [3]
 
 
+def test_a_link_that_takes_the_file_s_place_is_not_followed(path: Path, audit: AuditFile) -> None:
+    """The server would write into any file of its account."""
+    other = path.with_name("other")
+    other.write_bytes(b"somebody's\n")
+    asyncio.run(audit.require("admin", number=1))
+    path.unlink()
+    path.symlink_to(other)
+    with pytest.raises(AuditError, match="it has become a link"):
+        asyncio.run(audit.require("admin", number=2))
+    path.unlink()
+    asyncio.run(audit.require("admin", number=3))
+    assert [line.get("number") for line in lines(path)] == [None, 3]  # behind the line of what was lost
+    assert other.read_bytes() == b"somebody's\n"
+
+
+def test_a_link_to_the_file_is_followed_when_it_is_opened(path: Path, metrics: Metrics) -> None:
+    link = path.with_name("link")
+    link.symlink_to(path)
+    log = AuditFile(link, MIB, metrics)
+    asyncio.run(log.require("admin", number=1))
+    log.close()
+    assert lines(path)[0]["number"] == 1
+
+
 @pytest.mark.parametrize("kind", ["folder", "missing", "pipe"])
 def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path, metrics: Metrics, kind: str) -> None:
     path = tmp_path / "there"
@@ -269,6 +293,21 @@ def test_notes_are_durable_soon(path: Path, audit: AuditFile, monkeypatch: pytes
     audit.note("login", user="carol")
     audit.close()
     assert synced[-1].endswith(b'"event": "stop"}\n')
+
+
+def test_a_line_without_memory_is_lost_and_the_next_one_is_written(
+    path: Path, audit: AuditFile, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object, __: bytes) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RotatedFile, "append", fails)
+        audit.note("login", user="alice")
+        wait_until(lambda: value(metrics, "lost_total") == 1)
+    audit.note("login", user="bob")
+    wait_until(lambda: any(line.get("user") == "bob" for line in lines(path)))
+    assert [line["event"] for line in lines(path)] == ["lost", "login"]
 
 
 def test_notes_that_the_disk_forgets_are_lost(

@@ -201,6 +201,15 @@ def test_health_is_open_and_reflection_is_not(guarded: Guarded) -> None:
     assert "gpkvs.v1.KV" in [service.name for service in services.list_services_response.service]
 
 
+@pytest.mark.skipif(not hasattr(health_pb2, "HealthListRequest"), reason="grpcio-health-checking is too old for List")
+def test_health_of_all_services_is_open_too(guarded: Guarded) -> None:
+    listed = health_pb2_grpc.HealthStub(guarded.server.channel).List(health_pb2.HealthListRequest()).statuses
+    services = ("", "gpkvs.v1.KV", "gpkvs.v1.Admin")
+    assert {name: entry.status for name, entry in listed.items()} == dict.fromkeys(
+        services, health_pb2.HealthCheckResponse.SERVING
+    )
+
+
 def test_failures_slow_the_next_attempt_down_and_nobody_else(guarded: Guarded, elsewhere: kv_pb2_grpc.KVStub) -> None:
     for number in range(4):
         with Refused(UNAUTHENTICATED, WRONG if number < 3 else SLOWED):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+import grpc_health
+import grpc_reflection
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2
@@ -42,15 +46,29 @@ from tests.server.wire import (
 DENIED, INVALID = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT
 THERE, MISSING = "orders", "orders.old"
 MODULES = (kv_pb2, admin_pb2, health_pb2, reflection_pb2)
+OF_NEWER_PACKAGES = {"grpc.health.v1.Health.List"}
 
 
 def test_every_method_says_what_it_needs() -> None:
     services = [service for module in MODULES for service in module.DESCRIPTOR.services_by_name.values()]
-    assert {method.full_name for service in services for method in service.methods} == set(CHECKS)
-    assert [name for name, check in CHECKS.items() if check is open_to_all] == [
+    methods = {method.full_name for service in services for method in service.methods}
+    assert methods | OF_NEWER_PACKAGES == set(CHECKS)
+    assert {name for name, check in CHECKS.items() if check is open_to_all} == {
         "grpc.health.v1.Health.Check",
+        "grpc.health.v1.Health.List",
         "grpc.health.v1.Health.Watch",
+    }
+
+
+def test_all_services_of_the_packages_are_known() -> None:
+    """A newer package may bring a service beside those that the server has, such as reflection v1."""
+    modules = [
+        importlib.import_module(found.name)
+        for package in (grpc_health, grpc_reflection)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        if found.name.endswith("_pb2")
     ]
+    assert {module.DESCRIPTOR.name for module in modules} == {module.DESCRIPTOR.name for module in MODULES[2:]}
 
 
 def test_a_method_without_an_entry_is_not_served() -> None:

@@ -183,9 +183,9 @@ class SparedEngine {
             EngineGivesRoom room;
             void* sink;
         } asked = {room, sink};
-        const auto as_asked = [](void* sink, u64 operations, u64 gets, u64 value_bytes, EngineRoom* out) {
+        const auto as_asked = [](void* sink, u64 operations, u64 gets, u64 value_bytes, u64 conflicts, EngineRoom* out) {
             const Asked& asked = *(Asked*)sink;
-            return as_door([&] { return asked.room(asked.sink, operations, gets, value_bytes, out); });
+            return as_door([&] { return asked.room(asked.sink, operations, gets, value_bytes, conflicts, out); });
         };
         const Engine& toy = ((SparedEngine*)self)->toy_engine_;
         return toy.run(toy.self, batch, as_asked, &asked, requests, gate, has_versions);
@@ -262,14 +262,14 @@ class RunningDoor {
             std::vector<u32> lengths;
         } results;
         const EngineBatch& batch = *gpkvs_door_left(door);
-        const auto give_room = [](void* sink, u64 operations, u64 gets, u64 value_bytes, EngineRoom* out) {
+        const auto give_room = [](void* sink, u64 operations, u64 gets, u64 value_bytes, u64, EngineRoom* out) {
             const Spared spared;
             Results& results = *(Results*)sink;
             results.status.resize(operations);
             results.versions.resize(operations);
             results.lengths.resize(gets + 1);
             results.values.resize(value_bytes + 1);
-            *out = {results.status.data(), results.versions.data(), results.lengths.data(), results.values.data()};
+            *out = {results.status.data(), results.versions.data(), results.lengths.data(), results.values.data(), nullptr};
             return true;
         };
         u64 requests, gate, has_versions;

@@ -262,13 +262,16 @@ void fuzz_parser() {
 // Takes nothing and says nothing.
 class Quiet : public Connection {
   public:
-    explicit Quiet(Thread& thread) : Connection(thread, std::make_unique<PlainTransport>(-1), "") {}
+    explicit Quiet(Thread& thread) : Connection(thread, std::make_unique<PlainTransport>(-1), {}) {}
     bool received(const u8*, u64) override { return true; }
     void answered(Request*) override {}
     bool fill(Output&) override { return true; }
     void tick(u64) override {}
     void drain() override {}
     void closed() override {}
+    bool has_asked() const override { return false; }
+    void end_patience(const std::string&) override {}
+    void take_leave(const std::string&, Output&) override {}
 };
 
 void test_queue() {

@@ -177,13 +177,17 @@ void converse(Door* door, Dice& dice) {
     int files[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, files)) abort();
     Thread& thread = *door->threads.front();
+    const u64 id = Forward::id_of(door->next_connection_id++, thread.number);
+    if (!door->places.enter(id, DOOR_GRPC, 0, now_ns(), 0, [](u64) {})) abort();
     thread.expect_connection();
     Transport* const transport = new PlainTransport(files[1]);
-    thread.post([&thread, transport] {
+    thread.post([&thread, transport, id] {
         try {
-            thread.add(std::make_unique<Http2>(thread, std::unique_ptr<Transport>(transport), "ipv4:1.2.3.4:5"));
+            thread.add(std::make_unique<Http2>(thread, std::unique_ptr<Transport>(transport),
+                                               Arrival{id, DOOR_GRPC, "ipv4:1.2.3.4:5"}));
         } catch (const std::bad_alloc&) {  // no room for another connection
             thread.forget_expected();
+            thread.door.places.leave(id, DOOR_GRPC, true);
         }
     });
     const std::string all = conversation(dice);

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpkvs.config import Limits
-from gpkvs.native import installed_library
-from gpkvs.server.door.versions import NAME
+from gpkvs.engine.native_engine import Conflict
+from gpkvs.errors import ConflictError
+from gpkvs.server.door.versions import library_path
 
-METHODS = GET, SET, DELETE, BATCH = range(4)
+METHODS = GET, SET, DELETE, INCREMENT, MULTI_GET, BATCH = range(6)
 
-_door = ctypes.CDLL(str(installed_library(NAME)))
+_door = ctypes.CDLL(library_path())
 
 _Bytes, _Address, _U64 = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64
 
@@ -65,7 +66,13 @@ class _Results(ctypes.Structure):
 
 
 class _Refusal(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_int), ("text", _Bytes), ("full", _Bytes), ("is_refusal", ctypes.c_bool)]
+    _fields_ = [
+        ("code", ctypes.c_int),
+        ("text", _Bytes),
+        ("full", _Bytes),
+        ("is_refusal", ctypes.c_bool),
+        ("conflict", ctypes.POINTER(Conflict)),
+    ]
 
 
 _door.gpkvs_door_parse.argtypes = [ctypes.c_int, _Bytes, _U64, ctypes.POINTER(_Table), ctypes.POINTER(_Parsed)]
@@ -129,9 +136,10 @@ def response(
     return _written(_door.gpkvs_door_response, method, request_id, results, room=100 + 32 * len(status) + len(values))
 
 
-def failed_response(request_id: int, code: int, text: str, full: str) -> bytes:
+def failed_response(request_id: int, code: int, text: str, full: str, conflict: ConflictError | None = None) -> bytes:
     """Return the response of a stream to a request that failed."""
-    refusal = _Refusal(code, text.encode(), full.encode(), True)
+    told = ctypes.pointer(Conflict.of(conflict)) if conflict else None
+    refusal = _Refusal(code, text.encode(), full.encode(), True, told)
     return _written(_door.gpkvs_door_failed_response, request_id, refusal, room=100 + 4 * len(text))
 
 

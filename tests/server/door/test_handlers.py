@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from gpkvs.proto.v1 import kv_pb2
+from gpkvs.server.access import rights
 from gpkvs.server.access.caller import LoginError
 from gpkvs.server.door.context import Context, Metadata, Opened
 from gpkvs.server.door.handlers import Handlers
@@ -103,6 +105,14 @@ def asynchronous(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0)
+
+
+def test_a_method_that_a_newer_package_brings_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def call() -> Call:
+        return await Served().run("/grpc.health.v1.Health/Check", b"")
+
+    monkeypatch.delitem(rights.CHECKS, "grpc.health.v1.Health.Check")  # type: ignore[arg-type] # nobody else changes it
+    assert asyncio.run(call()).status == (UNIMPLEMENTED.value[0], "Method not found!", {})
 
 
 @asynchronous

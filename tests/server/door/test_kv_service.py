@@ -21,6 +21,7 @@ from tests.server.wire import ABSENT, DELETE, EQUALS, EXISTS, GET, INCREMENT, SE
 
 CODES = grpc.StatusCode
 QUEUE_FULL = 1  # of the reasons why requests were refused (door.h)
+PIPELINE = 6  # of the methods (door.h)
 FULL = Refusal(CODES.RESOURCE_EXHAUSTED.value[0], "heap full: of records", "heap")
 STOPPING = Refusal(CODES.UNAVAILABLE.value[0], "the server is stopping: try again elsewhere or later")
 
@@ -283,7 +284,7 @@ def test_a_plain_stream_never_reaches_python(door: HeldDoor, kv: Any) -> None:
         assert stream.receive().values == VALUE
     assert stream.end()[0] is CODES.OK
     assert not door.opened
-    counted = door.library.stats().methods[4]
+    counted = door.library.stats().methods[PIPELINE]
     assert (counted.started, counted.handled[0]) == (1, 1)
 
 
@@ -401,10 +402,10 @@ def test_a_stream_that_is_cancelled_leaves_nothing(
         assert stream.receive().message == PYTHON
     stream.send(*requests)
     is_pythons = has_companion or requests == [other(1)]
-    door.wait(lambda: door.library.stats().methods[4].started == 1 and len(door.opened) == is_pythons)
+    door.wait(lambda: door.library.stats().methods[PIPELINE].started == 1 and len(door.opened) == is_pythons)
     door.wait_for_requests(waiting)
     stream.cancel()
-    door.wait(lambda: len(door.over) + door.library.stats().methods[4].handled[1] == 1)
+    door.wait(lambda: len(door.over) + door.library.stats().methods[PIPELINE].handled[1] == 1)
     door.drop_all()
     assert door.library.requests() == 0
 

@@ -9,7 +9,7 @@ import pytest
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.server.bounds import bounds_of
-from gpkvs.server.door import library, versions
+from gpkvs.server.door import versions
 from gpkvs.server.door.library import Library
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -24,8 +24,8 @@ def installed_as(monkeypatch: pytest.MonkeyPatch, found: Path | BackendError) ->
             raise found
         return found
 
-    for module in (library, versions):
-        monkeypatch.setattr(module, "installed_library", installed_library)
+    monkeypatch.delenv("GPKVS_DOOR_LIBRARY", raising=False)
+    monkeypatch.setattr(versions, "installed_library", installed_library)
 
 
 def refusal() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import socket
 import subprocess
 import threading
@@ -20,10 +19,9 @@ from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Library, Refusal, Turn
 from tests.conftest import SMALL
 from tests.server.door.resp_door import answers, bare_door, command, connect, resp_door
+from tests.tools import needs
 
-pytestmark = pytest.mark.skipif(
-    not shutil.which("redis-server"), reason="redis is not installed: apt-get install redis-server"
-)
+pytestmark = needs("redis-server")
 
 KEYS = [b"a", b"b", b"key:%d" % 7, b"\x00\xff\r\n", b"long" * 100]
 

@@ -414,7 +414,9 @@ def test_a_client_that_does_not_log_in_is_closed() -> None:
                     library.logged_in(call, 7, NEVER_NS, NEVER_NS)
                 python.answer(call, b"+PONG\r\n")
                 assert answers(one, 1) == b"+PONG\r\n"
-            assert [silent.recv(1), busy.recv(1)] == [b"", b""]
+            for one in (silent, busy):
+                assert one.recv(1000) == b"-ERR closed: nobody logged in within 0 s\r\n"
+                assert one.recv(1) == b""
             time.sleep(0.2)
             known.sendall(command(b"PING"))
             assert answers(known, 1) == b"+PONG\r\n"
@@ -451,5 +453,5 @@ def test_a_command_with_too_many_bytes_is_refused() -> None:
 def test_a_browser_is_not_served(line: bytes) -> None:
     with client() as one:
         one.connection.sendall(line + b"\r\n")
-        assert one.rest() == b""
+        assert one.rest().startswith(b"HTTP/1.1 400 Bad Request\r\n")
         assert one.is_silent()

@@ -12,7 +12,7 @@ import pytest
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door.library import Turn
 from tests.server.door.held_door import HeldDoor
-from tests.server.door.toy_engine import DUE, LEFT, ToyEngine
+from tests.server.door.toy_engine import DONE, DUE, LEFT, ToyEngine
 from tests.server.wire import EXISTS, batch
 
 _SMALL, _LARGE = 32, 33
@@ -109,6 +109,22 @@ def test_a_turn_ends_with_what_is_left(door: HeldDoor, kv: Any) -> None:
     assert turning.end() is Turn.LEFT
     door.execute()  # the same batch
     assert len(call.result().status) == 1
+
+
+def test_what_is_left_may_run_again(door: HeldDoor, kv: Any) -> None:
+    engine, turning = ToyEngine(door.library), Turning(door)
+    engine.ends = LEFT
+    call = exists(kv, 3)
+    assert turning.end() is Turn.LEFT
+    assert not door.library.run_left()
+    assert len(door.library.left()) == 3, "it is still left"
+    engine.ends = DONE
+    assert door.library.run_left()
+    assert engine.request_ops == [[3]] * 3
+    assert len(call.result().status) == 3
+    turning = Turning(door)
+    assert len(exists(kv).result().status) == 1
+    turning.interrupt()
 
 
 def test_nothing_runs_between_turns(door: HeldDoor, kv: Any) -> None:

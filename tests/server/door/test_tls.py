@@ -21,8 +21,10 @@ import pytest
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.server.bounds import bounds_of
 from gpkvs.server.door.library import Library, Protocol
+from gpkvs.server.door.stats import closed_connections, refused_connections
 from gpkvs.server.tls import TlsFilesError
 from tests.certificates import HERE, Authority, Pair
+from tests.tools import require
 
 NOW = datetime.now(UTC)
 SECONDS_MAX = 20
@@ -130,6 +132,7 @@ def serial_of(connection: ssl.SSLSocket) -> str:
 
 
 def s_client(site: Site, *options: str) -> str:
+    require("openssl")
     command = [
         "openssl",
         "s_client",
@@ -151,6 +154,17 @@ def test_tls_1_3_and_nothing_older(site: Site) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
         context.wrap_socket(site.plain(), server_hostname="localhost")
+
+
+@pytest.mark.parametrize("group", ["X25519", "P-256", "P-384", "P-521", "X448"])
+def test_keys_are_agreed_on_over_curves(site: Site, group: str) -> None:
+    assert "Cipher is TLS_" in s_client(site, "-groups", group)
+
+
+@pytest.mark.parametrize("group", ["ffdhe2048", "ffdhe8192"])
+def test_no_keys_are_agreed_on_in_finite_fields(site: Site, group: str) -> None:
+    """Whoever sends one hello over and over costs the server 125 ms each time."""
+    assert "Cipher is (NONE)" in s_client(site, "-groups", group)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +255,7 @@ def test_a_slow_handshake_ends(site: Site) -> None:
         assert site.is_let_in(None)
         assert has_ended(silent)
         assert has_ended(slow)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < SECONDS_MAX
 
 
 def test_a_crowd_that_shakes_hands_does_not_stop_the_others(site: Site, tmp_path: Path) -> None:
@@ -253,7 +267,7 @@ def test_a_crowd_that_shakes_hands_does_not_stop_the_others(site: Site, tmp_path
         assert answers(connection)
         site.door.set_tls((tmp_path / "cert").read_bytes(), (tmp_path / "key").read_bytes(), None, SECONDS_MAX)
         # About 100; on a busy machine this process may sleep meanwhile. Two or three if nothing bounds the handshakes.
-        assert any(answers_beside_a_crowd(site, connection, hello) > 40 for _ in range(10))
+        assert any(answers_beside_a_crowd(site, connection, hello) > 10 for _ in range(10))
 
 
 def answers_beside_a_crowd(site: Site, connection: socket.socket, hello: bytes) -> int:
@@ -347,6 +361,27 @@ def test_a_client_that_has_said_all_gets_its_end(site: Site, is_told: bool) -> N
             assert has_ended(connection)
 
 
+def test_a_client_that_ends_with_its_handshake_is_none_whose_handshake_failed(site: Site) -> None:
+    """Load balancers look so whether a server lives."""
+    before = refused_connections(site.door.stats())["handshake"]
+    with site.plain() as connection:
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = site.authority.context().wrap_bio(to_client, to_server, server_hostname="localhost")
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        connection.sendall(to_server.read())
+        while True:
+            to_client.write(connection.recv(1 << 16))
+            with suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+                break
+        with suppress(ssl.SSLWantReadError):
+            client.unwrap()
+        connection.sendall(to_server.read())
+        assert has_ended(connection)
+    assert refused_connections(site.door.stats())["handshake"] == before
+
+
 def test_a_client_that_reads_late_loses_nothing(site: Site) -> None:
     pings = 60_000
     with site.connect() as connection:
@@ -357,16 +392,56 @@ def test_a_client_that_reads_late_loses_nothing(site: Site) -> None:
         sender.join()
 
 
-def test_new_keys_in_the_middle(site: Site) -> None:
-    """Both sides change their keys when a client asks."""
-    command = ["openssl", "s_client", "-crlf", "-connect", f"127.0.0.1:{site.ports[Protocol.RESP]}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
-        assert client.stdin
-        assert client.stdout
-        for _ in range(3):
-            for said, answer in ((b"K\n", b"KEYUPDATE"), (PING.replace(b"\r", b""), b"+PONG")):
-                client.stdin.write(said)
-                client.stdin.flush()
-                while answer not in (line := client.stdout.readline()):
-                    assert line
-        client.kill()
+class KeyChanger:
+    """A client that changes its keys, and asks the server to do so, when a test says so."""
+
+    def __init__(self, site: Site) -> None:
+        command = ["openssl", "s_client", "-crlf", "-connect", f"127.0.0.1:{site.ports[Protocol.RESP]}"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+        )
+        assert self.ping()
+
+    def _says(self, said: bytes, answer: bytes) -> bool:
+        """Return whether the answer comes before the end."""
+        assert self.process.stdin
+        assert self.process.stdout
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(said)
+        return any(answer in line for line in self.process.stdout)
+
+    def ping(self) -> bool:
+        return self._says(PING.replace(b"\r", b""), b"+PONG")
+
+    def change_keys(self) -> bool:
+        return self._says(b"K\n", b"KEYUPDATE")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def key_changer(site: Site) -> Iterator[KeyChanger]:
+    require("openssl")
+    changer = KeyChanger(site)
+    yield changer
+    changer.close()
+
+
+def test_new_keys_in_the_middle(key_changer: KeyChanger) -> None:
+    """Both sides change their keys when a client asks; often, if it sends data meanwhile."""
+    for _ in range(3):
+        assert all(key_changer.change_keys() for _ in range(20))
+        assert key_changer.ping()
+
+
+def test_nothing_but_new_keys_ends_the_connection(site: Site, key_changer: KeyChanger) -> None:
+    """Each costs the server much more than the client."""
+    before = site.door.connections()
+    assert before
+    floods = closed_connections(site.door.stats())["flood"]
+    for _ in range(50):
+        key_changer.change_keys()
+    wait_until(lambda: site.door.connections() < before)
+    assert closed_connections(site.door.stats())["flood"] == floods + 1

@@ -79,7 +79,7 @@ class ToyEngine {
             }
         }
         EngineRoom out;
-        if (!room(sink, batch.n, lengths_.size(), found_.size(), &out)) return ENGINE_LEFT;
+        if (!room(sink, batch.n, lengths_.size(), found_.size(), 0, &out)) return ENGINE_LEFT;
         memcpy(out.status, status_.data(), batch.n);
         memset(out.versions, 0, 8 * batch.n);
         if (!lengths_.empty()) memcpy(out.value_lengths, lengths_.data(), 4 * lengths_.size());

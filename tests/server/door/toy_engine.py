@@ -6,6 +6,8 @@ import ctypes
 import threading
 from typing import Any
 
+from gpkvs.engine.native_engine import Conflict
+from gpkvs.errors import ConflictError
 from gpkvs.server.door.left_batch import EngineBatch, batch_of
 from gpkvs.server.door.library import Library
 
@@ -14,10 +16,10 @@ _Address, _U64 = ctypes.c_void_p, ctypes.c_uint64
 
 
 class _Room(ctypes.Structure):
-    _fields_ = [(name, _Address) for name in ("status", "versions", "value_lengths", "values")]
+    _fields_ = [(name, _Address) for name in ("status", "versions", "value_lengths", "values", "conflicts")]
 
 
-_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _Address, _U64, _U64, _U64, ctypes.POINTER(_Room))
+_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _Address, _U64, _U64, _U64, _U64, ctypes.POINTER(_Room))
 _Run = ctypes.CFUNCTYPE(
     ctypes.c_int,
     _Address,
@@ -62,6 +64,7 @@ class ToyEngine:
         self.request_ops: list[list[int]] = []  # of each batch: the operations of its requests
         self.threads: list[int] = []  # which ran it
         self.ends = DONE  # how batches end
+        self.conflicts: list[tuple[int, ConflictError]] = []  # of requests of the next batch, by number
         calls = _Run(self._run), _Durable(lambda _: 0), _Wait(lambda _, gate: None)
         self._engine = _Engine(None, *calls, operations_max, never_waits)
         library.set_engine(ctypes.addressof(self._engine))
@@ -72,9 +75,15 @@ class ToyEngine:
         self.threads.append(threading.get_native_id())
         if self.ends == LEFT:
             return LEFT
-        assert give_room(sink, len(batch), 0, 0, room)
-        ctypes.memset(room.status, 0, len(batch))
-        ctypes.memset(room.versions, 0, 8 * len(batch))
+        conflicts, self.conflicts = self.conflicts, []
+        done = len(batch) - sum(int(batch.request_ops[request]) for request, _ in conflicts)
+        assert give_room(sink, done, 0, 0, len(conflicts), room)
+        ctypes.memset(room.status, 0, done)
+        ctypes.memset(room.versions, 0, 8 * done)
+        for at, (request, error) in enumerate(conflicts):
+            told = Conflict.of(error)
+            told.request = request
+            (Conflict * len(conflicts)).from_address(room.conflicts)[at] = told
         requests, gate, has_versions = outs
         requests[0] = len(batch.request_ops)
         gate[0] = has_versions[0] = 0

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from pathlib import Path
 
 import pytest
 
-from gpkvs.server.redis.pattern import pattern_of
+from gpkvs.server.redis.pattern import pattern_of, patterns_of
+from gpkvs.server.redis.reply import Error
+from tests.server.redis.two_servers import Connection, redis_server
 
 
 def fits(pattern: bytes, key: bytes) -> bool:
@@ -56,3 +59,28 @@ def test_no_pattern_takes_long() -> None:
     began = time.process_time()
     assert not fits(b"*a" * 200 + b"*b", b"a" * 4096)
     assert time.process_time() - began < 1
+
+
+def test_random_patterns_fit_what_they_fit_in_redis(tmp_path: Path) -> None:
+    seed = secrets.randbits(32)
+    print("seed", seed)
+    pick = random.Random(seed)
+    keys = list({bytes(pick.choices(b"ab]^-\\", k=pick.randint(1, 5))) for _ in range(300)})
+    patterns = [bytes(pick.choices(b"ab*?[]^-\\", k=pick.randint(0, 8))) for _ in range(2000)]
+    with redis_server(tmp_path) as port, Connection(port) as redis:
+        redis.call(b"MSET", *[word for key in keys for word in (key, b"")])
+        redis.send(*((b"KEYS", pattern) for pattern in patterns))
+        for pattern in patterns:
+            expected = sorted(key for _, key in redis.reply())
+            assert sorted(key for key in keys if fits(pattern, key)) == expected, pattern
+
+
+def test_patterns_of_one_command_have_a_length_together() -> None:
+    assert len(patterns_of([b"a" * 512] * 2)) == 2
+    with pytest.raises(Error, match=r"patterns of 1,025 bytes, allowed are 1,024"):
+        patterns_of([b"a" * 512, b"b" * 513])
+
+
+def test_a_pattern_of_many_sets_is_short_to_re() -> None:
+    """With the letters of its sets one by one it had 200 kB, and was read for half a second."""
+    assert len(pattern_of(b"[\0-\xff]" * 204).pattern) < 4096

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gpkvs.config import Limits
+from gpkvs.server.memory import Account, Memory, Room
 from gpkvs.server.redis import executor, scripts
 from gpkvs.server.redis.command import COMMANDS, NO_KEYS, Command, Step
 from gpkvs.server.redis.overlay import Overlay
 from gpkvs.server.redis.reply import Error
 from gpkvs.server.redis.service import Service  # noqa: F401 - registers the commands
+from tests.certificates import HERE, Authority, server_options
 from tests.server.redis.two_servers import Connection, resp_port
 from tests.serving import Server
 
@@ -37,6 +40,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def redis(server: Server) -> Iterator[Connection]:
     with Connection(resp_port(server)) as connection:
         yield connection
+
+
+def overlay() -> Overlay:
+    return Overlay(None, 0, Limits(), Room(Account(Memory(1 << 40, 1).connection("peer"))))
 
 
 def held_bytes(server: Server, kind: str = "calls") -> float:
@@ -90,21 +97,36 @@ def test_what_is_watched_is_counted(redis: Connection, server: Server) -> None:
     assert held_bytes(server) <= before + 50_000
 
 
-def test_a_reply_that_has_no_room_is_not_made(redis: Connection) -> None:
+def test_what_would_have_a_reply_without_room_is_not_executed(redis: Connection) -> None:
     """A value is there once, and in the reply a thousand times."""
     assert redis.call(b"SET", b"k", VALUE) == OK
     in_python(redis)
-    redis.send(*[(b"MGET", *[b"k"] * 1000)] * 2, (b"EXEC",))
-    assert [redis.reply(), redis.reply()] == [QUEUED, QUEUED]
-    refusal = b"-OOM this was executed, but there is no room for its reply of 200,000,000 bytes (--memory-max)"
-    assert redis.reply().startswith(refusal)
-    assert redis.call(b"GET", b"n") != b"$-1\r\n"
+    redis.send((b"SET", b"n", b"1"), *[(b"MGET", *[b"k"] * 1000)] * 2, (b"EXEC",))
+    assert [redis.reply(), redis.reply(), redis.reply()] == [QUEUED] * 3
+    assert redis.reply().startswith(b"-EXECABORT Transaction discarded because of: OOM memory full: this connection")
+    assert redis.call(b"GET", b"n") is None
     assert redis.call(b"PING") == b"+PONG\r\n"
+
+
+def test_a_transaction_writes_no_more_than_a_message_has(redis: Connection) -> None:
+    """Its commands bring some bytes, and would store five megabytes."""
+    commands = [(b"SETRANGE", b"new:%d" % number, b"499999", b"x") for number in range(10)]
+    redis.send((b"MULTI",), *commands, (b"EXEC",))
+    assert [redis.reply() for _ in range(11)] == [OK] + [QUEUED] * 10
+    refusal = (
+        b"-EXECABORT Transaction discarded because of: ERR this writes 5,000,050 bytes, allowed are 4,194,304 (mess"
+    )
+    assert redis.reply().startswith(refusal)
+    assert redis.call(b"EXISTS", *(words[1] for words in commands)) == b":0\r\n"
+    redis.send((b"MULTI",), *commands[:2], (b"EXEC",))
+    assert [redis.reply() for _ in range(3)] == [OK] + [QUEUED] * 2
+    assert redis.reply() == [b":500000\r\n"] * 2
+    assert redis.call(b"DEL", *(words[1] for words in commands)) == b":2\r\n"
 
 
 def test_a_command_of_a_long_transaction_is_as_fast_as_the_first() -> None:
     """It could look at all keys that were written before it."""
-    db = Overlay(None, 0, Limits())
+    db = overlay()
     for number in range(100_000):
         db.set(b"%d" % number, b"")
     step = Step(COMMANDS[b"setex"], [b"SETEX", b"k", b"0", b"v"])
@@ -122,7 +144,7 @@ def test_a_command_that_fails_undoes_what_it_has_done() -> None:
         db.delete(b"new")
         raise Error("ERR no")
 
-    db = Overlay(None, 0, Limits())
+    db = overlay()
     db.set(b"old", b"1")
     executor._reply(Step(Command("fail", 1, NO_KEYS, writes=True, run=fail), [b"FAIL"]), db)
     assert {key: record.value for key, record in db.written.items()} == {b"old": b"1"}
@@ -133,6 +155,16 @@ def test_a_command_that_fails_undoes_what_it_has_done() -> None:
     [
         ((b"KEYS", b"[a-z]*" * 200), b"-ERR a pattern of 1,200 bytes, allowed are 1,024\r\n"),
         ((b"SCAN", b"0", b"MATCH", b"*" * 1025), b"-ERR a pattern of 1,025 bytes, allowed are 1,024\r\n"),
+        ((b"CONFIG", b"GET", b"?" * 600, b"*" * 600), b"-ERR patterns of 1,200 bytes, allowed are 1,024\r\n"),
+        ((b"CONFIG", b"GET", b"?" * (1 << 20)), b"-ERR CONFIG with words of 1,048,585 bytes, allowed are 65,536\r\n"),
+        (
+            (b"CONFIG", b"SET", *[b"%d" % n for n in range(2000)]),
+            b"-ERR CONFIG with 2,002 words, allowed are 1,024\r\n",
+        ),
+        ((b"COMMAND", b"LIST", b"FILTERBY", b"PATTERN", b"*" * 1025), b"-ERR a pattern of 1,025 bytes, allowed are"),
+        ((b"AUTH", b"default", b"p" * 70_000), b"-ERR AUTH with words of 70,011 bytes, allowed are 65,536\r\n"),
+        ((b"EXPIRE", b"k", b"1", b"o" * 5000), b"-ERR Unsupported option " + b"o" * 128 + b"\r\n"),
+        ((b"HELLO", b"2", b"o" * 5000), b"-ERR Syntax error in HELLO option '" + b"o" * 128 + b"'\r\n"),
         ((b"CLIENT", b"SETNAME", b"n" * 1025), b"-ERR a client name of 1,025 bytes, allowed are 1,024\r\n"),
         ((b"CLIENT", b"SETINFO", b"lib-name", b"n" * 1025), b"-ERR lib-name cannot contain spaces"),
         ((b"SCAN", b"9" * 5000), b"-ERR invalid cursor\r\n"),
@@ -154,3 +186,55 @@ def test_few_spellings_of_a_script_are_kept() -> None:
             scripts._load(release + b" " * 10_000)
     finally:
         scripts._loaded.clear()
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "TLS"])
+def test_a_command_that_is_too_large_is_refused_with_a_word(tmp_path: Path, is_tls: bool) -> None:
+    """The client has sent all of it before it looks: it must not lose the answer to a reset."""
+    authority = Authority(tmp_path) if is_tls else None
+    options = server_options(authority.issue("server", *HERE)) if authority else []
+    server = Server(
+        tmp_path / "store", tmp_path, "--resp", "127.0.0.1:0", "--memory-max", "64MiB", *options, authority=authority
+    )
+    try:
+        context = authority.context() if authority else None
+        for _ in range(5):
+            with Connection(resp_port(server), context) as redis:
+                reply = redis.call(b"SET", b"k", bytes(8 << 20))
+                assert reply.startswith(
+                    b"-ERR Protocol error: a command of more than 1,048,576 bytes (message_bytes_max): raise"
+                )
+                with pytest.raises(EOFError):
+                    redis.reply()
+        server.stop()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("head", "refusal"),
+    [
+        (b"*1048577\r\n", b"a command of more than 1,048,576 words: split it"),
+        (b"*2\r\n$4\r\nECHO\r\n$4194304\r\n", b"a command of more than 4,194,304 bytes (message_bytes_max): raise"),
+    ],
+    ids=["words", "bytes"],
+)
+def test_a_command_over_a_limit_is_told_the_limit(server: Server, head: bytes, refusal: bytes) -> None:
+    with Connection(resp_port(server)) as redis:
+        redis.send_bytes(head)
+        assert redis.reply().startswith(b"-ERR Protocol error: " + refusal)
+        with pytest.raises(EOFError):
+            redis.reply()
+
+
+def test_a_command_reads_a_little_less_than_three_quarters_of_a_message(redis: Connection) -> None:
+    keys = [b"part:%d" % number for number in range(6)]
+    for key in keys:
+        assert redis.call(b"SET", key, bytes((1 << 19) - 16)) == OK
+    assert len(redis.call(b"MGET", *keys)) == len(keys)
+    for key in keys:
+        assert redis.call(b"SET", key, bytes(1 << 19)) == OK
+    refusal = b"of values, the limit is 3,145,664 (result_bytes_max): split it"
+    assert refusal in redis.call(b"MGET", *keys)
+    assert refusal in redis.call(b"MSETNX", *[word for key in keys for word in (key, b"")])
+    assert redis.call(b"DEL", *keys) == b":6\r\n"

@@ -15,6 +15,7 @@ from tests.certificates import HERE, Authority, Pair, server_options
 from tests.server.redis.two_servers import Connection, encoded, resp_port
 from tests.server.tls_by_hand import Tls
 from tests.serving import Server
+from tests.tools import needs, require
 
 OK = b"+OK\r\n"
 SECONDS_MAX = 20
@@ -35,6 +36,7 @@ class Site:
         return Connection(self.port, self.authority.context(client))
 
     def redis_cli(self, *words: str) -> str:
+        require("redis-cli")
         command = ["redis-cli", "--tls", "-p", str(self.port), "--cacert", str(self.authority.path), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=True).stdout
 
@@ -64,6 +66,7 @@ def test_redis_py(site: Site) -> None:
             assert pipeline.set("a", 1).incr("a").execute() == [True, 2]
 
 
+@needs("openssl")
 def test_openssl(site: Site) -> None:
     """Its client takes the end of its input for the end of all that it has to say."""
     command = ["openssl", "s_client", "-quiet", "-connect", f"127.0.0.1:{site.port}", "-CAfile"]

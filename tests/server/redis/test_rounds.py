@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
-from gpkvs.server.memory import Account
+from gpkvs.server.memory import Account, Memory, Room
 from gpkvs.server.redis.command import COMMANDS, Step
 from gpkvs.server.redis.reply import Error, Reply
 from gpkvs.server.redis.rounds import Rounds
 from gpkvs.server.redis.service import Service  # noqa: F401 - registers the commands
 from gpkvs.store import OpenTable
 
-ACCOUNT = cast(Account, SimpleNamespace())
+ROOM = Room(Account(Memory(1 << 30, 1).connection("peer")))
 TABLES = [cast(OpenTable, SimpleNamespace(id=number)) for number in range(2)]
 
 
@@ -28,7 +28,10 @@ class Engine:
         self.runs: list[list[bytes]] = []
         self.may_go_on = asyncio.Event()
         self.failing: Callable[[list[bytes]], Exception | None] = lambda _keys: None
-        self.rounds = Rounds(self.run)
+        self.rounds = Rounds(self.run_alone, self.run)
+
+    async def run_alone(self, step: Step, table: OpenTable, room: Room) -> Reply:
+        return (await self.run([step], table, room.account))[0]
 
     async def run(self, steps: Sequence[Step], _table: OpenTable, _account: Account) -> list[Reply]:
         keys = [step.words[1] for step in steps]
@@ -41,7 +44,7 @@ class Engine:
 
     def ask(self, key: bytes, table: int = 0) -> asyncio.Task[Reply]:
         step = Step(COMMANDS[b"incr"], [b"INCR", key])
-        return asyncio.get_running_loop().create_task(self.rounds.run(step, TABLES[table], ACCOUNT))
+        return asyncio.get_running_loop().create_task(self.rounds.run(step, TABLES[table], ROOM))
 
     async def replies_to(self, keys: list[bytes]) -> list[Reply | BaseException]:
         """Let all of them come before the first one goes on; return what each hears."""
@@ -141,7 +144,7 @@ async def test_what_takes_long_runs_by_itself(engine: Engine) -> None:
     long: list[list[bytes]] = [[b"APPEND", b"k", bytes(4097)], [b"MSETNX", *[b"k", b"v"] * 4]]
     for words in long:
         step = Step(COMMANDS[words[0].lower()], words)
-        asyncio.get_running_loop().create_task(engine.rounds.run(step, TABLES[0], ACCOUNT)).add_done_callback(_ignore)
+        asyncio.get_running_loop().create_task(engine.rounds.run(step, TABLES[0], ROOM)).add_done_callback(_ignore)
     await settle()
     assert engine.runs == [[b"first"], [b"k"], [b"k"]]
     engine.may_go_on.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,11 @@ def noted(*words: bytes) -> list[bytes]:
     log.note(words, SLOW, "127.0.0.1:1", b"")
     [entry] = log.last(1)
     return entry.words
+
+
+def large_ones(redis: Connection) -> list[list[Any]]:
+    """Return the entries of the one command that is slow wherever it runs; on a busy machine any may be."""
+    return [entry for entry in redis.call(b"SLOWLOG", b"GET") if entry[3][0] == ("bulk", b"MSETNX")]
 
 
 def test_many_and_long_words_are_cut_as_redis_cuts_them() -> None:
@@ -59,11 +65,11 @@ def test_a_slow_command_is_shown_to_administrators_alone(tmp_path: Path) -> None
     with Connection(resp_port(server)) as redis, Connection(resp_port(server)) as stranger:
         assert redis.call(b"AUTH", b"root", b"a long password") == b"+OK\r\n"
         assert redis.call(b"CLIENT", b"SETNAME", b"slow") == b"+OK\r\n"
-        assert redis.call(b"SLOWLOG", b"LEN") == b":0\r\n"
+        assert large_ones(redis) == []
         assert redis.call(b"MSETNX", *[b"%d" % i for i in range(40_000)]) == b":1\r\n"
-        assert redis.call(b"SLOWLOG", b"LEN") == b":1\r\n"
-        [[number, timestamp, duration, words, peer, name]] = redis.call(b"SLOWLOG", b"GET")
-        assert number == b":0\r\n"
+        assert int(redis.call(b"SLOWLOG", b"LEN")[1:]) >= 1
+        [[number, timestamp, duration, words, peer, name]] = large_ones(redis)
+        assert int(number[1:]) < 5  # of the few commands until now
         assert abs(int(timestamp[1:]) - time.time()) < 60
         assert int(duration[1:]) > SLOWER_THAN_US
         assert words[:2] + words[-1:] == [
@@ -82,5 +88,5 @@ def test_a_slow_command_is_shown_to_administrators_alone(tmp_path: Path) -> None
         assert done == b":1\r\n"
         assert refused.startswith(b"-NOPERM ")
         assert redis.call(b"SLOWLOG", b"RESET") == b"+OK\r\n"
-        assert redis.call(b"SLOWLOG", b"GET") == []
+        assert large_ones(redis) == []
     server.stop()

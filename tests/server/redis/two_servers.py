@@ -13,6 +13,7 @@ from typing import Any
 
 from gpkvs.client import Client
 from tests.serving import Server
+from tests.tools import require
 
 DATABASE = 9
 
@@ -27,6 +28,7 @@ def free_port() -> int:
 @contextmanager
 def redis_server(folder: Path, *options: str) -> Iterator[int]:
     """Yield the port of a Redis of its own."""
+    require("redis-server")
     port = free_port()
     place = ("--port", str(port), "--save", "", "--bind", "127.0.0.1", "--dir", str(folder))
     process = subprocess.Popen(["redis-server", *place, *options], stdout=subprocess.DEVNULL)
@@ -62,10 +64,10 @@ def gpkvs_server(folder: Path) -> Iterator[int]:
 
 
 class Connection:
-    """A connection to either, inside TLS if there is a context for it."""
+    """A connection to either, inside TLS if there is a context for it; a reply may take so many seconds."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None, *, seconds: float = 20) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=seconds)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls:
             self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
@@ -108,6 +110,11 @@ class Connection:
             case b"_":
                 return None
         return line
+
+    def end(self) -> None:
+        """Go away, also while another thread sends."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def call(self, *words: bytes) -> Any:
         """Send a command; return its reply."""

@@ -16,6 +16,7 @@ def crash(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_no_state_breaks_a_promise() -> None:
     done = crash("--json")
+    assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert done.returncode == 0, found["violations"][:3]
     assert found["workloads"].keys() == {workload.name for workload in WORKLOADS}
@@ -24,6 +25,7 @@ def test_no_state_breaks_a_promise() -> None:
 
 def test_every_fence_is_needed() -> None:
     done = crash("--mutate", "--json")
+    assert done.stdout, done.stderr
     mutants = json.loads(done.stdout)["mutants"]
     assert done.returncode == 0, [name for name, caught in mutants.items() if not caught]
     assert len(mutants) >= 19

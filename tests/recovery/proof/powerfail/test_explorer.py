@@ -156,7 +156,7 @@ def test_the_production_build_has_nothing_of_the_trace() -> None:
 
 def test_the_command_says_what_it_visited() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gpkvs.cli.main", "crash", "--workload", "bytes:M", "--model", "kill"],
+        [sys.executable, "-m", "gpkvs.cli", "crash", "--workload", "bytes:M", "--model", "kill"],
         capture_output=True,
         text=True,
         check=False,
@@ -167,7 +167,7 @@ def test_the_command_says_what_it_visited() -> None:
 
 def test_the_command_ends_when_it_is_told_to_and_leaves_nothing() -> None:
     """States lie in memory: they must not stay there."""
-    command = subprocess.Popen([sys.executable, "-m", "gpkvs.cli.main", "crash"], stderr=subprocess.DEVNULL)
+    command = subprocess.Popen([sys.executable, "-m", "gpkvs.cli", "crash"], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list(Path("/dev/shm").glob(f"gpkvs-crash-{command.pid}-*/*/base-*")):
         assert time.monotonic() < deadline, "no worker has begun"

@@ -1,0 +1,1 @@
+"""The benchmark of single calls to an embedded store."""

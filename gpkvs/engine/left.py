@@ -1,0 +1,36 @@
+"""Why Python's engine runs a batch, and not the native engine (``EngineLeft`` in kernels/engine_batch.h)."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum, auto
+
+from gpkvs.native import library
+
+
+class Left(IntEnum):
+    """A reason; the list in C says what each of them means."""
+
+    TURN = 1
+    FAILPOINT = auto()
+    TABLE = auto()
+    COLUMNS = auto()
+    NUMBERS = auto()
+    LARGE_READS = auto()
+    LARGE_VALUES = auto()
+    CHECK_FAILED = auto()
+    EXPIRED = auto()
+    EXPIRY = auto()
+    GROW_INDEX = auto()
+    FREE_HEAP = auto()
+    GROW_HEAP = auto()
+    GROW_LOG = auto()
+    RENEW = auto()
+    MEMORY = auto()
+    DEVICE = auto()
+    TABLES = auto()
+    PYTHON = auto()
+
+
+_names = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "gpkvs_engine_left_reasons"))).decode()
+assert [reason.name for reason in Left] == _names.split()

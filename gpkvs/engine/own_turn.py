@@ -1,0 +1,146 @@
+"""Small requests of this process, one after the other, in a turn of the native engine that lives on between them."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+import weakref
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpkvs import failpoint
+from gpkvs.backends.fields import fields_of
+from gpkvs.batch import RequestColumns
+from gpkvs.engine.crew import Crew
+from gpkvs.engine.native_engine import Conflict, NativeEngine, Ran
+from gpkvs.errors import ConflictError, NoMemoryError, memory_refused
+from gpkvs.native import library
+
+# A larger request is run as a batch. Python's lock may be kept for so long.
+OPS_MAX, _BYTES_MAX = 512, 64 << 10
+
+_PARAMETERS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, *[ctypes.c_char_p] * 8)
+_RESULTS = struct.Struct(f"{len(fields_of(library.gpkvs_own_results_fields()))}Q")
+
+
+class Answer(NamedTuple):
+    """What became of a request; nobody may see it before its gate is durable.
+
+    Parameters
+    ----------
+    gate
+        0 if it is durable.
+    statuses, versions
+        Of each operation.
+    values
+        Of those that return one.
+    conflict
+        If a check stopped the request: nothing of it was done.
+    """
+
+    gate: int
+    statuses: Sequence[int]
+    versions: Sequence[int]
+    values: Sequence[bytes]
+    conflict: ConflictError | None = None
+
+
+class OwnTurn:
+    """Runs small requests natively.
+
+    Others use the engine between two requests only after `end`.
+
+    Parameters
+    ----------
+    native
+        Has the turns.
+    crew
+        Serves it.
+
+    Raises
+    ------
+    NoMemoryError
+        If there is no memory for results.
+    """
+
+    def __init__(self, native: NativeEngine, crew: Crew) -> None:
+        self._native = native
+        self._crew = crew
+        self._room = library.gpkvs_own_room_new()
+        if not self._room:
+            raise NoMemoryError
+        # A thread that the end of the process does not wait for may be in there, or come.
+        weakref.finalize(self, library.gpkvs_own_room_delete, self._room).atexit = False
+        self._results = (ctypes.c_char * _RESULTS.size).from_address(library.gpkvs_own_results(self._room))
+        # To hand over Python's lock takes longer than a small request, unless that waits for a disk.
+        function_type = ctypes.PYFUNCTYPE if native.never_waits else ctypes.CFUNCTYPE
+        self._run = function_type(ctypes.c_int, *_PARAMETERS)(("gpkvs_run_own", library))
+
+    def run(self, table: int, columns: RequestColumns) -> Answer | None:
+        """Run a request of one table; None: it is the engine's (`Engine.execute`), nothing has happened.
+
+        Parameters
+        ----------
+        table
+            Its number.
+        columns
+            The request, valid, of at most `OPS_MAX` operations.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing has happened.
+        """
+        native, n = self._native, len(columns.ops)
+        if len(columns.keys) + len(columns.values) > _BYTES_MAX:
+            return None
+        # A turn that nobody used for long is over. What a test arms between two requests counts.
+        if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
+            with memory_refused():
+                native.begin_turn()
+        ran = self._run(native.engine_address, self._room, table, n, *columns)
+        if ran == Ran.LEFT:
+            ran = self._run_again(table, columns)
+            if ran == Ran.LEFT:
+                return None
+        answer = self._answer(n)
+        if ran == Ran.DUE:
+            native.end_turn()
+        return answer
+
+    @memory_refused()
+    def _run_again(self, table: int, columns: RequestColumns) -> int:
+        """Have what the request lacks done, and run it again; return how it ran in the end."""
+        ran = int(Ran.LEFT)
+
+        def run() -> bool:
+            nonlocal ran
+            ran = int(self._run(self._native.engine_address, self._room, table, len(columns.ops), *columns))
+            return ran != Ran.LEFT
+
+        self._crew.run_again(columns.batch(table), run)
+        return ran
+
+    def _answer(self, n: int) -> Answer:
+        words = _RESULTS.unpack_from(self._results)
+        gate, is_durable, returning, value_bytes, statuses, versions, lengths, values, status, version, conflict = words
+        if is_durable:
+            gate = 0
+        if conflict:
+            return Answer(gate, (), (), (), Conflict.from_address(conflict).error())
+        data = ctypes.string_at(values, value_bytes) if value_bytes else b""
+        if value_bytes > _BYTES_MAX:
+            library.gpkvs_own_room_trim(self._room)
+        if n == 1:
+            return Answer(gate, (status,), (version,), (data,) if returning else ())
+        ends, found = 0, []
+        for length in array("I", ctypes.string_at(lengths, 4 * returning)):
+            found.append(data[ends : ends + length])
+            ends += length
+        return Answer(gate, ctypes.string_at(statuses, n), array("Q", ctypes.string_at(versions, 8 * n)), found)
+
+    def end(self) -> None:
+        """End the turn, if it lives: somebody else is to use the engine."""
+        self._native.end_turn()

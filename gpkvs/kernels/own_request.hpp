@@ -1,0 +1,93 @@
+// One request of the process that has the store open: it goes through the native engine as a door's batches do, and its results
+// lie here until the next one (gpkvs/engine/own_turn.py).
+#pragma once
+#include <new>
+#include <vector>
+
+#include "native_engine.hpp"
+
+// Python reads the words. Results have so many operations as were asked for, and so many of them return a value; none if a
+// check stopped the request: then `conflict` is not null.
+#define OWN_RESULTS_FIELDS(F)                                                               \
+    F(u64, gate) F(u64, is_durable) F(u64, returning) F(u64, value_bytes)                   \
+    F(u8*, status) F(u64*, versions) F(u32*, value_lengths) F(u8*, values) F(u64, first_status) F(u64, first_version) \
+    F(EngineConflict*, conflict)
+
+struct OwnResults {
+    OWN_RESULTS_FIELDS(GPKVS_FIELD)
+};
+
+// Values that are kept until the next request, and those that one may read: Python's lock is kept meanwhile.
+static constexpr u64 OWN_BYTES_KEPT = 64 << 10, OWN_BYTES_MAX = 4 << 20;
+
+class OwnRoom {
+  public:
+    OwnResults results = {};
+
+    bool give(u64 operations, u64 returning, u64 value_bytes, u64 conflicts, EngineRoom& out) try {
+        if (value_bytes > OWN_BYTES_MAX) return false;
+        // Each has an address.
+        status_.resize(operations + 1);
+        versions_.resize(operations + 1);
+        lengths_.resize(returning + 1);
+        if (values_.size() <= value_bytes) values_.resize(value_bytes + 1);
+        out = {status_.data(), (uint64_t*)versions_.data(), lengths_.data(), values_.data(), &conflict_};
+        results.conflict = conflicts ? &conflict_ : nullptr;
+        results.returning = returning;
+        results.value_bytes = value_bytes;
+        return true;
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+
+    void trim() {
+        if (values_.capacity() > OWN_BYTES_KEPT) std::vector<u8>().swap(values_);
+    }
+
+    void take() {
+        results.status = status_.data();
+        results.versions = versions_.data();
+        results.value_lengths = lengths_.data();
+        results.values = values_.data();
+        results.first_status = status_[0];
+        results.first_version = versions_[0];
+    }
+
+  private:
+    std::vector<u8> status_, values_;
+    std::vector<u64> versions_;
+    std::vector<u32> lengths_;
+    EngineConflict conflict_;
+};
+
+extern "C" {
+
+void* gpkvs_own_room_new() { return new (std::nothrow) OwnRoom; }
+void gpkvs_own_room_delete(void* room) { delete (OwnRoom*)room; }
+void gpkvs_own_room_trim(void* room) { ((OwnRoom*)room)->trim(); }
+OwnResults* gpkvs_own_results(void* room) { return &((OwnRoom*)room)->results; }
+const char* gpkvs_own_results_fields() { return OWN_RESULTS_FIELDS(GPKVS_NAME); }
+
+// Runs a request of one table; returns how (`EngineRan`). Columns without an item may be null.
+int gpkvs_run_own(void* engine, void* room, u64 table_id, u32 n, const u8* ops, const u8* keys, const u32* key_lengths,
+                  const u8* values, const u32* value_lengths, const u64* expiries, const u8* conditions, const u64* expected) {
+    NativeEngine& e = *(NativeEngine*)engine;
+    const u32 requests = 1;
+    const EngineBatch batch = {n,         ops,      keys, key_lengths, 1, values,    value_lengths, 1,        (const uint64_t*)expiries,
+                               conditions, (const uint64_t*)expected, &n, 1,        &requests,     1,        NO_BOUND,
+                               (uint32_t)table_id};
+    const EngineGivesRoom gives = [](void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes,
+                                     uint64_t conflicts, EngineRoom* out) {
+        return ((OwnRoom*)sink)->give(operations, returning, value_bytes, conflicts, *out);
+    };
+    OwnRoom& own = *(OwnRoom*)room;
+    u64 run_requests = 0, has_versions = 0;
+    const EngineRan ran = run_batch(e, batch, gives, room, run_requests, own.results.gate, has_versions);
+    if (ran == ENGINE_LEFT) return ran;
+    own.take();
+    own.results.is_durable = own.results.gate <= e.committer->durable(*e.commit);
+    if (own.results.is_durable) e.failpoint->hit("before_reply");
+    return ran;
+}
+
+}  // extern "C"

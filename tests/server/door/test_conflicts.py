@@ -1,0 +1,76 @@
+"""Requests that a check stops: the engine says which, the door says so to those who sent them, and to nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from gpkvs.errors import ConflictError
+from gpkvs.proto.v1 import kv_pb2
+from gpkvs.server.door.left_batch import Results
+from gpkvs.server.door.library import Refusal
+from tests.server.door.held_door import HeldDoor
+from tests.server.door.toy_engine import ToyEngine
+from tests.server.wire import ABSENT, CHECK, DELETE, SET, batch
+
+SECONDS_MAX = 20
+
+
+def request(number: int) -> kv_pb2.BatchRequest:
+    """Return one with so many operations behind its check."""
+    return batch([(CHECK, b"k"), *[(DELETE, b"k")] * number], id=number, conditions=bytes([ABSENT, *[0] * number]))
+
+
+def failed(error: ConflictError, number: int) -> kv_pb2.BatchResponse:
+    return kv_pb2.BatchResponse(id=number, code=10, message=str(error), failed_check=error.index, found=error.found)
+
+
+@pytest.mark.parametrize("stopped", [(), (0,), (2,), (1, 3), (0, 1, 2, 3)], ids=str)
+def test_each_request_of_a_batch_has_its_own_conflict(stopped: tuple[int, ...]) -> None:
+    errors = {number: ConflictError(number, None if number % 2 else number << 40) for number in stopped}
+    with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
+        engine = ToyEngine(door.library)
+        responses = kv.Pipeline(iter([request(number) for number in range(4)]), timeout=SECONDS_MAX)
+        door.wait_for_requests(4)
+        engine.conflicts = list(errors.items())
+        door.library.turn(0)
+        assert engine.request_ops == [[1, 2, 3, 4]]
+        for number, response in enumerate(responses):
+            if number in errors:
+                assert response == failed(errors[number], number)
+            else:
+                assert response == kv_pb2.BatchResponse(id=number, status=bytes(number + 1))
+        assert door.library.stats().conflicts == len(stopped)
+        assert door.handed == []
+
+
+def test_a_call_ends_with_the_conflict_of_its_request() -> None:
+    with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
+        engine = ToyEngine(door.library)
+
+        def ended(error: ConflictError) -> Any:
+            call = kv.Batch.future(request(1), timeout=SECONDS_MAX)
+            door.wait_for_requests(1)
+            engine.conflicts = [(0, error)]
+            door.library.turn(0)
+            assert (call.code(), call.details()) == (grpc.StatusCode.ABORTED, str(error))
+            return {name: value for name, value in call.trailing_metadata() if name.startswith("gpkvs-")}
+
+        assert ended(ConflictError(0, 5)) == {"gpkvs-executed": "no", "gpkvs-failed-check": "0", "gpkvs-found": "5"}
+        assert ended(ConflictError(7, None)) == {"gpkvs-executed": "no", "gpkvs-failed-check": "7"}
+
+
+def test_a_batch_that_python_runs_has_conflicts_too() -> None:
+    error = ConflictError(1, 9)
+    with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
+        plain = batch([(SET, b"k", b"value")], id=7)
+        responses = kv.Pipeline(iter([request(0), plain]), timeout=SECONDS_MAX)
+        door.wait_for_requests(2)
+        door.leave()
+        door.library.left_refused(0, Refusal(10, str(error), conflict=error))
+        none = np.zeros(0, np.uint8)
+        door.library.left_done(2, Results(np.zeros(1, np.uint8), None, none.view(np.uint32), none), 0)
+        assert list(responses) == [failed(error, 0), kv_pb2.BatchResponse(id=7, status=bytes(1))]

@@ -1,0 +1,257 @@
+"""Whatever is interrupted, wherever it waits: no account, no lock, no turn and no gauge keeps anything."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+
+import gpkvs
+from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.client import AsyncClient
+from gpkvs.config import Limits, ServerConfig
+from gpkvs.errors import GpkvsError
+from gpkvs.server.access.login import Logins
+from gpkvs.server.batcher import Batcher
+from gpkvs.server.bounds import bounds_of
+from gpkvs.server.door.context import Context
+from gpkvs.server.door.receives import DoorReceives
+from gpkvs.server.gate import Gate, Serving
+from gpkvs.server.memory import Memory
+from gpkvs.server.receive import Receives
+from gpkvs.server.redis.key_locks import KeyLocks
+from gpkvs.server.redis.service import Service
+from gpkvs.server.redis.stats import DoorCounts, Stats
+from gpkvs.server.turns import Turns
+from tests.cancelling import Run, interruptions
+
+WAIT_SECONDS = 60.0
+
+
+async def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something, with a generous bound."""
+    for _ in range(int(WAIT_SECONDS / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail(f"after {WAIT_SECONDS:g} s: {what}")
+
+
+def each(attempt: Callable[[Run], Awaitable[None]]) -> None:
+    """Run an attempt for each interruption."""
+
+    async def within() -> None:
+        async for run in interruptions():
+            await attempt(run)
+
+    asyncio.run(within())
+
+
+def test_locks_of_keys() -> None:
+    async def attempt(run: Run) -> None:
+        locks, go = KeyLocks(), asyncio.Event()
+
+        async def one(*keys: bytes) -> None:
+            async with locks.hold([(0, key) for key in keys]):
+                await go.wait()
+
+        others = [asyncio.create_task(one(b"b", b"d")) for _ in range(2)]
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.001, go.set)
+        await run(one(b"a", b"b", b"c", b"d", b"e"))
+        await asyncio.wait_for(asyncio.gather(*others, one(b"a", b"e")), WAIT_SECONDS)
+        assert len(locks) == 0
+
+    each(attempt)
+
+
+def test_turns() -> None:
+    async def attempt(run: Run) -> None:
+        turns = Turns(1)
+
+        async def one() -> None:
+            await turns.take()
+            try:
+                await asyncio.sleep(0)
+            finally:
+                turns.give()
+
+        others = [asyncio.create_task(one()) for _ in range(2)]
+        await asyncio.sleep(0)
+        await run(one())
+        await asyncio.wait_for(asyncio.gather(*others, one()), WAIT_SECONDS)
+        assert turns._free == 1
+        assert not turns._waiting
+
+    each(attempt)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_calls_that_wait_for_a_message(is_stream: bool) -> None:
+    async def attempt(run: Run) -> None:
+        memory = Memory(1 << 30, 1)
+        receives, door = Receives(memory, 1 << 20, 30.0), DoorReceives(30.0)
+        connection = memory.connection("peer")
+
+        async def read() -> bytes:
+            await asyncio.sleep(0.001)
+            return b"message"
+
+        context = cast(grpc.aio.ServicerContext, SimpleNamespace(read=read))
+        own = cast(Context, SimpleNamespace(ask=lambda: asyncio.ensure_future(read())))
+
+        async def one() -> None:
+            assert await receives.read(context, connection, is_stream=is_stream) == b"message"
+            assert await door.read(own, connection, is_stream=is_stream) == b"message"
+
+        other = asyncio.create_task(one())
+        await asyncio.sleep(0)
+        await run(one())
+        await asyncio.wait_for(asyncio.gather(other, one()), WAIT_SECONDS)
+        receives.close()
+        assert not receives._waiting
+        assert not door._waiting
+        assert connection.turns._free == 1
+
+    each(attempt)
+
+
+class Client:
+    """A connection of the Redis protocol, as the door would hand it on: it sends commands and goes."""
+
+    def __init__(self, peer: str, commands: Sequence[bytes]) -> None:
+        self._peer, self._commands = peer, [line.split() for line in commands]
+        self._done: list[Callable[[Any], object]] = []
+        self.replies: list[bytes] = []
+
+    def peer(self) -> str:
+        return self._peer
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        self._done.append(callback)
+
+    def ask(self) -> asyncio.Future[object]:
+        asked = asyncio.get_running_loop().create_future()
+        asked.set_result(packed(self._commands.pop(0)) if self._commands else grpc.aio.EOF)
+        return asked
+
+    def respond(self, message: object) -> None:
+        assert isinstance(message, bytes)
+        self.replies.append(message)
+
+    def set_session(self, *_: object) -> None: ...
+
+    def with_metadata(self, _metadata: object) -> None: ...
+
+    async def served_by(self, service: Service) -> None:
+        try:
+            await service.serve(self)
+        finally:
+            for callback in self._done:
+                callback(self)
+
+
+def packed(words: Sequence[bytes]) -> bytes:
+    return struct.pack(f"<I{len(words)}I", len(words), *map(len, words)) + b"".join(words)
+
+
+# Those of two clients wait for each other's keys and in each other's rounds.
+COMMANDS = (
+    *(b"APPEND k x", b"WATCH k w", b"GET k", b"MULTI", b"APPEND k y", b"SETRANGE w 40000 z", b"PING", b"EXEC"),
+    *(b"MSETNX a 1 b 2 c 3", b"DEL a b c", b"RENAME k z", b"RENAME z k", b"KEYS *", b"SCAN 0", b"COPY k v REPLACE"),
+    *(b"GETRANGE w 0 -1", b"MEMORY USAGE w", b"INCRBYFLOAT n 1.5", b"DEL k w v n"),
+)
+
+
+class Observer:
+    def batch_done(self, result: BatchResult, seconds: float) -> None: ...
+
+    def request_dropped(self, reason: str) -> None: ...
+
+
+@asynccontextmanager
+async def redis_service(store: gpkvs.Store, memory: Memory) -> AsyncIterator[tuple[Service, Gate]]:
+    bounds = bounds_of(ServerConfig(), Limits(), 64 << 20, 16 << 30)
+    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush:
+        batcher = Batcher(store.begin_requests, engine, flush, bounds, memory, Observer())
+        gate = Gate()
+        gate.open(Serving(store, batcher, 64 << 20, 100, 64 << 20))
+        stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
+        service = Service(gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats)
+        try:
+            yield service, gate
+        finally:
+            service.shutdown()
+            batcher.stop_maintenance()
+
+
+def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
+    async def within() -> None:
+        memory = Memory(1 << 30, 1)
+        async with redis_service(store, memory) as (service, gate):
+            async for run in interruptions():
+                other = Client("ipv4:127.0.0.1:1", COMMANDS)
+                others = asyncio.create_task(other.served_by(service))
+                await asyncio.sleep(0)
+                await run(Client("ipv4:127.0.0.1:2", COMMANDS).served_by(service))
+                await asyncio.wait_for(others, WAIT_SECONDS)
+                assert len(other.replies) == len(COMMANDS)
+                assert not any(reply.startswith(b"-") for reply in other.replies if reply != b"-ERR no such key\r\n")
+                await wait_until(lambda: memory.bytes == 0, f"{memory.by_kind} are held")
+                assert len(service.executor._locks) == 0
+                assert not service.executor._rounds._waiting
+                assert not service.sessions
+                assert gate._calls == 0
+                assert not memory._connections
+
+    asyncio.run(within())
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    """Yield the address of a server that takes connections and says nothing."""
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def test_a_client_that_is_closed() -> None:
+    """Nobody answers it; who closes it has no patience."""
+
+    async def attempt(run: Run) -> None:
+        async with silent_server() as target:
+            client = AsyncClient(target, timeout=WAIT_SECONDS)
+            call = asyncio.create_task(client.get(b"k"))
+            await asyncio.sleep(0.01)
+            await run(client.close(grace_s=0.02))
+            await asyncio.wait([call], timeout=WAIT_SECONDS)
+            assert isinstance(call.exception(), GpkvsError)
+            await wait_until(
+                lambda: client._channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN, "the channel is open"
+            )
+
+    each(attempt)
+
+
+def test_a_pipeline_that_is_closed() -> None:
+    async def attempt(run: Run) -> None:
+        async with silent_server() as target, AsyncClient(target, timeout=0.05) as client:
+            pipeline = client.pipeline()
+            sending = asyncio.create_task(pipeline.send(Batch.of([(Op.SET, b"k", b"v")])))
+            await asyncio.sleep(0.01)
+            await run(pipeline.close())
+            await asyncio.wait([pipeline._reader], timeout=WAIT_SECONDS)
+            assert pipeline._reader.done()
+            assert not pipeline._sent
+            sending.cancel()  # it is stuck in gRPC until that one gives up the connection
+
+    each(attempt)
