@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.client import Client
 from gpkvs.engine.left import Left
 from gpkvs.errors import ConditionFailedError, ConflictError
@@ -20,8 +21,13 @@ def lose(client: Client) -> None:
         transaction.set(b"other", b"lost")
 
 
+@pytest.fixture(autouse=True)
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOST_OPS_MAX, "")  # as users have it, also in a suite that sets it
+
+
 def test_the_metric_counts_by_reason(start_server: StartServer) -> None:
-    server = start_server("--door", "native")
+    server = start_server("--door", "native", "--backend", "cpu")
 
     def reasons(name: str = "left") -> dict[str, int]:
         """Return the counts that are not 0."""
@@ -63,7 +69,7 @@ def test_the_metric_counts_by_reason(start_server: StartServer) -> None:
 
 
 def test_python_s_door_has_python_run_all(start_server: StartServer) -> None:
-    server = start_server("--door", "grpcio")
+    server = start_server("--door", "grpcio", "--backend", "cpu")
     with Client(server.target) as client:
         client.set(b"key", b"value")
         client.get(b"key")
