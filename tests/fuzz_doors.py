@@ -18,6 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from gpkvs.batch import HAS_VALUE
 from gpkvs.client import Client
 from gpkvs.proto.v1 import kv_pb2
@@ -174,6 +176,18 @@ def mutated(random: Random, data: bytes) -> bytes:
     return data
 
 
+def never_expires(message: bytes) -> bool:
+    """Whether a message has no time to live: the two servers would count it from two moments."""
+    for method in (kv_pb2.SetRequest, kv_pb2.IncrementRequest, kv_pb2.BatchRequest):
+        try:
+            read = method.FromString(message)
+        except DecodeError:
+            continue
+        if getattr(read, "ttl_ms", 0) or getattr(read, "ttls", b""):
+            return False
+    return True
+
+
 def cut(random: Random, data: bytes) -> tuple[bytes, ...]:
     """Cut data into frames."""
     bounds = sorted({0, len(data), *(random.randrange(len(data) + 1) for _ in range(random.choice((0, 0, 1, 4))))})
@@ -189,7 +203,8 @@ def call_of(random: Random) -> Call:
     path, make = random.choice(METHODS)
     message = make(random)
     if random.random() < 0.15:
-        message = mutated(random, message)
+        changed = mutated(random, message)
+        message = changed if never_expires(changed) else message
     match random.randrange(40):
         case 0:
             data = b""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.patterns import Patterns
-from gpkvs.server.access.users import Rights, Token, User, Users, without_tokens
+from gpkvs.server.access.users import Rights, Token, User, Users
 
 Method = Literal["token", "password", "certificate", "none"]
 
@@ -26,7 +26,7 @@ class LoginError(GpkvsError):
     message
         What to do; it does not tell which users there are.
     reason, user, method
-        For the audit log: why, in one word; whom the call named, and what it showed.
+        For the audit log: why, in one word; whom the call named, without any secret, and what it showed.
     """
 
     table: None = None  # of all tables
@@ -34,7 +34,7 @@ class LoginError(GpkvsError):
     def __init__(self, message: str, reason: str, user: str = "", method: Method = "none") -> None:
         super().__init__(message)
         self.reason = reason
-        self.user = without_tokens(user)
+        self.user = user
         self.method = method
 
 

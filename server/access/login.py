@@ -34,6 +34,7 @@ from gpkvs.text import without_names
 _TOKEN_ID = slice(len(TOKEN_PREFIX), len(TOKEN_PREFIX) + 8)  # in its text
 _HEADER = "authorization"
 _MISSING = "log in: send a token, a user and password, or a client certificate of a known user"
+_NOTED_MAX = len(TOKEN_PREFIX) + 8  # characters of the name of nobody: of a token no more than its id
 _WRONG = "wrong user, password or token"
 
 # Tokens end also while calls are open.
@@ -284,7 +285,7 @@ class Logins:
         hashed = await asyncio.shield(attempt)
         user = self._users.by_name.get(name)  # of now: the file may have changed meanwhile
         if hashed is None or user is None or user.password != hashed:
-            raise LoginError(_WRONG, "wrong", name, "password")
+            raise LoginError(_WRONG, "wrong", self._noted(name), "password")
         return self._caller(user, "password")
 
     async def _verify(self, name: str, password: str, address: str) -> str | None:
@@ -298,7 +299,7 @@ class Logins:
             return None
         except PasswordsBusyError as error:
             end = self._throttle.dropped
-            raise LoginError(str(error), "slowed", name, "password") from None
+            raise LoginError(str(error), "slowed", self._noted(name), "password") from None
         finally:
             end(address, name)
 
@@ -309,9 +310,15 @@ class Logins:
             raise LoginError(
                 f"too many failed logins, as this user or from this address: try again in {math.ceil(seconds)} s",
                 "slowed",
-                name,
+                self._noted(name),
                 "password",
             )
+
+    def _noted(self, name: str) -> str:
+        """Return a name as it may be noted: a token, nearly right, or a password may have been given as one."""
+        if name in self._users.by_name or len(name) <= _NOTED_MAX:
+            return name
+        return f"{name[:_NOTED_MAX]}..."
 
     def _logged_in(self, caller: Caller, address: str) -> None:
         self._metrics.login(caller.method, "ok")

@@ -49,7 +49,6 @@ USER_NAME_RULE = "1 to 64 of A-Z a-z 0-9 _ . @ -, not beginning with -"
 CERTIFICATE_NAME_RULE = "DNS:, URI:, EMAIL: or IP: and a name that stands in the certificate as subjectAltName"
 
 _TOKEN = re.compile(TOKEN_PREFIX + r"([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
-_SECRET_OF_TOKEN = re.compile(rf"({TOKEN_PREFIX}[0-9a-f]{{8}}_)[A-Za-z0-9_-]+")
 _TOKEN_ID = re.compile(r"[0-9a-f]{8}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NUMBER, _BASE64 = "([1-9][0-9]{0,9})", "([A-Za-z0-9+/]+)"
@@ -203,11 +202,6 @@ def parse_token(text: str) -> tuple[str, bytes] | None:
     """Return the id of a token and the SHA-256 of its text; None if this is no text of a token."""
     found = _TOKEN.fullmatch(text)
     return (found[1], _sha256(text)) if found else None
-
-
-def without_tokens(text: str) -> str:
-    """Return a text as it may be noted: somebody may have given a token as a user's name."""
-    return _SECRET_OF_TOKEN.sub(r"\1...", text)
 
 
 def _sha256(text: str) -> bytes:

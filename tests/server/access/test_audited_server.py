@@ -111,6 +111,14 @@ def test_logins_and_refusals_are_noted_once(audited: Audited) -> None:
     ]
 
 
+def test_the_name_of_nobody_is_cut(audited: Audited) -> None:
+    """Somebody may have given a token, nearly right, or a password as the user."""
+    before = len(audited.lines("refused"))
+    with Refused(grpc.StatusCode.UNAUTHENTICATED):
+        audited.get(*basic("gpjvs_3f9a0c12_a0peDBy7zQ", ""))
+    assert audited.wait_for(before + 1, "refused")[before]["user"] == "gpjvs_3f9a0c12..."
+
+
 def test_descriptions_are_noted_once(audited: Audited) -> None:
     admin, header = audited.server.admin, audited.headers["root"]
     for _ in range(3):
