@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
@@ -14,6 +15,10 @@ from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.errors import StoreMissingError
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
+
+# No test is timed: on a busy machine one example, or to think of it, may take seconds.
+settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,6 +24,7 @@ def lose(client: Client) -> None:
 @pytest.fixture(autouse=True)
 def native(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOST_OPS_MAX, "")  # as users have it, also in a suite that sets it
+    monkeypatch.delenv("GPKVS_GPUS", raising=False)
 
 
 def test_the_metric_counts_by_reason(start_server: StartServer) -> None:
