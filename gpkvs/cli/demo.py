@@ -76,6 +76,11 @@ class Load:
 
     ycsb: YcsbProcess
     clients: asyncio.Task[None]
+    begin: float  # of the monotonic clock
+
+
+def _seconds_of(load: Load) -> str:
+    return f"{time.monotonic() - load.begin:.1f} s"
 
 
 class Story:
@@ -189,13 +194,15 @@ class Story:
     async def _run(self, processes: ExitStack, server: ServerProcess) -> Load:
         self._title("YCSB run, and clients that remember every acknowledged write")
         ycsb = processes.enter_context(YcsbProcess("run", server.target, self._records, _ENDLESS))
-        load = Load(ycsb, asyncio.create_task(self._clients.run(server.target)))
-        begin = time.monotonic()
+        load = Load(ycsb, asyncio.create_task(self._clients.run(server.target)), time.monotonic())
         with self._console.status("running") as status:
-            while (left := begin + self._seconds - time.monotonic()) > 0 and not load.clients.done():
+            while not load.clients.done():
+                is_over = time.monotonic() - load.begin >= self._seconds
+                if is_over and (ycsb.is_at_work or not ycsb.alive):
+                    break
                 status.update(f"{self._clients.counts.writes:,} writes acknowledged and remembered")
-                await asyncio.sleep(min(_WATCH_SECONDS, left))
-        self._say(f"{self._clients.counts.writes:,} acknowledged writes remembered in {self._seconds:.1f} s")
+                await asyncio.sleep(_WATCH_SECONDS)
+        self._say(f"{self._clients.counts.writes:,} acknowledged writes remembered in {_seconds_of(load)}")
         return load
 
     async def _kill(self, server: ServerProcess, load: Load) -> None:
@@ -207,7 +214,7 @@ class Story:
         unanswered = sum(len(cell.open) for cell in self._ledger.cells)
         self._say(f"process {server.pid} is gone; {unanswered} of the remembering clients' writes were under way")
         self._say("YCSB does not know: its client waits, and tries again what is safe to repeat")
-        self._summary.add_row("SIGKILL", f"{self._seconds:.1f} s into YCSB's workload a")
+        self._summary.add_row("SIGKILL", f"{_seconds_of(load)} into YCSB's workload a")
 
     def _show_recovery(self) -> None:
         text = json.loads((self._store / "recovery.json").read_text())["text"]

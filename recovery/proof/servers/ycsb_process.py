@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -53,11 +55,12 @@ class YcsbProcess:
         command = [*GPKVS, "ycsb", phase, "--workload=a", f"--threads={THREADS}", f"--target={target}", "--json"]
         for setting in ("dataintegrity=true", f"recordcount={records}", f"operationcount={operations}"):
             command += ["-p", setting]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `__exit__` closes it
         self._process = subprocess.Popen(
-            command,
+            [*command, "--status", "-p", "status.interval=1"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             env=environment_of_run(),
         )
@@ -67,8 +70,13 @@ class YcsbProcess:
         """Whether it still runs."""
         return self._process.poll() is None
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its clients have begun, or it said why not: a line a second tells of the work."""
+        return os.fstat(self._errors.fileno()).st_size > 0
+
     def interrupt(self) -> None:
-        """Ask the process to stop and report."""
+        """Ask the process to stop and report; it must be at work."""
         self._process.terminate()
 
     def finish(self) -> YcsbReport:
@@ -79,7 +87,9 @@ class YcsbProcess:
         YcsbError
             If YCSB could not run, missed a record, or read a record with wrong contents.
         """
-        output, errors = self._process.communicate()
+        output, _ = self._process.communicate()
+        self._errors.seek(0)
+        errors = self._errors.read()
         if not output or self._process.returncode >= _EXIT_NOT_RUN:
             raise YcsbError(f"gpkvs ycsb could not run (exit status {self._process.returncode}): {errors}")
         groups: dict[str, dict[str, Any]] = json.loads(output)
@@ -104,5 +114,5 @@ class YcsbProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._process:
+        with self._errors, self._process:
             self._process.kill()

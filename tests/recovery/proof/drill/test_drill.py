@@ -117,6 +117,26 @@ def test_the_processes_of_a_run_have_no_users_and_no_tls_of_the_environment(
     asyncio.run(main())
 
 
+def test_ycsb_reports_once_it_is_at_work(tmp_path: Path) -> None:
+    """Before that a SIGTERM ends it without a word, however long its start takes."""
+
+    async def main() -> None:
+        with closing(ServerProcess(tmp_path / "store", ServerOptions(backend="cpu"))) as server:
+            await server.ready()
+            with YcsbProcess("load", server.target, 10, 0) as load:
+                assert load.finish().operations == 10
+            with YcsbProcess("run", server.target, 10, 1 << 40) as ycsb:
+                assert not ycsb.is_at_work
+                while not ycsb.is_at_work:
+                    assert ycsb.alive
+                    await asyncio.sleep(0.01)
+                ycsb.interrupt()
+                assert ycsb.finish().failed == 0
+            await server.stop()
+
+    asyncio.run(main())
+
+
 def test_a_drill_finds_what_was_done_to_a_store(tmp_path: Path) -> None:
     drill = Tampered(tmp_path / "store")
     asyncio.run(drill.write_and_kill())
