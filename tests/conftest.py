@@ -107,6 +107,13 @@ def _commit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
+def natively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the native planner plan on stores of the backend ``cpu``, as users have it, whatever --backend says."""
+    monkeypatch.setenv(HOST_OPS_MAX, "")
+    monkeypatch.delenv("GPKVS_GPUS", raising=False)
+
+
+@pytest.fixture
 def store_path(tmp_path: Path) -> Iterator[Path]:
     """Return a directory for a store that must be clean when the test ends."""
     path = tmp_path / "store"

@@ -209,12 +209,13 @@ class Story:
         self._title("kill -9, in the middle of it")
         if load.clients.done() or not server.alive or not load.ycsb.alive:
             raise server.error(f"the load ended before the kill ({self._clients.last_error})")
+        seconds = _seconds_of(load)
         server.kill()
         await load.clients
         unanswered = sum(len(cell.open) for cell in self._ledger.cells)
         self._say(f"process {server.pid} is gone; {unanswered} of the remembering clients' writes were under way")
         self._say("YCSB does not know: its client waits, and tries again what is safe to repeat")
-        self._summary.add_row("SIGKILL", f"{_seconds_of(load)} into YCSB's workload a")
+        self._summary.add_row("SIGKILL", f"{seconds} into YCSB's workload a")
 
     def _show_recovery(self) -> None:
         text = json.loads((self._store / "recovery.json").read_text())["text"]

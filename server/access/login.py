@@ -34,7 +34,7 @@ from gpkvs.text import without_names
 _TOKEN_ID = slice(len(TOKEN_PREFIX), len(TOKEN_PREFIX) + 8)  # in its text
 _HEADER = "authorization"
 _MISSING = "log in: send a token, a user and password, or a client certificate of a known user"
-_NOTED_MAX = len(TOKEN_PREFIX) + 8  # characters of the name of nobody: of a token no more than its id
+_NOTED_MAX: int = _TOKEN_ID.stop  # characters of the name of nobody: of a token no more than its id
 _WRONG = "wrong user, password or token"
 
 # Tokens end also while calls are open.

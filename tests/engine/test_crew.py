@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op, RequestColumns
 from gpkvs.config import CommitName
 from gpkvs.engine import own_turn
@@ -34,9 +33,8 @@ _FAR = 1 << 42  # milliseconds since 1970, which the machine's clock does not re
 
 
 @pytest.fixture(autouse=True)
-def natively(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the native planner plan, whatever --backend says, in stores that hash keys alike."""
-    monkeypatch.setenv(HOST_OPS_MAX, "")
+def alike(natively: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let stores hash keys alike."""
     monkeypatch.setattr("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(count)))
     monkeypatch.setattr("gpkvs.media.directory.time.time_ns", lambda: 0)
 

@@ -12,7 +12,6 @@ import pytest
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.backends.choose import PAIR, VARIABLE
-from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Condition, Op
 from gpkvs.config import CommitName, Limits, StoreConfig
 from gpkvs.engine.left import Left
@@ -25,10 +24,7 @@ from tests.engine.test_resolve import batch_of
 _CROWDED = {"index_bytes": 1 << 20, "heap_bytes": 4 << 20, "heap_bytes_max": 4 << 20}
 
 
-@pytest.fixture(autouse=True)
-def natively(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the native planner plan, whatever --backend says."""
-    monkeypatch.setenv(HOST_OPS_MAX, "")
+pytestmark = pytest.mark.usefixtures("natively")
 
 
 def sets(count: int, first: int = 0, size: int = 8) -> Batch:

@@ -16,7 +16,6 @@ import pytest
 
 import gpkvs
 from gpkvs import failpoint
-from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.engine.native_engine import Ran
@@ -25,17 +24,11 @@ from gpkvs.recovery.proof.native_driver import NO_BOUND, Answer, NativeDriver
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
 
-pytestmark = pytest.mark.undo
+pytestmark = [pytest.mark.undo, pytest.mark.usefixtures("natively")]
 
 _TINY = {"index_bytes": 64 << 10, "heap_bytes": 512 << 10, "heap_bytes_max": 1 << 20, "log_bytes": 256 << 10}
 _Request = list[tuple[Op, bytes, bytes]]
 _Held = dict[bytes, tuple[bytes, int]]  # value and version, by key
-
-
-@pytest.fixture(autouse=True)
-def natively(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the native planner plan, whatever --backend says."""
-    monkeypatch.setenv(HOST_OPS_MAX, "")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Condition, Op, Status
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.engine.native_engine import Ran
@@ -19,11 +18,7 @@ from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
 from tests.engine.test_resolve import Asked, Chooser, Model, batch_of, expect
 
-
-@pytest.fixture(autouse=True)
-def natively(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the native planner plan, whatever --backend says."""
-    monkeypatch.setenv(HOST_OPS_MAX, "")
+pytestmark = pytest.mark.usefixtures("natively")
 
 
 def increment(key: bytes, by: int = 1) -> Asked:

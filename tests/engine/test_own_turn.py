@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import gpkvs
-from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import NativeEngine
@@ -40,8 +39,7 @@ KEYS = [b"key %d" % number for number in range(12)]
 
 
 @pytest.fixture(params=["undo", "journal"])
-def store(store_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[gpkvs.Store]:
-    monkeypatch.setenv(HOST_OPS_MAX, "")  # as users have it, also in a suite that sets it
+def store(store_path: Path, request: pytest.FixtureRequest, natively: None) -> Iterator[gpkvs.Store]:
     with gpkvs.open(store_path, backend="cpu", commit=request.param, **SMALL) as store:
         yield store
     assert_clean(store_path)

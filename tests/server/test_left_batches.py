@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.client import Client
 from gpkvs.engine.left import Left
 from gpkvs.errors import ConditionFailedError, ConflictError
@@ -21,10 +20,7 @@ def lose(client: Client) -> None:
         transaction.set(b"other", b"lost")
 
 
-@pytest.fixture(autouse=True)
-def native(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOST_OPS_MAX, "")  # as users have it, also in a suite that sets it
-    monkeypatch.delenv("GPKVS_GPUS", raising=False)
+pytestmark = pytest.mark.usefixtures("natively")
 
 
 def test_the_metric_counts_by_reason(start_server: StartServer) -> None:
