@@ -97,12 +97,10 @@ suite: install-test
 	$(BIN)/python -m pytest -q $(IN_PROCESSES) tests --ignore tests/docs --ignore tests/conformance
 
 # What a client sees of a server, again behind gRPC's own server: it is the native door's oracle. Only the native door
-# speaks the Redis protocol. CI runs what is of the contract; `make nightly` runs all.
-DOORS := $(if $(CI),$(patsubst %,tests/server/test_%.py,kv options pipeline scan tables) tests/server/access/test_login.py,\
-	tests/server --ignore tests/server/door --ignore tests/server/redis)
-
+# speaks the Redis protocol.
 doors: install-test
-	GPKVS_DOOR=grpcio $(BIN)/python -m pytest -q $(IN_PROCESSES) $(DOORS)
+	GPKVS_DOOR=grpcio $(BIN)/python -m pytest -q $(IN_PROCESSES) tests/server --ignore tests/server/door \
+		--ignore tests/server/redis
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)

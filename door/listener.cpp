@@ -86,6 +86,29 @@ int renumbered(int file) {
 
 int open_spare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
+// Whoever has connected, before a thread has the connection. The thread that listens deals with it.
+struct Newcomer {
+    Door& door;
+    int protocol, file;
+    sockaddr_storage address;
+};
+
+// The client is told why, as far as its socket takes that at once. Bytes that nobody has read would keep it from reading that.
+void refuse(const Newcomer& newcomer, StatsConnection why, const char* text) {
+    Thread& thread = *newcomer.door.threads.front();
+    thread.stats.connections_refused[why].add();
+    try {
+        const Language language = newcomer.protocol == DOOR_GRPC ? Language::HTTP2 : Language::LINES;
+        const std::string word = thread.tls() ? std::string(NO_HANDSHAKE) : in_words_of(language, text);
+        u8 dropped[4096];
+        (void)!send(newcomer.file, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        shutdown(newcomer.file, SHUT_WR);
+        (void)!recv(newcomer.file, dropped, sizeof dropped, MSG_DONTWAIT);
+    } catch (const std::bad_alloc&) {  // there is no memory for a word either
+    }
+    close(newcomer.file);
+}
+
 // In the connection's thread.
 void begin_connection(Thread& thread, int file, Arrival arrival) {
     const u64 id = arrival.id;
@@ -101,6 +124,63 @@ void begin_connection(Thread& thread, int file, Arrival arrival) {
     thread.door.places.leave(id, protocol, true);
     thread.forget_expected();
     thread.stats.connections_refused[STATS_CONNECTION_MEMORY_FULL].add();
+}
+
+void deal_for_another(const Newcomer& newcomer);
+
+// In the connection's thread, which has closed the one that it takes the file of. If somebody was faster and has that file,
+// another one has to go.
+void begin_for_another(Thread& thread, Newcomer newcomer, Arrival arrival) {
+    newcomer.file = renumbered(newcomer.file);
+    if (!is_kept_file(newcomer.file)) return begin_connection(thread, newcomer.file, std::move(arrival));
+    thread.door.places.leave(arrival.id, arrival.protocol, true);
+    thread.forget_expected();
+    try {
+        thread.door.threads.front()->post([newcomer] { deal_for_another(newcomer); });
+    } catch (const std::bad_alloc&) {
+        close(newcomer.file);
+        thread.stats.connections_refused[STATS_CONNECTION_MEMORY_FULL].add();
+    }
+}
+
+void deal(const Newcomer& newcomer, Thread& thread, bool is_for_another) try {
+    Door& door = newcomer.door;
+    const int protocol = newcomer.protocol, file = newcomer.file;
+    const u64 id = Forward::id_of(door.next_connection_id++, thread.number);
+    const auto evict = [&door](u64 stranger) { door.evict(stranger, STATS_GAVE_WAY); };
+    if (!door.places.enter(id, protocol, network_of(newcomer.address), now_ns(), door.patience.young_ns, evict))
+        return refuse(newcomer, STATS_CONNECTIONS_FULL, CONNECTIONS_FULL_TEXT);
+    const int yes = 1;
+    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (protocol == DOOR_RESP) keep_alive(file);
+    thread.expect_connection();
+    try {
+        Arrival arrival{id, protocol, name_of(newcomer.address)};
+        if (is_for_another) thread.post([&thread, newcomer, arrival] { begin_for_another(thread, newcomer, arrival); });
+        else if (&thread == door.threads.front().get()) begin_connection(thread, file, std::move(arrival));
+        else thread.post([&thread, file, arrival] { begin_connection(thread, file, arrival); });
+    } catch (const std::bad_alloc&) {
+        thread.forget_expected();
+        door.places.leave(id, protocol, true);
+        throw;
+    }
+} catch (const std::bad_alloc&) {
+    refuse(newcomer, STATS_CONNECTION_MEMORY_FULL, CONNECTION_MEMORY_FULL_TEXT);
+}
+
+// Connections have all files that they may have: a stranger has to go. Its thread takes the newcomer when it has closed it.
+void deal_for_another(const Newcomer& newcomer) {
+    Door& door = newcomer.door;
+    Thread* thread = nullptr;
+    try {
+        door.places.evict_one([&](u64 id) {
+            door.evict(id, STATS_FILES_FULL);
+            thread = door.threads[Forward::thread_of(id)].get();
+        });
+    } catch (const std::bad_alloc&) {
+    }
+    if (thread) deal(newcomer, *thread, true);
+    else refuse(newcomer, STATS_FILES_FULL, FILES_FULL_TEXT);
 }
 
 }  // namespace
@@ -141,8 +221,9 @@ void Listener::ready(u32) {
         socklen_t size = sizeof address;
         const int file = accept4(file_, (sockaddr*)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (file >= 0) {
-            if (is_kept_file(file)) deal_for_another(file, address);
-            else deal(file, address, door_.least_loaded(), false);
+            const Newcomer newcomer{door_, protocol_, file, address};
+            if (is_kept_file(file)) deal_for_another(newcomer);
+            else deal(newcomer, door_.least_loaded(), false);
         } else if (errno == EMFILE || errno == ENFILE) {
             return accept_by_spare();
         } else if (errno == EAGAIN) {
@@ -161,62 +242,8 @@ void Listener::accept_by_spare() {
     sockaddr_storage address = {};
     socklen_t size = sizeof address;
     const int file = accept4(file_, (sockaddr*)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (file >= 0) deal_for_another(file, address);
+    if (file >= 0) deal_for_another({door_, protocol_, file, address});
     spare_ = open_spare();  // or later: another thread may have been faster
-}
-
-// Connections have all files that they may have: a stranger has to go. Its thread takes the newcomer when it has closed it.
-void Listener::deal_for_another(int file, const sockaddr_storage& address) {
-    Thread* thread = nullptr;
-    try {
-        door_.places.evict_one([&](u64 id) {
-            door_.evict(id, STATS_FILES_FULL);
-            thread = door_.threads[Forward::thread_of(id)].get();
-        });
-    } catch (const std::bad_alloc&) {
-    }
-    if (thread) deal(file, address, *thread, true);
-    else refuse(file, STATS_FILES_FULL, FILES_FULL_TEXT);
-}
-
-void Listener::deal(int file, const sockaddr_storage& address, Thread& thread, bool is_for_another) try {
-    const u64 id = Forward::id_of(door_.next_connection_id++, thread.number);
-    const auto evict = [this](u64 stranger) { door_.evict(stranger, STATS_GAVE_WAY); };
-    if (!door_.places.enter(id, protocol_, network_of(address), now_ns(), door_.patience.young_ns, evict))
-        return refuse(file, STATS_CONNECTIONS_FULL, CONNECTIONS_FULL_TEXT);
-    const int yes = 1;
-    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (protocol_ == DOOR_RESP) keep_alive(file);
-    thread.expect_connection();
-    try {
-        const auto open = [&thread, file, is_for_another, arrival = Arrival{id, protocol_, name_of(address)}] {
-            begin_connection(thread, is_for_another ? renumbered(file) : file, arrival);
-        };
-        if (&thread == door_.threads.front().get() && !is_for_another) open();
-        else thread.post(open);
-    } catch (const std::bad_alloc&) {
-        thread.forget_expected();
-        door_.places.leave(id, protocol_, true);
-        throw;
-    }
-} catch (const std::bad_alloc&) {
-    refuse(file, STATS_CONNECTION_MEMORY_FULL, CONNECTION_MEMORY_FULL_TEXT);
-}
-
-// The client is told why, as far as its socket takes that at once. Bytes that nobody has read would keep it from reading that.
-void Listener::refuse(int file, StatsConnection why, const char* text) {
-    Thread& thread = *door_.threads.front();
-    thread.stats.connections_refused[why].add();
-    try {
-        const Language language = protocol_ == DOOR_GRPC ? Language::HTTP2 : Language::LINES;
-        const std::string word = thread.tls() ? std::string(NO_HANDSHAKE) : in_words_of(language, text);
-        u8 dropped[4096];
-        (void)!send(file, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        shutdown(file, SHUT_WR);
-        (void)!recv(file, dropped, sizeof dropped, MSG_DONTWAIT);
-    } catch (const std::bad_alloc&) {  // there is no memory for a word either
-    }
-    close(file);
 }
 
 }  // namespace door

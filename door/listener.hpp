@@ -1,16 +1,12 @@
 // A socket that listens: it deals connections to the threads that have the fewest. The first thread waits for it.
 #pragma once
 #include <netdb.h>
-#include <sys/socket.h>
 
-#include "stats.hpp"
 #include "watched.hpp"
 
 struct Door;
 
 namespace door {
-
-class Thread;
 
 class Listener : public Watched {
   public:
@@ -26,9 +22,6 @@ class Listener : public Watched {
 
   private:
     void accept_by_spare();
-    void deal_for_another(int file, const sockaddr_storage& address);
-    void deal(int file, const sockaddr_storage& address, Thread& thread, bool is_for_another);
-    void refuse(int file, StatsConnection why, const char* text);
 
     Door& door_;
     const int file_;

@@ -181,7 +181,7 @@ void Thread::add(std::unique_ptr<Connection> connection) {
     Connection& added = *connection;
     if (waiting_.capacity() <= connections_.size()) waiting_.reserve(2 * connections_.size() + 1);
     connections_.emplace(added.id, std::move(connection));
-    if (!watch(added, added.transport->file(), added.watched_events_)) return added.close();
+    if (is_closed_ || !watch(added, added.transport->file(), added.watched_events_)) return added.close();
     added.want_fill();
     if (is_draining_) added.guard([&] { added.drain(); });
 }
@@ -202,6 +202,7 @@ void Thread::for_open(const std::function<void(Connection&)>& work) {
 }
 
 void Thread::close_all() {
+    is_closed_ = true;
     for (const auto& [id, connection] : connections_) connection->close();
 }
 

@@ -100,7 +100,7 @@ class Thread {
     u64 now_ = 0, next_tick_ = 0;
     u64 next_deadline_ = NEVER, next_expire_ = 0;  // no deadline is before the first; nobody looks before the second
     u32 handshakes_ = 0;
-    bool is_draining_ = false, is_ending_ = false;
+    bool is_draining_ = false, is_closed_ = false, is_ending_ = false;
     Mailbox mailbox_;
     std::unordered_map<u64, std::unique_ptr<Connection>> connections_;
     std::atomic<u64> connections_count_{0};

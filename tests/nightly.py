@@ -112,7 +112,6 @@ STEPS = (
     Step("fuzz-served", "make fuzz-served SECONDS=1800 SEED=$SEED", "make fuzz-served SECONDS=5 SEED=$SEED", 60),
     Step("fuzz-redis", "make fuzz-redis SECONDS=1800", "make fuzz-redis SECONDS=5", 45),
     Step("conformance", "make conformance CI=", "CI=true make conformance", 15),
-    Step("doors", "make doors CI=", "CI=true make doors", 15),
     Step("security", ".venv/bin/python -m tests.tls_scan", ".venv/bin/python -m tests.tls_scan --quick", 20),
     Step(
         "security-native",

@@ -235,6 +235,13 @@ _ERROR_BYTES = 256
 class Library:
     """One door; each method is the function of that name.
 
+    Parameters
+    ----------
+    config, bounds
+        What the server grants its clients.
+    threads
+        Threads that have connections; 0: as many as suit the machine's cores.
+
     Raises
     ------
     InvalidArgumentError
@@ -243,7 +250,7 @@ class Library:
         If there is no memory for a door.
     """
 
-    def __init__(self, config: ServerConfig, bounds: Bounds) -> None:
+    def __init__(self, config: ServerConfig, bounds: Bounds, threads: int = 0) -> None:
         path = _path()
         try:
             new = ctypes.CDLL(path).gpkvs_door_new
@@ -256,7 +263,7 @@ class Library:
         new.argtypes, new.restype = [ctypes.POINTER(_Config)], c_void_p
         self._door = new(
             _Config(
-                threads=0,
+                threads=threads,
                 connections_max=bounds.connections_max,
                 clients_bytes_max=bounds.clients_bytes_max,
                 message_bytes_max=bounds.config.message_bytes_max,

@@ -81,7 +81,7 @@ MUTANTS = (
         "void Thread::run() {\n    use_thread_storage();\n",
         "void Thread::run() {\n",
         "a server that gets no more memory ends with status 127 instead of refusing",
-        ("tests/server/test_little_memory.py::test_no_memory_at_all",),
+        ("server/door/test_no_memory.py::test_no_memory_at_all",),
     ),
     Mutant(
         "door-closes-users-who-are-gone-in-silence",
@@ -89,7 +89,7 @@ MUTANTS = (
         "    if (protocol == DOOR_GRPC) close(STATS_USER_GONE, USER_GONE_TEXT);\n    else close(STATS_USER_GONE);",
         "    close();",
         "nobody can tell why clients lose their connections",
-        ("tests/server/door/test_closings.py::test_a_user_who_is_removed",),
+        ("server/door/test_closings.py::test_a_user_who_is_removed",),
     ),
     Mutant(
         "door-gives-up-handshakes-in-silence",
@@ -97,7 +97,7 @@ MUTANTS = (
         "if (state_ != SHAKING || BIO_number_written(SSL_get_wbio(ssl_))) return;",
         "return;",
         "a client that gave way thinks that its certificates are wrong",
-        ("tests/server/door/test_closings.py::test_a_handshake_that_comes_too_late",),
+        ("server/door/test_closings.py::test_a_handshake_that_comes_too_late",),
     ),
     Mutant(
         "door-takes-rapid-resets",
@@ -377,7 +377,7 @@ MUTANTS = (
     Mutant(
         "door-leaves-no-files",
         "door/listener.cpp",
-        "            if (is_kept_file(file)) deal_for_another(file, address);\n            else deal(",
+        "            if (is_kept_file(file)) deal_for_another(newcomer);\n            else deal(",
         "            deal(",
         "whoever has no login keeps the users' file from being read",
         (f"{_FILES_TESTS}test_the_server_has_files_though_users_have_all_of_theirs",),
@@ -385,10 +385,18 @@ MUTANTS = (
     Mutant(
         "door-keeps-high-numbers",
         "door/listener.cpp",
-        "is_for_another ? renumbered(file) : file",
-        "file",
+        "    newcomer.file = renumbered(newcomer.file);\n",
+        "",
         "one file more is taken with each second newcomer",
         (f"{_FILES_TESTS}test_users_come_in_though_strangers_have_all_files",),
+    ),
+    Mutant(
+        "door-takes-kept-files",
+        "door/listener.cpp",
+        "    if (!is_kept_file(newcomer.file)) return begin_connection",
+        "    return begin_connection",
+        "where several threads have connections, newcomers take the files that the server needs itself",
+        (f"{_FILES_TESTS}test_newcomers_in_several_threads_take_no_file_that_is_kept",),
     ),
     Mutant(
         "door-speaks-first",
@@ -569,7 +577,7 @@ MUTANTS = (
     Mutant(
         "door-redis-keeps-the-dead",
         "door/listener.cpp",
-        "    if (protocol_ == DOOR_RESP) keep_alive(file);\n",
+        "    if (protocol == DOOR_RESP) keep_alive(file);\n",
         "",
         "clients whose machine has stopped take connections for ever",
         (f"{_HANDED_TESTS}test_the_system_looks_for_clients_that_are_gone",),

@@ -61,5 +61,9 @@ def test_every_mutant_says_why_and_who_sees_it() -> None:
         assert mutant.text(ROOT)  # else it is stale
         assert mutant.why
         assert mutant.tests
+        for test in mutant.tests:
+            path, _, name = test.partition("::")
+            assert (ROOT / "tests" / path).exists(), test
+            assert not name or f"def {name.partition('[')[0]}(" in (ROOT / "tests" / path).read_text(), test
         assert mutant.old != mutant.new
         assert (ROOT / mutant.file).suffix in (".py", ".cu", ".cuh", ".hpp", ".cpp")

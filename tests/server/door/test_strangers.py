@@ -39,9 +39,9 @@ class Door:
 
     MEMORY_BYTES = 150 * MIB
 
-    def __init__(self, *, asks_for_logins: bool = True) -> None:
+    def __init__(self, *, asks_for_logins: bool = True, memory_bytes: int = MEMORY_BYTES, threads: int = 0) -> None:
         config = ServerConfig()
-        self.library = Library(config, bounds_of(config, Limits(), 4 * MIB, self.MEMORY_BYTES))
+        self.library = Library(config, bounds_of(config, Limits(), 4 * MIB, memory_bytes), threads)
         if asks_for_logins:
             self.library.ask_for_logins()
         self.library.set_rights(7, [0], bytes([3]))
