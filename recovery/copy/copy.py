@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import CpuBackend
@@ -379,11 +380,7 @@ class _Copy:
             failpoint.hit("mid_copy")
             if not len(rows) and entry.slot_layout.has_records:
                 continue
-            image = Image(self._backend, entry, self._source.files.root.hash_keys, first, last)
-            try:
-                place = image.place(rows)
-            except FullError:
-                raise self._index_full(entry) from None
+            image, place = self._placed(entry, first, last, rows)
             self._audit(entry, image, rows)
             if entry.slot_layout.has_records:
                 order = np.argsort(rows.words[:, _REFERENCE])
@@ -395,6 +392,22 @@ class _Copy:
                 self._contents[entry.id].add(len(rows), 0, digest)
             writer.write_blocks(entry, first, image.words)
         return heap_end
+
+    def _placed(self, entry: TableEntry, first: int, last: int, rows: Rows) -> tuple[Image, NDArray[np.int64]]:
+        """Return blocks of the new index with their keys, and the place of each.
+
+        Whether keys find ways depends on their order. Those of a nearly full index, which once came in another one, may
+        find none: they stay where they are.
+        """
+        hash_keys = self._source.files.root.hash_keys
+        image = Image(self._backend, entry, hash_keys, first, last)
+        try:
+            return image, image.place(rows)
+        except FullError:
+            if not self._source.has_places_of(entry):
+                raise self._index_full(entry) from None
+        image = Image(self._backend, entry, hash_keys, first, last)
+        return image, image.keep(rows)
 
     def _audit(self, entry: TableEntry, image: Image, rows: Rows) -> None:
         """Check each slot, and its record in the old heap, before they are written."""

@@ -79,6 +79,11 @@ class Image:
             pending = pending[~placed]
         return self._place_of(slot)
 
+    def keep(self, rows: Rows) -> NDArray[np.int64]:
+        """Put rows into an empty image where the old index has them; return the place of each in `words`."""
+        self._put(rows.slot.copy(), rows, np.arange(len(rows)), rows.slot)
+        return self._place_of(rows.slot)
+
     def _find_ways(self, rows: Rows, pending: NDArray[np.int64]) -> tuple[U64, U64]:
         """Return the slot of each row, and where its occupant moves, `NO_SLOT` if nowhere; rows are sorted by block."""
         fingerprint0, fingerprint1 = rows.fingerprint0[pending], rows.fingerprint1[pending]

@@ -156,6 +156,12 @@ class Source:
         begins = [(begin, end) for begins, end in ranges for begin in range(begins, end, _BLOCKS_AT_ONCE)]
         return Rows.join([self._rows(entry, begin, min(begin + _BLOCKS_AT_ONCE, end)) for begin, end in begins])
 
+    def has_places_of(self, entry: TableEntry) -> bool:
+        """Return whether all keys may lie in a table of a new store where they lie in this one."""
+        index = self.files.indexes[entry.id]
+        is_as_large = self.files.table(entry.id).blocks == entry.blocks and not index.is_growing
+        return is_as_large and self._placement is PLACEMENT
+
     def _rows(self, entry: TableEntry, first: int, last: int) -> Rows:
         words = self._words(entry, first, last)
         live = self._live(entry, words, first, last)

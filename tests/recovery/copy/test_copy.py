@@ -19,6 +19,7 @@ from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.media.store_lock import StoreLock
 from gpkvs.recovery.copy import copy as copying
 from gpkvs.recovery.copy import records
+from gpkvs.recovery.copy.image import FullError, Image
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 from tests.conftest import assert_clean
 from tests.recovery.copy.stores import AFTER, Expected, Records, assert_holds, copy, format1, read_all, snapshot
@@ -170,8 +171,18 @@ def test_sizes_that_are_too_small(sizes: dict[str, object], text: str, tmp_path:
     assert not new.exists()
 
 
+def no_ways(*_: object) -> None:
+    raise FullError
+
+
+@pytest.mark.parametrize("finds_ways", [True, False])
 @pytest.mark.parametrize("layout", ["bytes", "u64"])
-def test_an_index_that_is_nearly_full(layout: str, tmp_path: Path) -> None:
+def test_an_index_that_is_nearly_full(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, finds_ways: bool
+) -> None:
+    """Keys that found ways in the order in which they came need not find any in another one: they stay where they are."""
+    if not finds_ways:
+        monkeypatch.setattr(Image, "place", no_ways)
     old, new = tmp_path / "old", tmp_path / "new"
     choose = np.random.default_rng()
     with gpkvs.open(old, **SIZES, index_bytes_max=4 * BLOCK_BYTES) as store:  # else it grows before it is full
