@@ -12,9 +12,9 @@ constexpr bool has_value(u8 op) { return op == op::SET || op == op::INCREMENT ||
 constexpr bool only_reads(u8 op) { return op == op::GET || op == op::EXISTS || op == op::CHECK || op == op::EXPIRY; }
 constexpr bool returns_value(u8 op) { return op == op::GET || op == op::INCREMENT || op == op::EXPIRY; }
 
-// What an operation asks of its key.
+// What an operation asks of its key. What looks into its record no client may ask.
 namespace condition {
-constexpr u8 NONE = 0, ABSENT = 1, PRESENT = 2, EQUALS = 3;
+constexpr u8 NONE = 0, ABSENT = 1, PRESENT = 2, EQUALS = 3, SOUND = 4, EXPIRES = 5;
 }
 
 // What became of an operation.

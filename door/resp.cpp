@@ -256,7 +256,8 @@ bool RespConnection::lend(const ForEach& for_each) {
     pending->parts = std::move(parts);
     for_each([&](const RespCommand& command, const std::vector<Word>& words) {
         columns.write(command, words);
-        pending->part = {&command, command.keys(words) * command.operations_per_key()};
+        const RespOptions options = *command.options(words);
+        pending->part = {&command, command.keys(words) * command.operations_per_key(), options.first, options.last};
         if (is_in_transaction()) pending->parts.push_back(pending->part);
         return true;
     });

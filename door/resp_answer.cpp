@@ -73,6 +73,15 @@ void append_values(u64 n, u32 protocol, Rest& rest, To& to) {
     }
 }
 
+// The bytes from one to another, both of them, as far as there are so many.
+Word part_of(const Word& value, i64 first, i64 last) {
+    const i64 size = (i64)value.size;
+    if (first < 0 && last < 0 && first > last) return {value.data, 0};
+    first = std::max<i64>(first < 0 ? first + size : first, 0);
+    last = std::min(last < 0 ? std::max<i64>(last + size, 0) : last, size - 1);
+    return first > last ? Word{value.data, 0} : Word{value.data + first, (u64)(last - first + 1)};
+}
+
 std::string number_line(i64 number) { return ":" + std::to_string(number) + "\r\n"; }
 
 std::string sum_line(u8 status, i64 sum, RespStats& stats) {
@@ -103,6 +112,11 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
         switch (command.answer) {
             case Answer::VALUES: append_text("*" + std::to_string(keys) + "\r\n", to); [[fallthrough]];
             case Answer::VALUE: append_values(keys, answer.protocol, rest, to); break;
+            case Answer::RANGE: {
+                const Word found = part_of(next_value(rest), part.first_byte, part.last_byte);
+                append_bulk(found.data, found.size, to);
+                break;
+            }
             case Answer::LENGTH: append_text(number_line((i64)next_value(rest).size), to); break;
             case Answer::NUMBER: append_text(sum_line(first, next_number(rest), answer.stats), to); break;
             case Answer::TIME: append_text(time_line(first, (u64)next_number(rest), 0, command.unit_ms), to); break;

@@ -88,7 +88,7 @@ void RespColumns::write(const RespCommand& command, const std::vector<Word>& wor
             if (!op) continue;
             *ops_++ = op;
             write_number(options.ttl_ms, ttls_);
-            write_number(options.condition, conditions_);
+            write_number(only_reads(op) ? condition::NONE : options.condition, conditions_);
             write_number((u32)words[key].size, key_lengths_);
             write_bytes(words[key], keys_);
             if (!has_value(op)) continue;

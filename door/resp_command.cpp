@@ -18,16 +18,22 @@ constexpr u8 MAY_BOTH = MAY_READ | MAY_WRITE;
 
 constexpr u64 SECOND_MS = 1000, MS = 1;
 
-// GETSET and GETDEL are Python's: of a damaged record nothing may be returned, and so nothing be written. Others look at the
-// record before they write.
+// Of several with one name the first counts that takes the words.
 const RespCommand COMMANDS[] = {
     {"get", op::GET, Answer::VALUE, 2, 2, MAY_READ},
     {"set", op::SET, Answer::OK, 3, 6, MAY_WRITE},
+    {"set", op::GET, Answer::VALUE, 4, 6, MAY_BOTH, 0, op::SET, condition::SOUND},
+    {"getset", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::SET, condition::SOUND},
+    {"getdel", op::GET, Answer::VALUE, 2, 2, MAY_BOTH, 0, op::DELETE, condition::SOUND},
     {"setex", op::SET, Answer::OK, 4, 4, MAY_WRITE, SECOND_MS},
     {"psetex", op::SET, Answer::OK, 4, 4, MAY_WRITE, MS},
     {"setnx", op::SET, Answer::COUNT, 3, 3, MAY_BOTH, 0, 0, condition::ABSENT},
+    {"getex", op::GET, Answer::VALUE, 2, 2, MAY_BOTH},
+    {"getex", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::EXPIRE, condition::EXPIRES},
     {"getex", op::GET, Answer::VALUE, 4, 4, MAY_BOTH, 0, op::EXPIRE},
     {"strlen", op::GET, Answer::LENGTH, 2, 2, MAY_READ},
+    {"getrange", op::GET, Answer::RANGE, 4, 4, MAY_READ},
+    {"substr", op::GET, Answer::RANGE, 4, 4, MAY_READ},
     {"mget", op::GET, Answer::VALUES, 2, NEVER, MAY_READ},
     {"mset", op::SET, Answer::OK, 3, NEVER, MAY_WRITE},
     {"incr", op::INCREMENT, Answer::NUMBER, 2, 2, MAY_BOTH, 0, 0, 0, 1},
@@ -36,6 +42,7 @@ const RespCommand COMMANDS[] = {
     {"decrby", op::INCREMENT, Answer::NUMBER, 3, 3, MAY_BOTH, 0, 0, 0, -1},
     {"expire", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, SECOND_MS},
     {"pexpire", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, MS},
+    {"persist", op::EXPIRE, Answer::COUNT, 2, 2, MAY_BOTH, 0, 0, condition::EXPIRES},
     {"ttl", op::EXPIRY, Answer::TIME_LEFT, 2, 2, MAY_READ, SECOND_MS},
     {"pttl", op::EXPIRY, Answer::TIME_LEFT, 2, 2, MAY_READ, MS},
     {"expiretime", op::EXPIRY, Answer::TIME, 2, 2, MAY_READ, SECOND_MS},
@@ -89,12 +96,15 @@ std::optional<i64> parse_number(const Word& word) {
     return is_negative ? -number : number;
 }
 
-// NX or XX, and EX or PX with a time, in any order; other options are Python's.
-std::optional<RespOptions> parse_options(const std::vector<Word>& words, u64 at) {
+// NX or XX, and EX or PX with a time, in any order, and GET where the command asks for it; other options are Python's.
+std::optional<RespOptions> parse_options(const std::vector<Word>& words, u64 at, bool needs_get = false) {
     RespOptions options;
+    bool has_get = false;
     for (; at < words.size(); at++) {
         const bool is_absent = is_name(words[at], "nx"), in_seconds = is_name(words[at], "ex");
-        if (is_absent || is_name(words[at], "xx")) {
+        if (needs_get && is_name(words[at], "get")) {
+            has_get = true;
+        } else if (is_absent || is_name(words[at], "xx")) {
             if (options.condition) return std::nullopt;
             options.condition = is_absent ? condition::ABSENT : condition::PRESENT;
         } else if (in_seconds || is_name(words[at], "px")) {
@@ -106,6 +116,7 @@ std::optional<RespOptions> parse_options(const std::vector<Word>& words, u64 at)
             return std::nullopt;
         }
     }
+    if (has_get != needs_get) return std::nullopt;
     return options;
 }
 
@@ -128,9 +139,22 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
     RespOptions options;
     options.condition = condition;
     if (op == op::SET && words.size() > words_min && words_max != NEVER) return parse_options(words, words_min);
-    if (then == op::EXPIRE) {
+    if (condition == condition::EXPIRES && words.size() > 2 && !is_name(words[2], "persist")) return std::nullopt;
+    if (then == op::EXPIRE && !condition) {
         const std::optional<RespOptions> given = parse_options(words, 2);
         return given && given->ttl_ms && !given->condition ? given : std::nullopt;
+    }
+    if (then == op::SET && words_max > words_min) {
+        std::optional<RespOptions> given = parse_options(words, 3, true);
+        if (!given || given->condition) return std::nullopt;
+        given->condition = condition;
+        return given;
+    }
+    if (answer == Answer::RANGE) {
+        const std::optional<i64> first = parse_number(words[2]), last = parse_number(words[3]);
+        if (!first || !last) return std::nullopt;
+        options.first = *first;
+        options.last = *last;
     }
     if (unit_ms && words_min > 2) {
         const std::optional<u64> ttl_ms = parse_ttl(words[2], unit_ms);
@@ -159,7 +183,7 @@ u64 RespCommand::number() const { return (u64)(this - COMMANDS); }
 
 const RespCommand* command_of(const std::vector<Word>& words) {
     for (const RespCommand& command : COMMANDS)
-        if (is_name(words.front(), command.name)) return command.takes(words) ? &command : nullptr;
+        if (is_name(words.front(), command.name) && command.takes(words)) return &command;
     return nullptr;
 }
 

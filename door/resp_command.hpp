@@ -8,13 +8,14 @@
 
 namespace door {
 
-enum class Answer { PONG, ECHO, VALUE, VALUES, LENGTH, OK, COUNT, NUMBER, TIME_LEFT, TIME, QUEUE, RESULTS, DISCARDED };
+enum class Answer { PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, OK, COUNT, NUMBER, TIME_LEFT, TIME, QUEUE, RESULTS, DISCARDED };
 
 // What words say beside keys and values.
 struct RespOptions {
     u64 ttl_ms = 0;  // how long the keys live; 0: for ever
     u8 condition = 0;
     i64 number = 0;  // that is added
+    i64 first = 0, last = 0;  // bytes of a value that are asked for; below 0: counted from its end
 };
 
 struct RespCommand {

@@ -13,7 +13,16 @@ static const u32 DIGITS_SURE = 18;      // of a number that fits into 64 bits wh
 // How many operations before its turn what an operation needs of its chain is asked for, and its record.
 static const u64 CHAIN_SOON = 48, RECORD_SOON = 24;
 
-enum ConditionCode { CONDITION_NONE = 0, CONDITION_ABSENT = 1, CONDITION_PRESENT = 2, CONDITION_EQUALS = 3 };
+// The last two look into the record, and only the door asks for them. SOUND: if the table has the key, its record is not damaged;
+// what replaces a record that nobody could read would hide the damage. EXPIRES: the key has an expiry.
+enum ConditionCode {
+    CONDITION_NONE = 0,
+    CONDITION_ABSENT = 1,
+    CONDITION_PRESENT = 2,
+    CONDITION_EQUALS = 3,
+    CONDITION_SOUND = 4,
+    CONDITION_EXPIRES = 5
+};
 
 // Of the record that the table holds for a chain's key.
 enum Verdict { NOT_LOOKED_AT = 0, SOUND = 1, DAMAGED = 2 };
@@ -123,6 +132,8 @@ class Resolver {
         return writer == NO_OP ? a.slot[a.chain[op]] != NO_SLOT : a.plain_ops[writer] == OP_SET;
     }
 
+    bool is_damaged(u32 op) const { return writer_of(op) == NO_OP && is_present(op) && !record_of(op); }
+
     // What a condition compares: the version, or the number. The request tells what it found.
     u64 compared(u32 op) const {
         const u32 writer = writer_of(op);
@@ -136,6 +147,7 @@ class Resolver {
             case CONDITION_ABSENT: return !present;
             case CONDITION_PRESENT: return present;
             case CONDITION_EQUALS: return present && compared(op) == a.expected[op];
+            case CONDITION_EXPIRES: return present && expiry_of(op, writer_of(op) == NO_OP ? record_of(op) : nullptr);
         }
         return true;
     }
@@ -161,6 +173,10 @@ class Resolver {
         if (kind == OP_GET) {
             if (writer != NO_OP) a.is_seen[writer] = 1;
             return OP_GET;
+        }
+        if (a.conditions[op] >= CONDITION_SOUND && is_damaged(op)) {
+            a.status[op] = STATUS_CORRUPT;
+            return OP_EXISTS;
         }
         if (!holds(op)) {
             if (is_present(op)) {

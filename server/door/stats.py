@@ -25,8 +25,9 @@ _CONNECTION_REFUSALS = (
 )
 _CLOSED = tuple(CLOSED)
 _REDIS_COMMANDS = (
-    *("get", "set", "setex", "psetex", "setnx", "getex", "strlen", "mget", "mset"),
-    *("incr", "decr", "incrby", "decrby", "expire", "pexpire", "ttl", "pttl", "expiretime", "pexpiretime"),
+    *("get", "set", "set", "getset", "getdel", "setex", "psetex", "setnx", "getex", "getex", "getex"),
+    *("strlen", "getrange", "substr", "mget", "mset"),
+    *("incr", "decr", "incrby", "decrby", "expire", "pexpire", "persist", "ttl", "pttl", "expiretime", "pexpiretime"),
     *("del", "unlink", "exists", "touch", "ping", "echo", "multi", "exec", "discard"),
 )
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
@@ -110,7 +111,9 @@ def closed_connections(stats: Stats) -> dict[str, int]:
 def redis_counts(stats: Stats) -> DoorCounts:
     """Return what was counted of the Redis protocol."""
     resp = stats.resp
-    commands = dict(zip(_REDIS_COMMANDS, resp.commands, strict=True))
+    commands: dict[str, int] = {}
+    for command, count in zip(_REDIS_COMMANDS, resp.commands, strict=True):  # one may be there in several ways
+        commands[command] = commands.get(command, 0) + count
     return DoorCounts(commands, dict(zip(_REDIS_ERRORS, resp.errors, strict=True)), resp.opened, resp.closed)
 
 

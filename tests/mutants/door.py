@@ -682,10 +682,26 @@ MUTANTS = (
     Mutant(
         "door-redis-forgets-conditions",
         "door/resp_columns.cpp",
-        "write_number(options.condition, conditions_);",
-        "write_number(condition::NONE, conditions_);",
+        "only_reads(op) ? condition::NONE : options.condition",
+        "condition::NONE",
         "two clients both take a lock with SET NX",
         (f"{_RESP_TESTS}test_commands_that_look_first_are_answered_as_by_redis",),
+    ),
+    Mutant(
+        "door-redis-replaces-what-nobody-can-read",
+        "gpkvs/kernels/resolve.hpp",
+        "a.conditions[op] >= CONDITION_SOUND && is_damaged(op)",
+        "false",
+        "GETSET says that a record is damaged, and overwrites it all the same",
+        ("server/door/test_resp_damage.py",),
+    ),
+    Mutant(
+        "door-redis-counts-ranges-from-one",
+        "door/resp_answer.cpp",
+        "(u64)(last - first + 1)",
+        "(u64)(last - first)",
+        "GETRANGE leaves out the last byte",
+        (f"{_RESP_TESTS}test_random_commands_are_answered_as_by_redis",),
     ),
     Mutant(
         "door-redis-tells-those-who-may-not-read",

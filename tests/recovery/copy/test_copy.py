@@ -180,7 +180,7 @@ def no_ways(*_: object) -> None:
 def test_an_index_that_is_nearly_full(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, finds_ways: bool
 ) -> None:
-    """Keys that found ways in the order in which they came need not find any in another one: they stay where they are."""
+    """Keys that found ways in the order in which they came may find none in another one: they stay where they are."""
     if not finds_ways:
         monkeypatch.setattr(Image, "place", no_ways)
     old, new = tmp_path / "old", tmp_path / "new"

@@ -20,7 +20,7 @@ from tests.server.door.resp_door import PythonSide, answers, bare_door, command,
 NEVER_NS = (1 << 64) - 1
 
 HANDED = [
-    [b"PERSIST", b"a"],
+    [b"APPEND", b"a"],
     [b"nonsense"],
     [b"", b"\x00\r\n", b""],
     [b"GET"],
@@ -29,7 +29,6 @@ HANDED = [
     [b"SET", b"a", b"1", b"NX", b"XX"],
     [b"SET", b"a", b"1", b"NX", b"NX"],
     [b"SET", b"a", b"1", b"EX", b"9", b"PX", b"9"],
-    [b"SET", b"a", b"1", b"GET"],
     [b"SET", b"a", b"1", b"KEEPTTL"],
     [b"SET", b"a", b"1", b"EX"],
     [b"SET", b"a", b"1", b"EX", b"0"],
@@ -53,10 +52,14 @@ HANDED = [
     [b"DECRBY", b"a", b"-0"],
     [b"DECRBY", b"a", b"1" * 19],
     [b"SETNX", b"a"],
-    [b"GETSET", b"a", b"1"],
-    [b"GETDEL", b"a"],
-    [b"GETEX", b"a"],
-    [b"GETEX", b"a", b"PERSIST"],
+    [b"GETSET", b"a"],
+    [b"GETDEL", b"a", b"b"],
+    [b"SET", b"a", b"1", b"GET", b"NX"],
+    [b"SET", b"a", b"1", b"GET", b"KEEPTTL"],
+    [b"GETRANGE", b"a", b"0"],
+    [b"GETRANGE", b"a", b"0", b"x"],
+    [b"SUBSTR", b"a", b"0", b"1" * 19],
+    [b"GETEX", b"a", b"PERSISTS"],
     [b"GETEX", b"a", b"NX", b"XX"],
     [b"GETEX", b"a", b"EX", b"0"],
     [b"GETEX", b"a", b"EXAT", b"4000000000"],
@@ -90,7 +93,7 @@ def test_what_is_not_plain_is_python_s() -> None:
 
 def test_python_is_told_who_calls() -> None:
     with client() as one:
-        one.send([b"PERSIST", b"a"])
+        one.send([b"APPEND", b"a"])
         event = one.python.next()
         assert event is not None
         assert event.opened is not None
@@ -102,9 +105,7 @@ def test_python_is_told_who_calls() -> None:
 
 def test_a_command_of_python_s_waits_for_those_before_it_and_those_behind_it_for_python() -> None:
     with client() as one:
-        one.send(
-            [b"SET", b"a", b"1"], [b"GET", b"a"], [b"PERSIST", b"a"], [b"GET", b"b"], [b"PING"], [b"PERSIST", b"b"]
-        )
+        one.send([b"SET", b"a", b"1"], [b"GET", b"a"], [b"APPEND", b"a"], [b"GET", b"b"], [b"PING"], [b"APPEND", b"b"])
         while one.library.waiting() < 2:
             time.sleep(0.001)
         assert one.python.next(0.05) is None
@@ -114,11 +115,11 @@ def test_a_command_of_python_s_waits_for_those_before_it_and_those_behind_it_for
             executed += one.execute()
         assert executed == [(Op.SET, b"a"), (Op.GET, b"a")]
         call = one.python.open()
-        assert one.python.words(call) == [b"PERSIST", b"a"]
+        assert one.python.words(call) == [b"APPEND", b"a"]
         assert one.is_silent()
         one.python.answer(call, b":2\r\n")
         assert one.execute() == [(Op.GET, b"b")]
-        assert one.python.words(call) == [b"PERSIST", b"b"]
+        assert one.python.words(call) == [b"APPEND", b"b"]
         one.python.answer(call, b":3\r\n")
         expected = b"+OK\r\n$7\r\na value\r\n:2\r\n$7\r\na value\r\n+PONG\r\n:3\r\n"
         assert answers(one.connection, 6) == expected
@@ -126,14 +127,14 @@ def test_a_command_of_python_s_waits_for_those_before_it_and_those_behind_it_for
 
 def test_a_command_comes_when_python_asks_for_it() -> None:
     with client() as one:
-        one.send([b"PERSIST", b"a"], [b"KEYS", b"b"])
+        one.send([b"APPEND", b"a"], [b"KEYS", b"b"])
         event = one.python.next()
         assert event is not None
         assert event.kind is EventKind.OPEN
         call = event.call
         assert one.is_silent()
         one.library.ask(call)
-        assert one.python.words(call) == [b"PERSIST", b"a"]
+        assert one.python.words(call) == [b"APPEND", b"a"]
         one.library.respond(call, b":1\r\n")
         assert one.is_silent()
         one.library.ask(call)
@@ -141,10 +142,10 @@ def test_a_command_comes_when_python_asks_for_it() -> None:
 
 
 def test_commands_with_short_answers_go_along_with_one_before_them() -> None:
-    first = [[b"KEYS", b"*"], [b"PERSIST", b"a"], [b"set", b"a", b"1", b"Ex", b"9"]]
-    second = [[b"SET", b"a", b"1", b"EX", b"9", b"Get"], [b"TTL", b"a"]]
+    first = [[b"KEYS", b"*"], [b"APPEND", b"a"], [b"set", b"a", b"1", b"Ex", b"9"]]
+    second = [[b"SET", b"a", b"1", b"KEEPTTL", b"Get"], [b"TTL", b"a"]]
     with client() as one:
-        one.send(*first, *second, [b"SET", b"a", b"1"], [b"PERSIST", b"c"], [b"PING"])
+        one.send(*first, *second, [b"SET", b"a", b"1"], [b"APPEND", b"c"], [b"PING"])
         call = one.python.open()
         assert one.python.commands(call) == first
         assert one.is_silent()
@@ -152,17 +153,17 @@ def test_commands_with_short_answers_go_along_with_one_before_them() -> None:
         assert one.python.commands(call) == second
         one.python.answer(call, b"$1\r\n1\r\n:9\r\n")
         assert one.execute() == [(Op.SET, b"a")]
-        assert one.python.words(call) == [b"PERSIST", b"c"]
+        assert one.python.words(call) == [b"APPEND", b"c"]
         one.python.answer(call, b":3\r\n")
         assert answers(one.connection, 8) == b"*0\r\n:1\r\n+OK\r\n$1\r\n1\r\n:9\r\n+OK\r\n:3\r\n+PONG\r\n"
 
 
 def test_those_that_go_along_are_so_many_and_so_long() -> None:
     with client(message_bytes_max=MIB) as one:
-        one.send(*[[b"PERSIST", b"%d" % i] for i in range(100)])
+        one.send(*[[b"APPEND", b"%d" % i] for i in range(100)])
         call = one.python.open()
         for some in (range(64), range(64, 100)):
-            assert one.python.commands(call) == [[b"PERSIST", b"%d" % i] for i in some]
+            assert one.python.commands(call) == [[b"APPEND", b"%d" % i] for i in some]
             one.python.answer(call, b":1\r\n" * len(some))
         assert answers(one.connection, 100) == b":1\r\n" * 100
         long = [b"APPEND", b"a", bytes(400_000)]
@@ -297,9 +298,9 @@ def test_python_ends_a_connection_behind_its_answers() -> None:
 
 def test_python_ends_a_connection_without_an_answer() -> None:
     with client() as one:
-        one.send([b"PING"], [b"PERSIST", b"a"], [b"PING"])
+        one.send([b"PING"], [b"APPEND", b"a"], [b"PING"])
         call = one.python.open()
-        assert one.python.words(call) == [b"PERSIST", b"a"]
+        assert one.python.words(call) == [b"APPEND", b"a"]
         one.library.finish(call, 13, "it failed", [])
         assert one.rest() == b"+PONG\r\n"
 
@@ -328,9 +329,9 @@ def test_python_hears_that_a_client_is_gone(is_answered: bool) -> None:
 
 def test_a_stop_waits_for_python_s_answer() -> None:
     with client() as one:
-        one.send([b"PERSIST", b"a"], [b"PING"])
+        one.send([b"APPEND", b"a"], [b"PING"])
         call = one.python.open()
-        assert one.python.words(call) == [b"PERSIST", b"a"]
+        assert one.python.words(call) == [b"APPEND", b"a"]
         one.library.drain()
         assert one.library.connections() == 1
         one.library.respond(call, b":1\r\n")
@@ -433,11 +434,11 @@ def test_the_system_looks_for_clients_that_are_gone() -> None:
 
 def test_what_was_sent_is_answered_though_no_more_comes() -> None:
     with client() as one:
-        one.send([b"SET", b"a", b"1"], [b"PERSIST", b"a"], [b"GET", b"a"])
+        one.send([b"SET", b"a", b"1"], [b"APPEND", b"a"], [b"GET", b"a"])
         one.connection.shutdown(socket.SHUT_WR)
         assert one.execute() == [(Op.SET, b"a")]
         call = one.python.open()
-        assert one.python.words(call) == [b"PERSIST", b"a"]
+        assert one.python.words(call) == [b"APPEND", b"a"]
         one.python.answer(call, b":2\r\n")
         assert one.execute() == [(Op.GET, b"a")]
         assert one.rest() == b"+OK\r\n:2\r\n$7\r\na value\r\n"

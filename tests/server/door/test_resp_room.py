@@ -50,15 +50,15 @@ def test_memory_is_waited_for() -> None:
     text = command(b"SET", b"a", b"x" * 4000)
     with client() as one:
         assert one.ask(b"PING") == b"+PONG\r\n"
-        for sent in ([text], [text[:100], text[100:]], [command(b"PERSIST", b"a")], [command(b"MULTI")]):
+        for sent in ([text], [text[:100], text[100:]], [command(b"APPEND", b"a")], [command(b"MULTI")]):
             with full_memory(one):
                 for piece in sent:
                     one.connection.sendall(piece)
                     time.sleep(0.05)
                 assert one.is_silent()
-            if sent[0] == command(b"PERSIST", b"a"):
+            if sent[0] == command(b"APPEND", b"a"):
                 call = one.python.open()
-                assert one.python.words(call) == [b"PERSIST", b"a"]
+                assert one.python.words(call) == [b"APPEND", b"a"]
                 one.python.answer(call, b"+OK\r\n")
             elif sent[0] != command(b"MULTI"):
                 one.execute()

@@ -31,9 +31,7 @@ def test_a_transaction_is_one_request() -> None:
         assert one.is_silent()
 
 
-@pytest.mark.parametrize(
-    "last", [[b"PERSIST", b"a"], [b"GET"], [b"MULTI"], [b"PING"], [b"GET", b""], [b"SELECT", b"1"]]
-)
+@pytest.mark.parametrize("last", [[b"APPEND", b"a"], [b"GET"], [b"MULTI"], [b"PING"], [b"GET", b""], [b"SELECT", b"1"]])
 def test_a_transaction_that_needs_python_is_python_s(last: list[bytes]) -> None:
     with client() as one:
         one.send([b"MULTI"], [b"SET", b"a", b"1"], [b"GET", b"a"])

@@ -52,7 +52,7 @@ def held_bytes(server: Server, kind: str = "calls") -> float:
 
 def in_python(redis: Connection) -> None:
     """Begin a transaction that Python has."""
-    redis.send((b"MULTI",), (b"PERSIST", b"n"))
+    redis.send((b"MULTI",), (b"TYPE", b"n"))
     assert [redis.reply(), redis.reply()] == [OK, QUEUED]
 
 
@@ -80,7 +80,7 @@ def test_what_the_engine_has_answered_is_counted_until_the_client_has_its_reply(
     before = held_bytes(server, "answers")
     assert redis.call(b"SET", b"k", VALUE) == OK
     for _ in range(20):
-        assert redis.call(b"GETEX", b"k") == ("bulk", VALUE)
+        assert redis.call(b"GETEX", b"k", b"PERSIST", b"PERSIST") == ("bulk", VALUE)
         assert redis.call(b"INCR", b"n") in (b":%d\r\n" % number for number in range(1, 50))
     assert redis.call(b"DEL", b"n") == b":1\r\n"
     assert held_bytes(server, "answers") <= before + 2 * len(VALUE)

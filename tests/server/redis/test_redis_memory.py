@@ -92,7 +92,7 @@ BULK: dict[str, tuple[Callable[[int], Command], int, Callable[[Any], bool]]] = {
     "copy": (lambda n: (b"COPY", b"long", b"new:%d" % n), 300, lambda r: r == b":1\r\n"),
     "getrange": (lambda _: (b"GETRANGE", b"long", b"0", b"-2"), 300, lambda r: r == ("bulk", bytes(LONG - 1))),
     "substr": (lambda _: (b"SUBSTR", b"long", b"1", b"-1"), 300, lambda r: r == ("bulk", bytes(LONG - 1))),
-    "getex": (lambda _: (b"GETEX", b"long", b"PERSIST"), 300, lambda r: r == ("bulk", bytes(LONG))),
+    "getex": (lambda _: (b"GETEX", b"long", b"PERSIST", b"PERSIST"), 300, lambda r: r == ("bulk", bytes(LONG))),
     "set get": (lambda _: (b"SET", b"long", b"x", b"XX", b"GET"), 300, lambda r: r[0] == "bulk"),
     "mget": (lambda _: (b"MGET", *[b"long"] * 300), 2, lambda r: r == [("bulk", bytes(LONG))] * 300),
     "command": (lambda _: (b"COMMAND",), 1800, lambda r: len(r) > 50),
@@ -122,7 +122,7 @@ def test_a_transaction_makes_no_more_than_there_is_room_for(server: Server, kind
             redis.call(b"HELLO", b"%d" % protocol)
             me = redis.call(b"CLIENT", b"ID")[1:-2]
             words = [[me if word == b"ME" else word for word in make(number)] for number in range(count)]
-            redis.send((b"MULTI",), (b"SET", b"witness", b"1"), (b"PERSIST", b"witness"), *words, (b"EXEC",))
+            redis.send((b"MULTI",), (b"SET", b"witness", b"1"), (b"TYPE", b"witness"), *words, (b"EXEC",))
             queued: list[Any] = []
             try:
                 queued += [redis.reply() for _ in range(count + 4)]
@@ -152,7 +152,7 @@ MANY: dict[str, Callable[[int], Sequence[Command]]] = {
     "keys to watch": lambda n: [(b"WATCH", *[b"%d" % (number + n) for number in range(10_000)])],
     "long values": lambda n: [(b"APPEND", b"own:%d" % n, bytes(LONG))] * 3 + [(b"GETDEL", b"own:%d" % n)] * 3,
     "parts": lambda _: [(b"GETRANGE", b"long", b"0", b"-2")] * 3,
-    "one after the other": lambda _: [(b"GETEX", b"long", b"PERSIST")] * 3,
+    "one after the other": lambda _: [(b"GETEX", b"long", b"PERSIST", b"PERSIST")] * 3,
     "usage": lambda _: [(b"MEMORY", b"USAGE", b"long")] * 3,
     "all keys": lambda _: [(b"KEYS", b"*")],
     "scans": lambda _: [(b"SCAN", b"0", b"COUNT", b"100000")] * 3,
