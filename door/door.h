@@ -84,7 +84,7 @@ typedef struct DoorMethodStats {
     DoorHistogram ns;
 } DoorMethodStats;
 typedef struct DoorRespStats {
-    uint64_t commands[36];  // that the door executes, in the order of its list (resp_command.cpp)
+    uint64_t commands[37];  // that the door executes, in the order of its list (resp_command.cpp)
     uint64_t errors[3];     // ERR, OOM, EXECABORT
     uint64_t opened, closed;  // connections
 } DoorRespStats;
@@ -95,7 +95,7 @@ typedef struct DoorStats {
     // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone
     uint64_t connections_refused[17];
     uint64_t cancelled, expired, conflicts;
-    uint64_t operations[10][6];  // by Op and Status of gpkvs/batch.py
+    uint64_t operations[11][6];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
     DoorRespStats resp;
 } DoorStats;

@@ -4,13 +4,18 @@
 
 namespace door {
 
+// LENGTH, which no client may send, returns how many bytes a value has, as a number of 8 bytes.
 namespace op {
-constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6, CHECK = 7, EXPIRE = 8, EXPIRY = 9;
+constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6, CHECK = 7, EXPIRE = 8, EXPIRY = 9, LENGTH = 10;
 }
 
 constexpr bool has_value(u8 op) { return op == op::SET || op == op::INCREMENT || op == op::APPEND; }
-constexpr bool only_reads(u8 op) { return op == op::GET || op == op::EXISTS || op == op::CHECK || op == op::EXPIRY; }
-constexpr bool returns_value(u8 op) { return op == op::GET || op == op::INCREMENT || op == op::EXPIRY; }
+constexpr bool only_reads(u8 op) {
+    return op == op::GET || op == op::EXISTS || op == op::CHECK || op == op::EXPIRY || op == op::LENGTH;
+}
+constexpr bool returns_value(u8 op) {
+    return op == op::GET || op == op::INCREMENT || op == op::EXPIRY || op == op::LENGTH;
+}
 
 // What an operation asks of its key. What looks into its record no client may ask.
 namespace condition {

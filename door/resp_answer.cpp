@@ -90,6 +90,12 @@ std::string sum_line(u8 status, i64 sum, RespStats& stats) {
     return number_line(sum);
 }
 
+std::string size_line(u8 status, i64 size, RespStats& stats) {
+    if (status == status::OVERFLOW)
+        return error_line("ERR string exceeds maximum allowed size (proto-max-bulk-len)", stats);
+    return number_line(size);
+}
+
 // As of `since_ms`, rounded to whole units.
 std::string time_line(u8 status, u64 expiry_ms, u64 since_ms, u64 unit_ms) {
     constexpr i64 NO_KEY = -2, NO_EXPIRY = -1;
@@ -107,7 +113,8 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
     if (memchr(rest.status, status::CORRUPT, part.n)) {
         const char* const text = "ERR the record fails its checksum, so no value is returned: run gpkvs check";
         append_text(error_line(text, answer.stats), to);
-        for (u64 i = 0; returns_value(command.op) && i < keys; i++) next_value(rest);
+        const u64 returned = returns_value(command.op) + (command.then && returns_value(command.then));
+        for (u64 i = 0; i < returned * keys; i++) next_value(rest);
     } else {
         switch (command.answer) {
             case Answer::VALUES: append_text("*" + std::to_string(keys) + "\r\n", to); [[fallthrough]];
@@ -118,6 +125,7 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
                 break;
             }
             case Answer::LENGTH: append_text(number_line((i64)next_value(rest).size), to); break;
+            case Answer::SIZE: append_text(size_line(first, next_number(rest), answer.stats), to); break;
             case Answer::NUMBER: append_text(sum_line(first, next_number(rest), answer.stats), to); break;
             case Answer::TIME: append_text(time_line(first, (u64)next_number(rest), 0, command.unit_ms), to); break;
             case Answer::TIME_LEFT: {

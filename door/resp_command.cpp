@@ -31,6 +31,7 @@ const RespCommand COMMANDS[] = {
     {"getex", op::GET, Answer::VALUE, 2, 2, MAY_BOTH},
     {"getex", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::EXPIRE, condition::EXPIRES},
     {"getex", op::GET, Answer::VALUE, 4, 4, MAY_BOTH, 0, op::EXPIRE},
+    {"append", op::APPEND, Answer::SIZE, 3, 3, MAY_BOTH, 0, op::LENGTH},
     {"strlen", op::GET, Answer::LENGTH, 2, 2, MAY_READ},
     {"getrange", op::GET, Answer::RANGE, 4, 4, MAY_READ},
     {"substr", op::GET, Answer::RANGE, 4, 4, MAY_READ},

@@ -45,7 +45,7 @@ constexpr u64 OPERATIONS_BOUNDS[] = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536
 using Nanoseconds = Histogram<sizeof NANOSECONDS_BOUNDS / sizeof *NANOSECONDS_BOUNDS>;
 using Operations = Histogram<sizeof OPERATIONS_BOUNDS / sizeof *OPERATIONS_BOUNDS>;
 
-constexpr u64 OPS = 10, STATUSES = 6;  // those of operations.hpp
+constexpr u64 OPS = 11, STATUSES = 6;  // those of operations.hpp
 
 // Of the engine's thread.
 struct EngineStats {
@@ -93,7 +93,7 @@ enum StatsConnection {
 };
 
 // Those of resp_command.cpp.
-constexpr u64 RESP_COMMANDS = 36;
+constexpr u64 RESP_COMMANDS = 37;
 
 // The first word of an error that the door answers with.
 enum StatsRespError { STATS_ERR, STATS_OOM, STATS_EXECABORT, STATS_RESP_ERRORS };

@@ -44,6 +44,9 @@ class Op(IntEnum):
     EXPIRY = 9  # returns when the key expires: milliseconds since 1970, 8 bytes, 0 if never
 
 
+LENGTH = 10
+"""Of the door's own requests, and of no client's: an operation that returns how many bytes a value has, as 8 bytes."""
+
 _GET, _SET = Op.GET.value, Op.SET.value
 
 
@@ -83,7 +86,7 @@ _OPTIONAL_COLUMN_TYPES = {
 }
 # Operations with a value in the request, and with one in the response.
 HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
-RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY])
+RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY, LENGTH])
 _ONLY_READS = np.isin(np.arange(256), [Op.GET, Op.EXISTS, Op.EXPIRY])
 # Operations that may leave a key that expires; what the others say of it counts for nothing.
 _GIVES_EXPIRY = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE])

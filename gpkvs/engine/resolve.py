@@ -18,7 +18,20 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.backends.cpu.workspace import Workspace
-from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, Op, RequestResult, Status, constant, is_constant
+from gpkvs.batch import (
+    RETURNS_VALUE,
+    U8,
+    U32,
+    U64,
+    Batch,
+    BatchPart,
+    BatchResult,
+    Op,
+    RequestResult,
+    Status,
+    constant,
+    is_constant,
+)
 from gpkvs.engine.capacity import request_of_op
 from gpkvs.engine.host_find import Found, find_keys
 from gpkvs.engine.meter import Meter
@@ -470,7 +483,7 @@ class _Resolved:
 
 def _with_sums(part: Batch, numbers: U64, result: RequestResult) -> RequestResult:
     """Add the number that each INCREMENT left, or EXPIRY found, to the values that are returned: 8 bytes."""
-    returns_number = (part.ops == Op.INCREMENT.value) | (part.ops == Op.EXPIRY.value)
+    returns_number = RETURNS_VALUE[part.ops] & (part.ops != Op.GET.value)
     if not returns_number.any():
         return result
     if not len(result.value_lengths):  # no GETs: in each operation's place its own

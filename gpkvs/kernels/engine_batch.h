@@ -44,7 +44,7 @@ typedef struct EngineConflict {
 typedef struct EngineRoom {
     uint8_t* status;          // one for each operation
     uint64_t* versions;       // the same; all 0 where the table has none
-    uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY
+    uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY, LENGTH
     uint8_t* values;
     EngineConflict* conflicts;  // in the order of their requests
 } EngineRoom;

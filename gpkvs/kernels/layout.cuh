@@ -18,7 +18,8 @@ enum Operation {
     OP_APPEND = 6,
     OP_CHECK = 7,
     OP_EXPIRE = 8,
-    OP_EXPIRY = 9
+    OP_EXPIRY = 9,
+    OP_LENGTH = 10
 };
 enum StatusCode {
     STATUS_OK = 0,

@@ -12,12 +12,12 @@
 #include "resolve.hpp"
 
 // What an operation returns besides a GET's value: a number of 8 bytes.
-static bool returns_number(u32 op) { return op == OP_INCREMENT || op == OP_EXPIRY; }
+static bool returns_number(u32 op) { return op == OP_INCREMENT || op == OP_EXPIRY || op == OP_LENGTH; }
 
 // Whether an operation of a batch that looks first is none of a table of numbers. Python has the words.
 static bool needs_records(const EngineBatch& batch) {
     return std::any_of(batch.ops, batch.ops + batch.n,
-                       [](u8 op) { return op == OP_APPEND || op == OP_EXPIRE || op == OP_EXPIRY; });
+                       [](u8 op) { return op == OP_APPEND || op == OP_EXPIRE || op == OP_EXPIRY || op == OP_LENGTH; });
 }
 
 static bool looks_first(const EngineBatch& batch) {

@@ -168,6 +168,10 @@ class Resolver {
             a.status[op] = expiry(op);
             return OP_EXISTS;
         }
+        if (kind == OP_LENGTH) {
+            a.status[op] = length(op);
+            return OP_EXISTS;
+        }
         if (kind == OP_CHECK || kind == OP_EXISTS) return OP_EXISTS;
         const u32 writer = writer_of(op);
         if (kind == OP_GET) {
@@ -212,6 +216,17 @@ class Resolver {
         const RecordHeader* record = writer_of(op) == NO_OP ? record_of(op) : nullptr;
         if (writer_of(op) == NO_OP && !record) return STATUS_CORRUPT;
         a.numbers[op] = expiry_of(op, record);
+        return AS_PLANNED;
+    }
+
+    // In a table with records. The value itself need not be made for it.
+    u8 length(u32 op) {
+        a.numbers[op] = 0;
+        if (!is_present(op)) return AS_PLANNED;
+        const u32 writer = writer_of(op);
+        const RecordHeader* record = writer == NO_OP ? record_of(op) : nullptr;
+        if (writer == NO_OP && !record) return STATUS_CORRUPT;
+        a.numbers[op] = record ? record->value_bytes : a.lengths[writer];
         return AS_PLANNED;
     }
 

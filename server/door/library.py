@@ -143,7 +143,7 @@ class RespStats(ctypes.Structure):
     """``struct DoorRespStats``."""
 
     _fields_ = [
-        ("commands", c_uint64 * 36),
+        ("commands", c_uint64 * 37),
         ("errors", c_uint64 * 3),
         ("opened", c_uint64),
         ("closed", c_uint64),
@@ -160,7 +160,7 @@ class Stats(ctypes.Structure):
         ("cancelled", c_uint64),
         ("expired", c_uint64),
         ("conflicts", c_uint64),
-        ("operations", c_uint64 * 6 * 10),
+        ("operations", c_uint64 * 6 * 11),
         ("batch_operations", Histogram),
         ("batch_requests", Histogram),
         ("batch_ns", Histogram),

@@ -9,7 +9,7 @@ import grpc
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpkvs.batch import Op, Status
+from gpkvs.batch import LENGTH, Op, Status
 from gpkvs.server.door.library import Histogram, Stats
 from gpkvs.server.door.refusals import CLOSED
 from gpkvs.server.exporter import OPERATIONS, SECONDS
@@ -26,13 +26,14 @@ _CONNECTION_REFUSALS = (
 _CLOSED = tuple(CLOSED)
 _REDIS_COMMANDS = (
     *("get", "set", "set", "getset", "getdel", "setex", "psetex", "setnx", "getex", "getex", "getex"),
-    *("strlen", "getrange", "substr", "mget", "mset"),
+    *("append", "strlen", "getrange", "substr", "mget", "mset"),
     *("incr", "decr", "incrby", "decrby", "expire", "pexpire", "persist", "ttl", "pttl", "expiretime", "pexpiretime"),
     *("del", "unlink", "exists", "touch", "ping", "echo", "multi", "exec", "discard"),
 )
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+_OPERATIONS = {**{op: op.name.lower() for op in Op}, LENGTH: "length"}
 _PLAIN_OPS = (Op.GET, Op.SET, Op.DELETE, Op.EXISTS)
 _PLAIN_STATUSES = (Status.OK, Status.NOT_FOUND, Status.CORRUPT)
 _NANO = 1e-9
@@ -82,11 +83,11 @@ class DoorStats(Collector):
             closed.add_metric([reason], count)
         yield closed
         operations = CounterMetricFamily("gpkvs_operations", "", labels=["op", "status"])
-        for op in Op:
+        for op, name in _OPERATIONS.items():
             for status in Status:
                 count = stats.operations[op][status]
                 if count or (op in _PLAIN_OPS and status in _PLAIN_STATUSES):
-                    operations.add_metric([op.name.lower(), status.name.lower()], count)
+                    operations.add_metric([name, status.name.lower()], count)
         yield operations
         for name, histogram, bounds, unit in (
             ("operations", stats.batch_operations, OPERATIONS, 1),

@@ -693,7 +693,15 @@ MUTANTS = (
         "a.conditions[op] >= CONDITION_SOUND && is_damaged(op)",
         "false",
         "GETSET says that a record is damaged, and overwrites it all the same",
-        ("server/door/test_resp_damage.py",),
+        ("server/door/test_resp_records.py",),
+    ),
+    Mutant(
+        "door-redis-tells-lengths-as-they-were",
+        "gpkvs/kernels/resolve.hpp",
+        "record ? record->value_bytes : a.lengths[writer]",
+        "record ? record->value_bytes : 0",
+        "APPEND does not count what came in the same batch",
+        (f"{_RESP_TESTS}test_commands_that_look_first_are_answered_as_by_redis",),
     ),
     Mutant(
         "door-redis-counts-ranges-from-one",

@@ -182,6 +182,8 @@ def looking_command(pick: random.Random) -> bytes:
                 [b"GETEX", key],
                 [b"PERSIST", key],
                 [b"getset", key, text],
+                [b"append", key, text],
+                [b"APPEND", key, text],
                 [b"GETDEL", key],
                 [b"STRLEN", key],
                 [b"EXPIRE", key, time_to_live],

@@ -166,7 +166,7 @@ def test_those_that_go_along_are_so_many_and_so_long() -> None:
             assert one.python.commands(call) == [[b"APPEND", b"%d" % i] for i in some]
             one.python.answer(call, b":1\r\n" * len(some))
         assert answers(one.connection, 100) == b":1\r\n" * 100
-        long = [b"APPEND", b"a", bytes(400_000)]
+        long = [b"SETRANGE", b"a", b"0", bytes(400_000)]
         one.send(long, long, long, long)
         taken = 0
         while taken < 4:
@@ -181,7 +181,7 @@ def test_a_client_that_goes_leaves_nothing_of_what_went_along() -> None:
     with bare_door(LIMITS) as (library, port):
         with connect(port) as connection:
             one = Client(library, connection)
-            one.send(*[[b"APPEND", b"a", bytes(1000)]] * 50)
+            one.send(*[[b"SETRANGE", b"a", b"0", bytes(1000)]] * 50)
             call = one.python.open()
             assert one.python.commands(call)
         library.finish(call, 0, "", [])

@@ -151,6 +151,7 @@ MANY: dict[str, Callable[[int], Sequence[Command]]] = {
     "keys to lock": lambda n: [(b"MSETNX", *[b"%d" % (number + n) for number in range(10_000)])],
     "keys to watch": lambda n: [(b"WATCH", *[b"%d" % (number + n) for number in range(10_000)])],
     "long values": lambda n: [(b"APPEND", b"own:%d" % n, bytes(LONG))] * 3 + [(b"GETDEL", b"own:%d" % n)] * 3,
+    "values made longer": lambda n: [(b"SETRANGE", b"own:%d" % n, b"%d" % (LONG * i), bytes(LONG)) for i in range(3)],
     "parts": lambda _: [(b"GETRANGE", b"long", b"0", b"-2")] * 3,
     "one after the other": lambda _: [(b"GETEX", b"long", b"PERSIST", b"PERSIST")] * 3,
     "usage": lambda _: [(b"MEMORY", b"USAGE", b"long")] * 3,
