@@ -131,8 +131,6 @@ class OwnTurn:
         if conflict:
             return Answer(gate, (), (), (), Conflict.from_address(conflict).error())
         data = ctypes.string_at(values, value_bytes) if value_bytes else b""
-        if value_bytes > _BYTES_MAX:
-            library.gpkvs_own_room_trim(self._room)
         if n == 1:
             return Answer(gate, (status,), (version,), (data,) if returning else ())
         ends, found = 0, []

@@ -17,8 +17,9 @@ struct OwnResults {
     OWN_RESULTS_FIELDS(GPKVS_FIELD)
 };
 
-// Values that are kept until the next request, and those that one may read: Python's lock is kept meanwhile.
-static constexpr u64 OWN_BYTES_KEPT = 64 << 10, OWN_BYTES_MAX = 4 << 20;
+// One may read so many bytes of values: Python's lock is kept meanwhile. Their room is kept for the next one: to give it back
+// and take it again costs many times what a value of a megabyte does.
+static constexpr u64 OWN_BYTES_MAX = 4 << 20;
 
 class OwnRoom {
   public:
@@ -38,10 +39,6 @@ class OwnRoom {
         return true;
     } catch (const std::bad_alloc&) {
         return false;
-    }
-
-    void trim() {
-        if (values_.capacity() > OWN_BYTES_KEPT) std::vector<u8>().swap(values_);
     }
 
     void take() {
@@ -64,7 +61,6 @@ extern "C" {
 
 void* gpkvs_own_room_new() { return new (std::nothrow) OwnRoom; }
 void gpkvs_own_room_delete(void* room) { delete (OwnRoom*)room; }
-void gpkvs_own_room_trim(void* room) { ((OwnRoom*)room)->trim(); }
 OwnResults* gpkvs_own_results(void* room) { return &((OwnRoom*)room)->results; }
 const char* gpkvs_own_results_fields() { return OWN_RESULTS_FIELDS(GPKVS_NAME); }
 
