@@ -125,6 +125,7 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
                 break;
             }
             case Answer::LENGTH: append_text(number_line((i64)next_value(rest).size), to); break;
+            case Answer::TYPE: append_text(first == status::OK ? "+string\r\n" : "+none\r\n", to); break;
             case Answer::SIZE: append_text(size_line(first, next_number(rest), answer.stats), to); break;
             case Answer::NUMBER: append_text(sum_line(first, next_number(rest), answer.stats), to); break;
             case Answer::TIME: append_text(time_line(first, (u64)next_number(rest), 0, command.unit_ms), to); break;

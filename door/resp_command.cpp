@@ -52,6 +52,7 @@ const RespCommand COMMANDS[] = {
     {"unlink", op::DELETE, Answer::COUNT, 2, NEVER, MAY_BOTH},
     {"exists", op::EXISTS, Answer::COUNT, 2, NEVER, MAY_READ},
     {"touch", op::EXISTS, Answer::COUNT, 2, NEVER, MAY_READ},
+    {"type", op::EXISTS, Answer::TYPE, 2, 2, MAY_READ},
     {"ping", 0, Answer::PONG, 1, 2, 0},
     {"echo", 0, Answer::ECHO, 2, 2, 0},
     {"multi", 0, Answer::QUEUE, 1, 1, 0},

@@ -8,7 +8,7 @@
 
 namespace door {
 
-enum class Answer { PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, SIZE, OK, COUNT, NUMBER, TIME_LEFT, TIME, QUEUE, RESULTS, DISCARDED };
+enum class Answer { PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, SIZE, TYPE, OK, COUNT, NUMBER, TIME_LEFT, TIME, QUEUE, RESULTS, DISCARDED };
 
 // What words say beside keys and values.
 struct RespOptions {

@@ -28,7 +28,7 @@ _REDIS_COMMANDS = (
     *("get", "set", "set", "getset", "getdel", "setex", "psetex", "setnx", "getex", "getex", "getex"),
     *("append", "strlen", "getrange", "substr", "mget", "mset"),
     *("incr", "decr", "incrby", "decrby", "expire", "pexpire", "persist", "ttl", "pttl", "expiretime", "pexpiretime"),
-    *("del", "unlink", "exists", "touch", "ping", "echo", "multi", "exec", "discard"),
+    *("del", "unlink", "exists", "touch", "type", "ping", "echo", "multi", "exec", "discard"),
 )
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]

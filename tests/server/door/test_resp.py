@@ -96,6 +96,7 @@ def random_command(pick: random.Random) -> bytes:
             [b"GETRANGE", keys[0], *(b"%d" % pick.choice([0, 1, -1, 5, -5, 19, 20, -4000, 10**17]) for _ in range(2))],
             [b"substr", keys[0], *pick.choice([[b"0", b"-1"], [b"x", b"1"], [b"1", b"9" * 30], [b"2"]])],
             [b"Touch", *keys],
+            [b"TYPE", keys[0]],
             [b"ECHO", value],
             [b"MSET", *keys, b"x", b"y", b"z"],
             [b"ECHO"],

@@ -52,7 +52,7 @@ def held_bytes(server: Server, kind: str = "calls") -> float:
 
 def in_python(redis: Connection) -> None:
     """Begin a transaction that Python has."""
-    redis.send((b"MULTI",), (b"TYPE", b"n"))
+    redis.send((b"MULTI",), (b"SETRANGE", b"n", b"0", b""))
     assert [redis.reply(), redis.reply()] == [OK, QUEUED]
 
 
