@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 PACKAGES: Final = {
+    "curl": {"curl": "curl"},
     "go": {"golang-go": "go", "golang-google-grpc-dev": "/usr/share/gocode/src/google.golang.org/grpc"},
     "h2load": {"nghttp2-client": "h2load"},
     "openssl": {"openssl": "openssl"},
