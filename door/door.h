@@ -84,7 +84,7 @@ typedef struct DoorMethodStats {
     DoorHistogram ns;
 } DoorMethodStats;
 typedef struct DoorRespStats {
-    uint64_t commands[38];  // that the door executes, in the order of its list (resp_command.cpp)
+    uint64_t commands[40];  // that the door executes, in the order of its list (resp_command.cpp)
     uint64_t errors[3];     // ERR, OOM, EXECABORT
     uint64_t opened, closed;  // connections
 } DoorRespStats;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../gpkvs/kernels/counted_time.hpp"
 #include "operations.hpp"
 
 namespace door {
@@ -17,6 +18,9 @@ void write_number(Number number, u8*& to) {
 }
 
 void write_bytes(const Word& word, u8*& to) { to = std::copy_n(word.data, word.size, to); }
+
+// A moment must be so far ahead: what has passed when the engine comes to it removes the key, and Python does that.
+constexpr u64 AHEAD_MS = 60000;
 
 // Of a sum, as text.
 constexpr u64 NUMBER_BYTES_MAX = 20;
@@ -34,7 +38,11 @@ bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& w
     n_ += keys * command.operations_per_key();
     if (table_.holds_numbers || n_ > table_.request_ops_max) return false;
     if (command.op == op::INCREMENT && table_.value_bytes_max < NUMBER_BYTES_MAX) return false;
-    expire_ |= options.ttl_ms != 0;
+    has_ttls_ |= options.ttl_ms != 0;
+    has_expiries_ |= options.expiry_ms != 0;
+    // Of a request all say how long, or all say when.
+    if (has_ttls_ && has_expiries_) return false;
+    if (options.expiry_ms && options.expiry_ms < wall_clock_ms() + AHEAD_MS) return false;
     has_conditions_ |= options.condition != condition::NONE;
     for (u64 number = 0, key = 1; number < keys; number++, key += command.key_distance()) {
         if (!words[key].size || words[key].size > table_.key_bytes_max) return false;
@@ -59,8 +67,8 @@ void RespColumns::place(u8* memory, Request& request) {
     request.with_value = with_value_;
     request.key_bytes = key_bytes_;
     request.value_bytes = value_bytes_;
-    if (expire_) {
-        request.ttls = ttls_ = memory;
+    if (has_ttls_ || has_expiries_) {
+        (has_ttls_ ? request.ttls : request.expiries) = times_ = memory;
         memory += 8 * n_;
     }
     // One key, or one value, has no column of lengths: then those of a whole batch may need none.
@@ -87,7 +95,7 @@ void RespColumns::write(const RespCommand& command, const std::vector<Word>& wor
         for (const u8 op : {command.op, command.then}) {
             if (!op) continue;
             *ops_++ = op;
-            write_number(options.ttl_ms, ttls_);
+            write_number(has_ttls_ ? options.ttl_ms : options.expiry_ms, times_);
             write_number(only_reads(op) ? condition::NONE : options.condition, conditions_);
             write_number((u32)words[key].size, key_lengths_);
             write_bytes(words[key], keys_);

@@ -12,10 +12,10 @@ class RespColumns {
   public:
     explicit RespColumns(const Table& table) : table_(table) {}
 
-    // False: the table takes no such keys, values, or so many of them.
+    // False: the table takes no such keys, values, or so many of them, or not such times.
     bool measure(const RespCommand& command, const std::vector<Word>& words);
     u64 bytes() const {
-        return expire_ * 8 * n_ + (n_ > 1) * 4 * n_ + (with_value_ > 1) * 4 * with_value_ + n_ + has_conditions_ * n_ +
+        return (has_ttls_ || has_expiries_) * 8 * n_ + (n_ > 1) * 4 * n_ + (with_value_ > 1) * 4 * with_value_ + n_ + has_conditions_ * n_ +
                key_bytes_ + value_bytes_;
     }
     // Gives the request columns in memory of so many bytes, which are to be written.
@@ -25,10 +25,10 @@ class RespColumns {
   private:
     const Table& table_;
     u64 n_ = 0, returning_ = 0, with_value_ = 0, key_bytes_ = 0, value_bytes_ = 0;
-    bool expire_ = false, has_conditions_ = false;  // some of the operations
-    // Where the next one is written; times to live are null where no key expires, conditions where there are none, lengths where
-    // one number says all.
-    u8 *ttls_ = nullptr, *key_lengths_ = nullptr, *value_lengths_ = nullptr;
+    bool has_ttls_ = false, has_expiries_ = false, has_conditions_ = false;  // some of the operations
+    // Where the next one is written; times are null where no key expires, conditions where there are none, lengths where one
+    // number says all.
+    u8 *times_ = nullptr, *key_lengths_ = nullptr, *value_lengths_ = nullptr;
     u8 *ops_ = nullptr, *conditions_ = nullptr, *keys_ = nullptr, *values_ = nullptr;
 };
 

@@ -43,6 +43,8 @@ const RespCommand COMMANDS[] = {
     {"decrby", op::INCREMENT, Answer::NUMBER, 3, 3, MAY_BOTH, 0, 0, 0, -1},
     {"expire", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, SECOND_MS},
     {"pexpire", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, MS},
+    {"expireat", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, SECOND_MS, 0, 0, 0, true},
+    {"pexpireat", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, MS, 0, 0, 0, true},
     {"persist", op::EXPIRE, Answer::COUNT, 2, 2, MAY_BOTH, 0, 0, condition::EXPIRES},
     {"ttl", op::EXPIRY, Answer::TIME_LEFT, 2, 2, MAY_READ, SECOND_MS},
     {"pttl", op::EXPIRY, Answer::TIME_LEFT, 2, 2, MAY_READ, MS},
@@ -73,9 +75,9 @@ bool is_name(const Word& word, const char* name) {
 }
 
 // A number of units above 0 as Redis reads it, in milliseconds. What has more digits is Python's: it knows the limits.
-std::optional<u64> parse_ttl(const Word& word, u64 unit_ms) {
-    constexpr u64 DIGITS_MAX = 12;
-    if (!word.size || word.size > DIGITS_MAX || *word.data == '0') return std::nullopt;
+std::optional<u64> parse_time(const Word& word, u64 unit_ms) {
+    const u64 digits_max = unit_ms == MS ? 15 : 12;
+    if (!word.size || word.size > digits_max || *word.data == '0') return std::nullopt;
     u64 number = 0;
     for (u64 i = 0; i < word.size; i++) {
         if (word.data[i] < '0' || word.data[i] > '9') return std::nullopt;
@@ -98,22 +100,24 @@ std::optional<i64> parse_number(const Word& word) {
     return is_negative ? -number : number;
 }
 
-// NX or XX, and EX or PX with a time, in any order, and GET where the command asks for it; other options are Python's.
+// NX or XX, and EX, PX, EXAT or PXAT with a time, in any order, and GET where the command asks for it; other options are Python's.
 std::optional<RespOptions> parse_options(const std::vector<Word>& words, u64 at, bool needs_get = false) {
     RespOptions options;
     bool has_get = false;
     for (; at < words.size(); at++) {
-        const bool is_absent = is_name(words[at], "nx"), in_seconds = is_name(words[at], "ex");
+        const bool is_absent = is_name(words[at], "nx");
+        const bool is_ttl = is_name(words[at], "ex") || is_name(words[at], "px");
         if (needs_get && is_name(words[at], "get")) {
             has_get = true;
         } else if (is_absent || is_name(words[at], "xx")) {
             if (options.condition) return std::nullopt;
             options.condition = is_absent ? condition::ABSENT : condition::PRESENT;
-        } else if (in_seconds || is_name(words[at], "px")) {
-            if (options.ttl_ms || ++at == words.size()) return std::nullopt;
-            const std::optional<u64> ttl_ms = parse_ttl(words[at], in_seconds ? SECOND_MS : MS);
-            if (!ttl_ms) return std::nullopt;
-            options.ttl_ms = *ttl_ms;
+        } else if (is_ttl || is_name(words[at], "exat") || is_name(words[at], "pxat")) {
+            if (options.ttl_ms || options.expiry_ms || at + 1 == words.size()) return std::nullopt;
+            const std::optional<u64> time_ms = parse_time(words[at + 1], (*words[at].data | ' ') == 'e' ? SECOND_MS : MS);
+            if (!time_ms) return std::nullopt;
+            (is_ttl ? options.ttl_ms : options.expiry_ms) = *time_ms;
+            at++;
         } else {
             return std::nullopt;
         }
@@ -144,7 +148,7 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
     if (condition == condition::EXPIRES && words.size() > 2 && !is_name(words[2], "persist")) return std::nullopt;
     if (then == op::EXPIRE && !condition) {
         const std::optional<RespOptions> given = parse_options(words, 2);
-        return given && given->ttl_ms && !given->condition ? given : std::nullopt;
+        return given && (given->ttl_ms || given->expiry_ms) && !given->condition ? given : std::nullopt;
     }
     if (then == op::SET && words_max > words_min) {
         std::optional<RespOptions> given = parse_options(words, 3, true);
@@ -159,9 +163,9 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
         options.last = *last;
     }
     if (unit_ms && words_min > 2) {
-        const std::optional<u64> ttl_ms = parse_ttl(words[2], unit_ms);
-        if (!ttl_ms) return std::nullopt;
-        options.ttl_ms = *ttl_ms;
+        const std::optional<u64> time_ms = parse_time(words[2], unit_ms);
+        if (!time_ms) return std::nullopt;
+        (says_when ? options.expiry_ms : options.ttl_ms) = *time_ms;
     }
     if (op == op::INCREMENT) {
         const std::optional<i64> number = words.size() > 2 ? parse_number(words[2]) : 1;

@@ -12,7 +12,8 @@ enum class Answer { PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, SIZE, TYPE, OK, CO
 
 // What words say beside keys and values.
 struct RespOptions {
-    u64 ttl_ms = 0;  // how long the keys live; 0: for ever
+    u64 ttl_ms = 0;     // how long the keys live; 0: for ever
+    u64 expiry_ms = 0;  // or when they expire, since 1970
     u8 condition = 0;
     i64 number = 0;  // that is added
     i64 first = 0, last = 0;  // bytes of a value that are asked for; below 0: counted from its end
@@ -28,6 +29,7 @@ struct RespCommand {
     u8 then = 0;       // what it does with the key after that
     u8 condition = 0;  // of the operation, if no word says another one
     i64 sign = 0;      // of the number that is added
+    bool says_when = false;  // the time is a moment
 
     u64 keys(const std::vector<Word>& words) const;
     u64 operations_per_key() const { return then ? 2 : 1; }

@@ -93,7 +93,7 @@ enum StatsConnection {
 };
 
 // Those of resp_command.cpp.
-constexpr u64 RESP_COMMANDS = 38;
+constexpr u64 RESP_COMMANDS = 40;
 
 // The first word of an error that the door answers with.
 enum StatsRespError { STATS_ERR, STATS_OOM, STATS_EXECABORT, STATS_RESP_ERRORS };

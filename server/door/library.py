@@ -143,7 +143,7 @@ class RespStats(ctypes.Structure):
     """``struct DoorRespStats``."""
 
     _fields_ = [
-        ("commands", c_uint64 * 38),
+        ("commands", c_uint64 * 40),
         ("errors", c_uint64 * 3),
         ("opened", c_uint64),
         ("closed", c_uint64),

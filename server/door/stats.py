@@ -27,7 +27,21 @@ _CLOSED = tuple(CLOSED)
 _REDIS_COMMANDS = (
     *("get", "set", "set", "getset", "getdel", "setex", "psetex", "setnx", "getex", "getex", "getex"),
     *("append", "strlen", "getrange", "substr", "mget", "mset"),
-    *("incr", "decr", "incrby", "decrby", "expire", "pexpire", "persist", "ttl", "pttl", "expiretime", "pexpiretime"),
+    *(
+        "incr",
+        "decr",
+        "incrby",
+        "decrby",
+        "expire",
+        "pexpire",
+        "expireat",
+        "pexpireat",
+        "persist",
+        "ttl",
+        "pttl",
+        "expiretime",
+        "pexpiretime",
+    ),
     *("del", "unlink", "exists", "touch", "type", "ping", "echo", "multi", "exec", "discard"),
 )
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")

@@ -210,6 +210,40 @@ def test_commands_that_look_first_are_answered_as_by_redis(redis: int, door: int
             assert_same_answers(commands, found, expected)
 
 
+def timed_command(pick: random.Random) -> bytes:
+    """Return one that says when a key expires, or asks for it."""
+    key, moment = pick.choice(KEYS), b"%d" % pick.choice([4102444800, 4102444801])
+    moment_ms = moment + pick.choice([b"000", b"123", b"999"])
+    return command(
+        *pick.choice(
+            [
+                [b"SET", key, b"1", pick.choice([b"EXAT", b"exat"]), moment],
+                [b"SET", key, b"12", b"PxAt", moment_ms, pick.choice([b"NX", b"XX", b"GET"])],
+                [b"GETEX", key, *pick.choice([[b"EXAT", moment], [b"pxat", moment_ms]])],
+                [b"ExpireAt", key, moment],
+                [b"PEXPIREAT", key, moment_ms],
+                [b"PERSIST", key],
+                [b"INCR", key],
+                [b"DEL", key],
+                [b"EXPIRETIME", key],
+                [b"PEXPIRETIME", key],
+            ]
+        )
+    )
+
+
+def test_moments_are_kept_as_by_redis(redis: int, door: int) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    pick = random.Random(seed)
+    with connect(redis) as expected, connect(door) as found:
+        for _ in range(100):
+            commands = [timed_command(pick) for _ in range(pick.choice([1, 2, 30]))]
+            if pick.random() < 0.3:
+                commands = [b"MULTI\r\n", *commands, b"EXEC\r\n"]
+            assert_same_answers(commands, found, expected)
+
+
 def test_times_to_live_count_from_the_moment_of_their_batch(door: int) -> None:
     with connect(door) as connection:
 
