@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -198,18 +198,6 @@ def looking_command(pick: random.Random) -> bytes:
     )
 
 
-def test_commands_that_look_first_are_answered_as_by_redis(redis: int, door: int) -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    pick = random.Random(seed)
-    with connect(redis) as expected, connect(door) as found:
-        for _ in range(150):
-            commands = [looking_command(pick) for _ in range(pick.choice([1, 2, 30]))]
-            if pick.random() < 0.3:
-                commands = [b"MULTI\r\n", *commands, b"EXEC\r\n"]
-            assert_same_answers(commands, found, expected)
-
-
 def timed_command(pick: random.Random) -> bytes:
     """Return one that says when a key expires, or asks for it."""
     key, moment = pick.choice(KEYS), b"%d" % pick.choice([4102444800, 4102444801])
@@ -232,13 +220,16 @@ def timed_command(pick: random.Random) -> bytes:
     )
 
 
-def test_moments_are_kept_as_by_redis(redis: int, door: int) -> None:
+@pytest.mark.parametrize("one_of", [looking_command, timed_command])
+def test_commands_that_look_first_are_answered_as_by_redis(
+    redis: int, door: int, one_of: Callable[[random.Random], bytes]
+) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     pick = random.Random(seed)
     with connect(redis) as expected, connect(door) as found:
-        for _ in range(100):
-            commands = [timed_command(pick) for _ in range(pick.choice([1, 2, 30]))]
+        for _ in range(150):
+            commands = [one_of(pick) for _ in range(pick.choice([1, 2, 30]))]
             if pick.random() < 0.3:
                 commands = [b"MULTI\r\n", *commands, b"EXEC\r\n"]
             assert_same_answers(commands, found, expected)
