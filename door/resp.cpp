@@ -224,7 +224,7 @@ const Table* RespConnection::table() {
 
 bool RespConnection::is_plain(const RespCommand& command) {
     const Table* const found = table();
-    return found && RespColumns(*found).measure(command, parser_.words);
+    return found && RespColumns(*found, thread.door.turn).measure(command, parser_.words);
 }
 
 // Whom Python has let in stays so until Python ends that caller, or lets in another one.
@@ -242,7 +242,7 @@ template <class ForEach>
 bool RespConnection::lend(const ForEach& for_each) {
     const Table* const found = table();
     if (!found) return hand_on();
-    RespColumns columns(*found);
+    RespColumns columns(*found, thread.door.turn);
     const bool is_plain = for_each(
         [&](const RespCommand& command, const std::vector<Word>& words) { return columns.measure(command, words); });
     if (!is_plain) return hand_on();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../gpkvs/kernels/counted_time.hpp"
 #include "operations.hpp"
 
 namespace door {
@@ -20,7 +19,7 @@ void write_number(Number number, u8*& to) {
 void write_bytes(const Word& word, u8*& to) { to = std::copy_n(word.data, word.size, to); }
 
 // A moment must be so far ahead: what has passed when the engine comes to it removes the key, and Python does that.
-constexpr u64 AHEAD_MS = 60000;
+constexpr u64 AHEAD_MS = 10000;
 
 // Of a sum, as text.
 constexpr u64 NUMBER_BYTES_MAX = 20;
@@ -42,7 +41,7 @@ bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& w
     has_expiries_ |= options.expiry_ms != 0;
     // Of a request all say how long, or all say when.
     if (has_ttls_ && has_expiries_) return false;
-    if (options.expiry_ms && options.expiry_ms < wall_clock_ms() + AHEAD_MS) return false;
+    if (options.expiry_ms && options.expiry_ms < turn_.time_ms() + AHEAD_MS) return false;
     has_conditions_ |= options.condition != condition::NONE;
     for (u64 number = 0, key = 1; number < keys; number++, key += command.key_distance()) {
         if (!words[key].size || words[key].size > table_.key_bytes_max) return false;

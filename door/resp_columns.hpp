@@ -5,12 +5,14 @@
 #include "request.hpp"
 #include "resp_command.hpp"
 #include "tables.hpp"
+#include "turn.hpp"
 
 namespace door {
 
 class RespColumns {
   public:
-    explicit RespColumns(const Table& table) : table_(table) {}
+    // The turn tells the time.
+    RespColumns(const Table& table, const Turn& turn) : table_(table), turn_(turn) {}
 
     // False: the table takes no such keys, values, or so many of them, or not such times.
     bool measure(const RespCommand& command, const std::vector<Word>& words);
@@ -24,6 +26,7 @@ class RespColumns {
 
   private:
     const Table& table_;
+    const Turn& turn_;
     u64 n_ = 0, returning_ = 0, with_value_ = 0, key_bytes_ = 0, value_bytes_ = 0;
     bool has_ttls_ = false, has_expiries_ = false, has_conditions_ = false;  // some of the operations
     // Where the next one is written; times are null where no key expires, conditions where there are none, lengths where one

@@ -37,6 +37,8 @@ class Turn {
 
     // A thread of connections.
 
+    // By which keys expire; while the door is open.
+    u64 time_ms() const { return take_time(latest_ms_, wall_clock_ms()); }
     // Runs a small batch of what waits in this thread, if the engine's thread sleeps meanwhile: waking that one would take
     // longer. False: the engine's thread must look.
     bool run_here();

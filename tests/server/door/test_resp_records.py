@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,6 +90,27 @@ def test_nothing_is_appended_to_a_damaged_record(store: Store, ask: Ask) -> None
         VALUE,
         len(VALUE) + 1,
     )
+
+
+def test_moments_count_by_the_time_of_the_store(tmp_path: Path) -> None:
+    """The clock was set back: what lies before the time that counted last has passed, and is Python's."""
+    handed: list[list[bytes]] = []
+
+    def answer(words: list[bytes]) -> bytes:
+        handed.append(words)
+        return b"+OK\r\n"
+
+    now = time.time_ns() // 10**9
+    with gpkvs.open(tmp_path / "store", **SMALL) as store:
+        address = store._engine.expiry.latest_address
+        ctypes.c_uint64.from_address(address).value = (now + 3600) * 1000
+        with resp_door(store, answer) as (_, port), connect(port) as connection:
+            for seconds, is_handed in ((1800, True), (3605, True), (3700, False)):
+                words = [b"SET", b"key", b"value", b"EXAT", b"%d" % (now + seconds)]
+                connection.sendall(command(*words))
+                assert answers(connection, 1) == b"+OK\r\n"
+                assert handed == ([words] if is_handed else [])
+                handed.clear()
 
 
 def test_a_value_gets_as_long_as_it_may(store: Store, ask: Ask) -> None:
