@@ -14,6 +14,8 @@ constexpr const char* DEFAULT_TABLE = "default";
 
 // Room for a response beside what its operations take (server/codec.py).
 constexpr u64 RESPONSE_BYTES = 64;
+// Of each of several requests that a check stops: a text and some numbers.
+constexpr u64 FAILURE_BYTES = 256;
 
 // Fewer bytes of values are copied.
 constexpr u64 IN_PLACE_BYTES_MIN = 4 << 10;
@@ -119,7 +121,10 @@ Message KvRequest::make_response() {
         case Method::INCREMENT: respond_increment(*this, &writer); break;
         case Method::MULTI_GET: return respond_multi_get(*this, account_);
         case Method::BATCH:
-        case Method::PIPELINE: respond_batch(*this, said_.id, &writer); break;
+        case Method::PIPELINE:
+            if (conflict_count) return respond_several(*this, said_.id, account_);
+            respond_batch(*this, said_.id, &writer);
+            break;
     }
     if (Message made = response_in_place(writer); made.is_there()) return made;
     return writer.message(account_);
@@ -146,7 +151,10 @@ bool KvRequest::fits_message() const {
     return method_ != Method::MULTI_GET || multi_get_response_bytes(*this) <= connection->thread.door.config.message_bytes_max;
 }
 
-u64 KvRequest::response_bytes() const { return RESPONSE_BYTES + RESPONSE_BYTES_PER_OP * n; }
+u64 KvRequest::response_bytes() const {
+    const u64 failures = request_ops && conditions ? requests : 0;
+    return RESPONSE_BYTES + RESPONSE_BYTES_PER_OP * n + FAILURE_BYTES * failures;
+}
 
 u64 KvRequest::response_bytes(u64 mean_value_bytes) const {
     const u64 value_bytes = std::min(mean_value_bytes, table_.value_bytes_max);

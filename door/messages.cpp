@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "call.hpp"
 #include "message_reader.hpp"
 #include "operations.hpp"
+#include "texts.hpp"
 
 namespace door {
 namespace {
@@ -153,8 +155,7 @@ bool take_expiries(std::string_view expiries, std::string_view ttls, Request* re
     return ttls.empty() || longest <= TTL_MS_MAX;
 }
 
-// Takes the operations of each of several requests; returns false if they do not add up, or one has none, or a GET. Where one
-// stands alone there and a check stops it, its answer is not that of a request by itself: Python gives it.
+// Takes the operations of each of several requests; returns false if they do not add up, or one has none, or a GET.
 bool take_requests(std::string_view request_ops, Request* request) {
     if (request_ops.empty()) return true;
     request->request_ops = (const u8*)request_ops.data();
@@ -167,7 +168,6 @@ bool take_requests(std::string_view request_ops, Request* request) {
         sum += count;
         has_none |= !count;
     }
-    if (request->requests == 1 && memchr(request->ops, op::CHECK, request->n)) return false;
     return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !memchr(request->ops, op::GET, request->n);
 }
 
@@ -345,7 +345,7 @@ bool keeps_limits(const Said& said, const Request& request, const Table& table) 
                        numbers ? NUMBER_BYTES : 0, numbers ? NUMBER_BYTES : table.value_bytes_max);
 }
 
-bool is_corrupt(const Request& request) { return memchr(request.status(), status::CORRUPT, request.n); }
+bool is_corrupt(const Request& request) { return memchr(request.status(), status::CORRUPT, request.done()); }
 
 namespace {
 
@@ -413,13 +413,52 @@ Message respond_multi_get(const Request& request, ConnectionAccount& account) {
 }
 
 void respond_batch(const Request& request, u64 id, MessageWriter* response) {
+    const u64 n = request.done();
     response->add_number(1, id);
-    response->add_bytes(2, request.status(), request.n);
+    response->add_bytes(2, request.status(), n);
     response->add_bytes(3, request.result_values(), request.result_value_bytes);
-    response->add_bytes(4, request.result_value_lengths(), 4 * request.returning);
+    response->add_bytes(4, request.result_value_lengths(), 4 * request.done_returning());
     // A table of numbers has none: there a failed condition tells the number that is there.
-    const bool tells_versions = request.results->has_versions || memchr(request.status(), status::CONDITION_FAILED, request.n);
-    response->add_bytes(5, request.versions(), tells_versions ? 8 * request.n : 0);
+    const bool tells_versions = request.results->has_versions || memchr(request.status(), status::CONDITION_FAILED, n);
+    response->add_bytes(5, request.versions(), tells_versions ? 8 * n : 0);
+}
+
+namespace {
+
+// Calls `add` with each RequestFailure, and what stands before it.
+template <class Add>
+void each_failure(const Request& request, Add add) {
+    for (const EngineConflict* conflict = request.conflicts; conflict < request.conflicts + request.conflict_count; conflict++) {
+        const std::string text = conflict_text(*conflict);
+        MessageWriter head, failure;
+        failure.add_number(1, conflict->request);
+        failure.add_number(2, ABORTED);
+        failure.add_bytes(3, text.data(), text.size());
+        failure.add_optional(5, conflict->failed_check);
+        if (conflict->is_there) failure.add_optional(6, conflict->found);
+        head.add_head(11, failure.size());
+        add(head, failure);
+    }
+}
+
+}  // namespace
+
+Message respond_several(const Request& request, u64 id, ConnectionAccount& account) {
+    MessageWriter columns;
+    respond_batch(request, id, &columns);
+    u64 bytes = columns.size();
+    each_failure(request, [&](const MessageWriter& head, const MessageWriter& failure) { bytes += head.size() + failure.size(); });
+    Message response = Message::charged(account, ANSWERS, bytes);
+    if (!response.is_there()) throw std::bad_alloc();
+    u8* at = response.data();
+    columns.write(at);
+    at += columns.size();
+    each_failure(request, [&](const MessageWriter& head, const MessageWriter& failure) {
+        head.write(at);
+        failure.write(at + head.size());
+        at += head.size() + failure.size();
+    });
+    return response;
 }
 
 void respond_failed(u64 id, const Refusal& refusal, MessageWriter* response) {

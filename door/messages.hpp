@@ -55,6 +55,8 @@ void respond_increment(const Request& request, MessageWriter* response);
 u64 multi_get_response_bytes(const Request& request);
 Message respond_multi_get(const Request& request, ConnectionAccount& account);
 void respond_batch(const Request& request, u64 id, MessageWriter* response);
+// Of several requests, of which checks stopped some. std::bad_alloc.
+Message respond_several(const Request& request, u64 id, ConnectionAccount& account);
 
 // The response in a stream to a request that failed. It holds pointers to the texts.
 void respond_failed(u64 id, const Refusal& refusal, MessageWriter* response);

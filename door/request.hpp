@@ -2,6 +2,7 @@
 // message, which stay together.
 #pragma once
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,6 +77,19 @@ struct Request {
     Results* results = nullptr;
     u64 first_op = 0, first_returning = 0, first_value = 0, result_value_bytes = 0;
     std::shared_ptr<const Refusal> refusal;
+    // Of several requests those that a check stopped, by their numbers in the message; they lie in the results, which have
+    // nothing of their operations.
+    const EngineConflict* conflicts = nullptr;
+    u64 conflict_count = 0, stopped = 0, stopped_returning = 0;  // the last two: operations
+
+    u64 operations_of(u64 number) const {
+        u32 count;
+        if (!request_ops) return n;
+        memcpy(&count, request_ops + 4 * number, sizeof count);
+        return count;
+    }
+    u64 done() const { return n - stopped; }
+    u64 done_returning() const { return returning - stopped_returning; }
 
     u64 payload_bytes() const { return key_bytes + value_bytes; }
     const u8* status() const { return results->status + first_op; }

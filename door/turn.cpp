@@ -222,28 +222,44 @@ std::shared_ptr<const Refusal> Turn::stopped_by(const EngineConflict& conflict) 
     return door_.no_memory;
 }
 
-// Tells the requests of which a check does not hold. The engine leaves batches in which they are several of a message.
+// Tells the requests of which a check does not hold.
 void Turn::refuse_stopped() {
     Request* request = first_;
-    u64 number = 0;
-    for (const EngineConflict& conflict : conflicts_) {
-        for (; number < conflict.request; request = request->next) number += request->requests;
-        request->refusal = stopped_by(conflict);
-        door_.engine_stats.conflicts.add();
+    EngineConflict* next = results_->conflicts;
+    EngineConflict* const end = next + results_->conflict_count;
+    for (u64 number = 0; next < end; number += request->requests, request = request->next) {
+        if (next->request >= number + request->requests) continue;
+        if (!request->request_ops) request->refusal = stopped_by(*next++);
+        else next = take_stopped(*request, number, next, end);
     }
+    door_.engine_stats.conflicts.add(results_->conflict_count);
 }
 
-bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 conflicts, EngineRoom* room) try {
+// The same of the requests of one message, of which the first has a number; returns the next conflict of the batch.
+EngineConflict* Turn::take_stopped(Request& request, u64 first_number, EngineConflict* next, EngineConflict* end) {
+    request.conflicts = next;
+    u64 op = 0;
+    for (u64 number = 0; number < request.requests; number++) {
+        const u64 last = op + request.operations_of(number);
+        if (next < end && next->request == first_number + number) {
+            next++->request = number;
+            request.conflict_count++;
+            request.stopped += last - op;
+            for (u64 at = op; at < last; at++) request.stopped_returning += returns_value(request.ops[at]);
+        }
+        op = last;
+    }
+    return next;
+}
+
+bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 conflicts, EngineRoom* room) {
     Turn& turn = *(Turn*)self;
     turn.release_results();
-    turn.conflicts_.resize(conflicts);
-    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes);
+    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes, conflicts);
     if (!results) return false;
     results->now_ms = turn.columns_.now_ms();
-    *room = {results->status, results->versions, results->value_lengths, results->values, turn.conflicts_.data()};
+    *room = {results->status, results->versions, results->value_lengths, results->values, results->conflicts};
     return true;
-} catch (const std::bad_alloc&) {
-    return false;
 }
 
 void Turn::left_refused(u64 number, const std::shared_ptr<const Refusal>& refusal) {
@@ -290,11 +306,11 @@ void Turn::share_out(u64 covered, u64 gate) {
         request.first_op = op;
         request.first_returning = returned;
         request.first_value = value;
-        op += request.n;
-        for (const u64 last = returned + request.returning; returned < last; returned++)
+        op += request.done();
+        for (const u64 last = returned + request.done_returning(); returned < last; returned++)
             value += results_->value_lengths[returned];
         request.result_value_bytes = value - request.first_value;
-        if (request.returning) request.connection->queue_place.learn(request.result_value_bytes);
+        if (request.done_returning()) request.connection->queue_place.learn(request.result_value_bytes);
         request.results = results_;
         results_->keep();
         count_operations(request);
@@ -320,8 +336,14 @@ void Turn::share_out(u64 covered, u64 gate) {
 }
 
 void Turn::count_operations(const Request& request) {
-    for (u64 op = 0; op < request.n; op++)
-        door_.engine_stats.operations[request.ops[op]][std::min<u64>(request.status()[op], STATUSES - 1)].add();
+    const EngineConflict *next = request.conflicts, *const end = next + request.conflict_count;
+    const u8* status = request.status();
+    const u8* op = request.ops;
+    for (u64 number = 0; number < request.requests; number++) {
+        const u8* const last = op + request.operations_of(number);
+        if (next < end && next->request == number) op = last, next++;
+        for (; op < last; op++) door_.engine_stats.operations[*op][std::min<u64>(*status++, STATUSES - 1)].add();
+    }
 }
 
 // Of several requests the engine may do some, refuse some, and leave the rest to a later batch: Python keeps account of that.

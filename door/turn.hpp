@@ -66,6 +66,7 @@ class Turn {
                           EngineRoom* room);
     void refuse_stopped();
     std::shared_ptr<const Refusal> stopped_by(const EngineConflict& conflict);
+    EngineConflict* take_stopped(Request& request, u64 first_number, EngineConflict* next, EngineConflict* end);
     void share_out(u64 covered, u64 gate);
     void count_operations(const Request& request);
     bool hand_on_several();
@@ -100,7 +101,6 @@ class Turn {
     u64 returning_max_ = NEVER;  // with more, the values would be too many
     BatchColumns columns_;
     Results* results_ = nullptr;
-    std::vector<EngineConflict> conflicts_;
     u64 counted_bytes_ = 0, began_ns_ = 0;
     Request* dropped_ = nullptr;  // a list
     // As many batches waited for their gate when there was no memory for one more.

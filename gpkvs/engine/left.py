@@ -18,7 +18,6 @@ class Left(IntEnum):
     NUMBERS = auto()
     LARGE_READS = auto()
     LARGE_VALUES = auto()
-    CHECK_FAILED = auto()
     EXPIRED = auto()
     EXPIRY = auto()
     GROW_INDEX = auto()

@@ -61,7 +61,6 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(NUMBERS)      /* on a table without records, operations that need them, or expiries */                                   \
     F(LARGE_READS)  /* a request reads more than one may, or a message more than others may wait for */                        \
     F(LARGE_VALUES) /* more values are made of others than one transaction may make */                                         \
-    F(CHECK_FAILED) /* one of several requests of a message is stopped by its check */                                         \
     F(EXPIRED)      /* it meets keys that look expired */                                                                      \
     F(EXPIRY)       /* a table's first: the root must say first that keys may expire */                                        \
     F(GROW_INDEX)   /* a new key finds no way */                                                                               \

@@ -1,8 +1,7 @@
 // The native engine's batches that look first (resolve.hpp): they become plain ones before they are planned, and their results
 // those of the operations that were asked for (gpkvs/engine/resolve.py does the same).
 //
-// A batch that makes too much of others' values is Python's, and so is one in which a check stops a
-// request of a message that has several.
+// A batch that makes too much of others' values is Python's.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -38,7 +37,7 @@ class NativeResolver {
         u64 resolved[RESOLVED_COUNT];
         r.resolved = resolved;
         Resolver<resolve_args>(r).run();
-        if (!take_conflicts(batch)) return LEFT_CHECK_FAILED;
+        take_conflicts(batch);
         made_bytes_ = resolved[RESOLVED_MADE_BYTES];
         if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;
         values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
@@ -97,27 +96,24 @@ class NativeResolver {
     // Whether an operation belongs to a request that a check stops: then it is a plain EXISTS, and nobody hears of it.
     bool is_stopped(u64 op) const { return !is_stopped_.empty() && is_stopped_[op]; }
 
-    // Takes note of the requests that a check stops; returns false if one of them is one of several of its message.
-    bool take_conflicts(const EngineBatch& batch) {
+    // Takes note of the requests that a check stops.
+    void take_conflicts(const EngineBatch& batch) {
         conflicts_.clear();
         is_stopped_.clear();
         operations_ = batch.n;
-        u64 request = 0, first = 0;
-        for (u64 message = 0; message < batch.messages; message++)
-            for (const u64 last = request + batch.message_requests[message]; request < last; request++) {
-                const u64 ops = batch.request_ops[request];
-                const u32 failed = failed_check_[request];
-                if (failed != NO_OP) {
-                    if (batch.message_requests[message] > 1) return false;
-                    const u32 is_there = status_[failed] == STATUS_CONDITION;
-                    conflicts_.push_back({request, (u32)(failed - first), is_there, is_there ? numbers_[failed] : 0});
-                    is_stopped_.resize(batch.n);
-                    std::fill_n(is_stopped_.begin() + (long)first, ops, 1);
-                    operations_ -= ops;
-                }
-                first += ops;
+        u64 first = 0;
+        for (u64 request = 0; request < batch.requests; request++) {
+            const u64 ops = batch.request_ops[request];
+            const u32 failed = failed_check_[request];
+            if (failed != NO_OP) {
+                const u32 is_there = status_[failed] == STATUS_CONDITION;
+                conflicts_.push_back({request, (u32)(failed - first), is_there, is_there ? numbers_[failed] : 0});
+                is_stopped_.resize(batch.n);
+                std::fill_n(is_stopped_.begin() + (long)first, ops, 1);
+                operations_ -= ops;
             }
-        return true;
+            first += ops;
+        }
     }
 
     template <class Planner>

@@ -6,6 +6,7 @@ batcher, interrupts it. Each turn is queued behind the jobs that wait, and each 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
@@ -28,6 +29,8 @@ class EngineThread(Executor):
     def __init__(self, interrupt: Callable[[], None]) -> None:
         self._interrupt = interrupt
         self._thread = begun_threads("engine")
+        self._ending = threading.Lock()
+        self._is_over = False
 
     def begin(self, turn: Callable[[], bool]) -> None:
         """Run turns from now on, until one returns False. One that fails ends the process: all requests would wait."""
@@ -35,7 +38,9 @@ class EngineThread(Executor):
         def run() -> None:
             try:
                 if turn():
-                    self._thread.submit(run)
+                    with self._ending:
+                        if not self._is_over:
+                            self._thread.submit(run)
             except BaseException as error:  # noqa: BLE001 - nobody else would hear of it
                 stop_process("a turn of the engine failed", error)
 
@@ -48,5 +53,7 @@ class EngineThread(Executor):
         return running
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more jobs."""
+        """Take no more jobs. A turn that goes on is the last one."""
+        with self._ending:
+            self._is_over = True
         self._thread.shutdown(wait, cancel_futures=cancel_futures)

@@ -132,15 +132,6 @@ def large_values(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted.run(batch_of([[append]], 0)) == [Left.LARGE_VALUES]
 
 
-def check_failed(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted.driver.native.begin_turn()
-    check = (Op.CHECK, b"key 0", b"", Condition.PRESENT, 0)
-    assert counted.run(batch_of([[check]], 0)) == []
-    assert counted.run(batch_of([[check], [check]], 0), messages=[2]) == [Left.CHECK_FAILED]
-    assert counted.run(sets(1)) == []
-    assert counted.run(batch_of([[check], [check]], 0), messages=[2]) == []
-
-
 def expired(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     store = counted.store
     store.set(b"key 0", b"value", ttl=60)
@@ -229,7 +220,6 @@ _PROVOKED: dict[Left, Provoked] = {
     Left.NUMBERS: numbers,
     Left.LARGE_READS: large_reads,
     Left.LARGE_VALUES: large_values,
-    Left.CHECK_FAILED: check_failed,
     Left.EXPIRED: expired,
     Left.EXPIRY: first_expiry,
     Left.GROW_INDEX: full_index,

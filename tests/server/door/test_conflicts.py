@@ -14,7 +14,7 @@ from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Refusal
 from tests.server.door.held_door import HeldDoor
 from tests.server.door.toy_engine import ToyEngine
-from tests.server.wire import ABSENT, CHECK, DELETE, SET, batch
+from tests.server.wire import ABSENT, CHECK, DELETE, SET, batch, u32
 
 SECONDS_MAX = 20
 
@@ -43,6 +43,42 @@ def test_each_request_of_a_batch_has_its_own_conflict(stopped: tuple[int, ...]) 
                 assert response == failed(errors[number], number)
             else:
                 assert response == kv_pb2.BatchResponse(id=number, status=bytes(number + 1))
+        assert door.library.stats().conflicts == len(stopped)
+        assert door.handed == []
+
+
+@pytest.mark.parametrize("stopped", [(), (0,), (1, 3), (2, 4, 6), (5,), (1, 2, 3, 4, 5, 6)], ids=str)
+def test_of_several_requests_each_has_its_own_conflict(stopped: tuple[int, ...]) -> None:
+    """Three messages: one request, then four, of which the first deletes one key behind its check, then two."""
+    errors = {number: ConflictError(0, None if number % 2 else number << 40) for number in stopped}
+    messages = [
+        batch([(CHECK, b"k"), (DELETE, b"k")]),
+        batch([(CHECK, b"k"), (DELETE, b"k"), *[(CHECK, b"k")] * 3], id=1, request_ops=u32(2, 1, 1, 1)),
+        batch([(CHECK, b"k")] * 2, id=2, request_ops=u32(1, 1)),
+    ]
+    for message in messages:
+        message.conditions = bytes(ABSENT if op == CHECK else 0 for op in message.ops)
+    with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
+        engine = ToyEngine(door.library)
+        calls = []
+        for number, message in enumerate(messages, 1):
+            calls.append(kv.Batch.future(message, timeout=SECONDS_MAX))
+            door.wait_for_requests(number)
+        engine.conflicts = list(errors.items())
+        door.library.turn(0)
+        assert (calls[0].code() is grpc.StatusCode.ABORTED) == (0 in errors)
+        for response, begin, counts in zip(
+            (call.result() for call in calls[1:]), (1, 5), ((2, 1, 1, 1), (1, 1)), strict=True
+        ):
+            failures = [
+                kv_pb2.RequestFailure(
+                    request=number - begin, code=10, message=str(error), failed_check=error.index, found=error.found
+                )
+                for number, error in errors.items()
+                if begin <= number < begin + len(counts)
+            ]
+            done = sum(count for number, count in enumerate(counts, begin) if number not in errors)
+            assert response == kv_pb2.BatchResponse(id=response.id, status=bytes(done), failures=failures)
         assert door.library.stats().conflicts == len(stopped)
         assert door.handed == []
 

@@ -30,6 +30,30 @@ def test_a_turn_that_fails_ends_the_process() -> None:
     assert "a turn of the engine failed: MemoryError: no more of it. The process stops here" in done.stderr
 
 
+TURN_GOES_ON = """
+import threading
+from gpkvs.server.door.engine_thread import EngineThread
+
+began, may_end = threading.Event(), threading.Event()
+
+def turn():
+    began.set()
+    return may_end.wait(60)
+
+thread = EngineThread(lambda: None)
+thread.begin(turn)
+began.wait(60)
+thread.shutdown(wait=False)
+may_end.set()
+thread.shutdown()
+"""
+
+
+def test_a_turn_that_goes_on_at_the_end_is_the_last_one() -> None:
+    done = subprocess.run([sys.executable, "-c", TURN_GOES_ON], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_door_knows_the_tables_before_who_changed_them() -> None:
     """Else a request on a new table would be taken for one on an older table of its name."""
     store, known = object(), list[object]()

@@ -56,8 +56,6 @@ def oracle(method: int, data: bytes, limits: Limits) -> Parsed | None:
     needs_record = {Op.APPEND, Op.EXPIRE, Op.EXPIRY}.intersection(request.ops)
     if (needs_record and limits is NUMBERS) or not message.table.isascii():
         return None
-    if len(request.request_ops) == 4 and Op.CHECK in request.ops:
-        return None
     gives_ttls = any(getattr(message, name, None) for name in ("ttl_ms", "ttls"))
     if options.expiries and (limits is NUMBERS or (gives_ttls and max(times_of(options.expiries)) > TTL_MS_MAX)):
         return None
