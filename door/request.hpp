@@ -79,8 +79,7 @@ struct Request {
     std::shared_ptr<const Refusal> refusal;
     // Of several requests those that a check stopped, by their numbers in the message; they lie in the results, which have
     // nothing of their operations.
-    const EngineConflict* conflicts = nullptr;
-    u64 conflict_count = 0, stopped = 0, stopped_returning = 0;  // the last two: operations
+    u32 first_conflict = 0, conflict_count = 0, stopped = 0, stopped_returning = 0;  // the last two: operations
 
     u64 operations_of(u64 number) const {
         u32 count;
@@ -88,6 +87,7 @@ struct Request {
         memcpy(&count, request_ops + 4 * number, sizeof count);
         return count;
     }
+    const EngineConflict* conflicts() const { return results->conflicts + first_conflict; }
     u64 done() const { return n - stopped; }
     u64 done_returning() const { return returning - stopped_returning; }
 

@@ -256,8 +256,12 @@ bool RespConnection::lend(const ForEach& for_each) {
     pending->parts = std::move(parts);
     for_each([&](const RespCommand& command, const std::vector<Word>& words) {
         columns.write(command, words);
-        const RespOptions options = *command.options(words);
-        pending->part = {&command, command.keys(words) * command.operations_per_key(), options.first, options.last};
+        pending->part = {&command, command.keys(words) * command.operations_per_key()};
+        if (command.answer == Answer::RANGE) {
+            const RespOptions options = *command.options(words);
+            pending->part.first_byte = options.first;
+            pending->part.last_byte = options.last;
+        }
         if (is_in_transaction()) pending->parts.push_back(pending->part);
         return true;
     });

@@ -20,7 +20,7 @@ std::string answer_without_engine(const RespCommand& command, const std::vector<
 struct RespPart {
     const RespCommand* command;
     u64 n;
-    i64 first_byte, last_byte;  // of a value that is returned in part
+    i32 first_byte = 0, last_byte = 0;  // of a value that is returned in part
 };
 
 // To a request that is back: one command, or a transaction.

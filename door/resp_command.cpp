@@ -62,7 +62,7 @@ const RespCommand COMMANDS[] = {
     {"discard", 0, Answer::DISCARDED, 1, 1, 0},
 };
 
-const char* const SHORTLY_ANSWERED[] = {
+const std::string_view SHORTLY_ANSWERED[] = {
     "append",   "decr",      "decrby",      "expire", "expireat", "expiretime", "incr",     "incrby", "incrbyfloat", "persist",
     "pexpire",  "pexpireat", "pexpiretime", "psetex", "pttl",     "setex",      "setnx",    "setrange", "strlen",    "ttl",
 };
@@ -70,8 +70,8 @@ const char* const SHORTLY_ANSWERED[] = {
 static_assert(sizeof COMMANDS / sizeof *COMMANDS == RESP_COMMANDS);
 
 // In small letters or others.
-bool is_name(const Word& word, const char* name) {
-    return strlen(name) == word.size && !strncasecmp(name, (const char*)word.data, word.size);
+bool is_name(const Word& word, std::string_view name) {
+    return name.size() == word.size && !strncasecmp(name.data(), (const char*)word.data, word.size);
 }
 
 // A number of units above 0 as Redis reads it, in milliseconds. What has more digits is Python's: it knows the limits.
@@ -159,8 +159,8 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
     if (answer == Answer::RANGE) {
         const std::optional<i64> first = parse_number(words[2]), last = parse_number(words[3]);
         if (!first || !last) return std::nullopt;
-        options.first = *first;
-        options.last = *last;
+        options.first = (i32)std::clamp<i64>(*first, INT32_MIN, INT32_MAX);  // no value is as long
+        options.last = (i32)std::clamp<i64>(*last, INT32_MIN, INT32_MAX);
     }
     if (unit_ms && words_min > 2) {
         const std::optional<u64> time_ms = parse_time(words[2], unit_ms);
@@ -194,10 +194,10 @@ const RespCommand* command_of(const std::vector<Word>& words) {
 }
 
 bool is_answered_shortly(const std::vector<Word>& words) {
-    const auto is = [](const char* name) { return [name](const Word& word) { return is_name(word, name); }; };
+    const auto is = [](std::string_view name) { return [name](const Word& word) { return is_name(word, name); }; };
     if (is("set")(words.front())) return words.size() > 3 && std::none_of(words.begin() + 3, words.end(), is("get"));
     return std::any_of(std::begin(SHORTLY_ANSWERED), std::end(SHORTLY_ANSWERED),
-                       [&](const char* name) { return is_name(words.front(), name); });
+                       [&](std::string_view name) { return is_name(words.front(), name); });
 }
 
 }  // namespace door

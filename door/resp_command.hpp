@@ -1,6 +1,7 @@
 // The commands of Redis that the door executes by itself.
 #pragma once
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "resp_parser.hpp"
@@ -16,11 +17,11 @@ struct RespOptions {
     u64 expiry_ms = 0;  // or when they expire, since 1970
     u8 condition = 0;
     i64 number = 0;  // that is added
-    i64 first = 0, last = 0;  // bytes of a value that are asked for; below 0: counted from its end
+    i32 first = 0, last = 0;  // bytes of a value that are asked for; below 0: counted from its end
 };
 
 struct RespCommand {
-    const char* name;
+    std::string_view name;
     u8 op;  // what it does with each key; 0: it has none
     Answer answer;
     u64 words_min, words_max;

@@ -237,14 +237,14 @@ void Turn::refuse_stopped() {
 
 // The same of the requests of one message, of which the first has a number; returns the next conflict of the batch.
 EngineConflict* Turn::take_stopped(Request& request, u64 first_number, EngineConflict* next, EngineConflict* end) {
-    request.conflicts = next;
+    request.first_conflict = (u32)(next - results_->conflicts);
     u64 op = 0;
     for (u64 number = 0; number < request.requests; number++) {
         const u64 last = op + request.operations_of(number);
         if (next < end && next->request == first_number + number) {
             next++->request = number;
             request.conflict_count++;
-            request.stopped += last - op;
+            request.stopped += (u32)(last - op);
             for (u64 at = op; at < last; at++) request.stopped_returning += returns_value(request.ops[at]);
         }
         op = last;
@@ -336,7 +336,7 @@ void Turn::share_out(u64 covered, u64 gate) {
 }
 
 void Turn::count_operations(const Request& request) {
-    const EngineConflict *next = request.conflicts, *const end = next + request.conflict_count;
+    const EngineConflict *next = request.conflicts(), *const end = next + request.conflict_count;
     const u8* status = request.status();
     const u8* op = request.ops;
     for (u64 number = 0; number < request.requests; number++) {

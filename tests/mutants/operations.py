@@ -109,7 +109,7 @@ MUTANTS = (
     Mutant(
         "door-shares-out-what-was-stopped",
         "door/turn.cpp",
-        "request.stopped += last - op;",
+        "request.stopped += (u32)(last - op);",
         "request.stopped += 0;",
         "a client gets the results of another's request, which a check has stopped",
         ("server/door/test_conflicts.py::test_of_several_requests_each_has_its_own_conflict",),
