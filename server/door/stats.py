@@ -27,21 +27,8 @@ _CLOSED = tuple(CLOSED)
 _REDIS_COMMANDS = (
     *("get", "set", "set", "getset", "getdel", "setex", "psetex", "setnx", "getex", "getex", "getex"),
     *("append", "strlen", "getrange", "substr", "mget", "mset"),
-    *(
-        "incr",
-        "decr",
-        "incrby",
-        "decrby",
-        "expire",
-        "pexpire",
-        "expireat",
-        "pexpireat",
-        "persist",
-        "ttl",
-        "pttl",
-        "expiretime",
-        "pexpiretime",
-    ),
+    *("incr", "decr", "incrby", "decrby"),
+    *("expire", "pexpire", "expireat", "pexpireat", "persist", "ttl", "pttl", "expiretime", "pexpiretime"),
     *("del", "unlink", "exists", "touch", "type", "ping", "echo", "multi", "exec", "discard"),
 )
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
