@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.server.redis.two_servers import Connection, resp_port
+from tests.server.redis.two_servers import Connection, resp_port, wait_for_connections
 from tests.serving import Server
 
 
@@ -86,18 +85,12 @@ def test_an_error_that_is_not_sent_counts(server: Server) -> None:
 
 
 def test_connections_are_counted_and_info_says_the_same(server: Server) -> None:
-    def are_open(wanted: int) -> None:
-        until = time.monotonic() + 10
-        while server.metric("gpkvs_redis_connections") != wanted:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-
-    are_open(0)
+    wait_for_connections(server, 0)
     opened = server.metric("gpkvs_redis_connections_opened_total")
     with Connection(resp_port(server)) as one, Connection(resp_port(server)) as two:
         for redis in (one, two):
             redis.call(b"PING")
-        are_open(2)
+        wait_for_connections(server, 2)
         assert server.metric("gpkvs_redis_connections_opened_total") == opened + 2
         commands = int(server.metric("gpkvs_redis_commands_total"))
         _, lines = one.call(b"INFO")
@@ -106,4 +99,4 @@ def test_connections_are_counted_and_info_says_the_same(server: Server) -> None:
             b"total_connections_received:%d" % (opened + 2),
             b"total_commands_processed:%d" % commands,
         } <= set(lines.splitlines())
-    are_open(0)
+    wait_for_connections(server, 0)

@@ -49,6 +49,14 @@ def resp_port(server: Server) -> int:
     return int(address.rpartition(":")[2])
 
 
+def wait_for_connections(server: Server, wanted: int, *, seconds_max: float = 60) -> None:
+    """Wait until a server has so many connections: it sees a client's end a little later than the client does."""
+    until = time.monotonic() + seconds_max
+    while (found := server.metric("gpkvs_redis_connections")) != wanted:
+        assert time.monotonic() < until, f"{found} connections are open, wanted are {wanted}"
+        time.sleep(0.01)
+
+
 @contextmanager
 def gpkvs_server(folder: Path) -> Iterator[int]:
     """Yield the port of a server that has the table of `DATABASE`; its store is checked afterwards."""
