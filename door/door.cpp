@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "kv.hpp"
+#include "resp_command.hpp"
 
 using namespace door;
 
@@ -72,6 +73,7 @@ Door::Door(const DoorConfig& config)
           Refusal{RESOURCE_EXHAUSTED, "the server has no memory to tell what became of the request", "memory", false})),
       queue(config.queue_requests_max), gates(*this), turn(*this) {
     tables.publish(std::make_shared<const Tables>());
+    scripts.publish(std::make_shared<const Scripts>());
     for (u64 number = 0; number < threads_of(config); number++)
         threads.push_back(std::make_unique<Thread>(*this, (u32)number));
 }
@@ -196,6 +198,21 @@ int gpkvs_door_set_tables(Door* door, const DoorTable* tables, u64 n) try {
     return 0;
 } catch (const std::bad_alloc&) {
     return -ENOMEM;
+}
+
+int gpkvs_door_set_scripts(Door* door, const DoorScript* scripts, u64 n) try {
+    const auto snapshot = std::make_shared<Scripts>();
+    for (const DoorScript* script = scripts; script < scripts + n; script++)
+        snapshot->add(script->name, (Program)script->program, script->keys);
+    door->scripts.publish(snapshot);
+    return 0;
+} catch (const std::bad_alloc&) {
+    return -ENOMEM;
+}
+
+const char* gpkvs_door_redis_commands(void) {
+    static const std::string names = command_names();
+    return names.c_str();
 }
 
 void gpkvs_door_open(Door* door) {

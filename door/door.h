@@ -41,6 +41,14 @@ typedef struct DoorTable {
     uint64_t result_bytes_max;
 } DoorTable;
 
+// A script of Redis that the door executes: the SHA-1 of its text, in small letters, what it does (scripts.hpp), and how many keys
+// it has; 0: any number.
+typedef struct DoorScript {
+    char name[41];
+    uint8_t program;
+    uint8_t keys;
+} DoorScript;
+
 // What a client is told of a request that was not executed.
 typedef struct DoorRefusal {
     int code;  // gRPC's
@@ -83,8 +91,12 @@ typedef struct DoorMethodStats {
     uint64_t handled[17];  // by gRPC's code
     DoorHistogram ns;
 } DoorMethodStats;
+// In so many ways the door executes commands of Redis.
+#define DOOR_REDIS_COMMANDS 51
+// Their names, with a space behind each; one may come several times.
+DOOR_EXPORT const char* gpkvs_door_redis_commands(void);
 typedef struct DoorRespStats {
-    uint64_t commands[40];  // that the door executes, in the order of its list (resp_command.cpp)
+    uint64_t commands[DOOR_REDIS_COMMANDS];  // that the door executes, in the order of their names
     uint64_t errors[3];     // ERR, OOM, EXECABORT
     uint64_t opened, closed;  // connections
 } DoorRespStats;
@@ -95,7 +107,7 @@ typedef struct DoorStats {
     // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone
     uint64_t connections_refused[17];
     uint64_t cancelled, expired, conflicts;
-    uint64_t operations[11][6];  // by Op and Status of gpkvs/batch.py
+    uint64_t operations[13][6];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
     DoorRespStats resp;
 } DoorStats;
@@ -111,6 +123,8 @@ DOOR_EXPORT void gpkvs_door_delete(Door* door);
 DOOR_EXPORT int gpkvs_door_listen(Door* door, const char* host, uint16_t port, int protocol);
 // The tables as they are from now on. Any thread; a table's removal is told in the engine's thread, between turns.
 DOOR_EXPORT int gpkvs_door_set_tables(Door* door, const DoorTable* tables, uint64_t n);  // 0, or -ENOMEM
+// The scripts of Redis that are known from now on. Any thread.
+DOOR_EXPORT int gpkvs_door_set_scripts(Door* door, const DoorScript* scripts, uint64_t n);  // 0, or -ENOMEM
 
 // Requests are taken from now on. Before, and while the door is shut, all calls are forwarded. Any thread.
 DOOR_EXPORT void gpkvs_door_open(Door* door);

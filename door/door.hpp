@@ -17,6 +17,7 @@
 #include "queue.hpp"
 #include "service.hpp"
 #include "stats.hpp"
+#include "scripts.hpp"
 #include "tables.hpp"
 #include "tls.hpp"
 #include "turn.hpp"
@@ -50,6 +51,7 @@ struct Door {
     // Where there is no memory for what is to be said of a request.
     const std::shared_ptr<const door::Refusal> no_memory;
     door::Published<door::Tables> tables;
+    door::Published<door::Scripts> scripts;
     door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};
     bool asks_for_logins = false;  // before it listens

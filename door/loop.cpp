@@ -36,7 +36,7 @@ void use_thread_storage() {
 
 Thread::Thread(Door& door, u32 number)
     : door(door), number(number), epoll_(new_epoll()), mailbox_([this](Request* request) { give_back(request); }),
-      tables_(door.tables), tls_(door.tls), input_(INPUT_BYTES), thread_([this] { run(); }) {}
+      tables_(door.tables), scripts_(door.scripts), tls_(door.tls), input_(INPUT_BYTES), thread_([this] { run(); }) {}
 
 Thread::~Thread() {
     struct End final : Errand {

@@ -11,6 +11,7 @@
 #include "mailbox.hpp"
 #include "published.hpp"
 #include "stats.hpp"
+#include "scripts.hpp"
 #include "tables.hpp"
 #include "tls.hpp"
 #include "watched.hpp"
@@ -55,6 +56,7 @@ class Thread {
     // Whether a connection may go on with its handshake. That takes milliseconds: the others have their turn in between.
     bool may_shake_hands() { return handshakes_++ < HANDSHAKES; }
     const Tables& tables() { return *tables_.now(); }
+    const Scripts& scripts() { return *scripts_.now(); }
     // Null without TLS.
     const std::shared_ptr<const TlsContext>& tls() { return tls_.now(); }
     // The connection has a turn soon.
@@ -105,6 +107,7 @@ class Thread {
     std::unordered_map<u64, std::unique_ptr<Connection>> connections_;
     std::atomic<u64> connections_count_{0};
     Reader<Tables> tables_;
+    Reader<Scripts> scripts_;
     Reader<TlsContext> tls_;
     std::vector<u8> input_;  // what was read last, of any connection
     // A heap: in front is who used least. A connection that is served waits for its next turn outside.

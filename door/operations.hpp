@@ -4,22 +4,25 @@
 
 namespace door {
 
-// LENGTH, which no client may send, returns how many bytes a value has, as a number of 8 bytes.
+// No client may send those from LENGTH on. It returns how many bytes a value has, as a number of 8 bytes.
 namespace op {
-constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6, CHECK = 7, EXPIRE = 8, EXPIRY = 9, LENGTH = 10;
+constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6, CHECK = 7, EXPIRE = 8, EXPIRY = 9, LENGTH = 10,
+             REQUIRE = 11, COPY = 12;
 }
 
-constexpr bool has_value(u8 op) { return op == op::SET || op == op::INCREMENT || op == op::APPEND; }
+constexpr bool has_value(u8 op) { return op == op::SET || op == op::INCREMENT || op == op::APPEND || op == op::REQUIRE; }
 constexpr bool only_reads(u8 op) {
-    return op == op::GET || op == op::EXISTS || op == op::CHECK || op == op::EXPIRY || op == op::LENGTH;
+    return op == op::GET || op == op::EXISTS || op == op::CHECK || op == op::EXPIRY || op == op::LENGTH ||
+           op == op::REQUIRE;
 }
 constexpr bool returns_value(u8 op) {
     return op == op::GET || op == op::INCREMENT || op == op::EXPIRY || op == op::LENGTH;
 }
 
-// What an operation asks of its key. What looks into its record no client may ask.
+// What an operation asks of its key (gpkvs/kernels/resolve.hpp). No client may ask what comes from SOUND on.
 namespace condition {
-constexpr u8 NONE = 0, ABSENT = 1, PRESENT = 2, EQUALS = 3, SOUND = 4, EXPIRES = 5;
+constexpr u8 NONE = 0, ABSENT = 1, PRESENT = 2, EQUALS = 3, SOUND = 4, EXPIRES = 5, READABLE = 6, LASTS = 7, LATER = 8, SOONER = 9,
+             HOLDS = 10, REQUIRED = 11, KEEPS = 12;
 }
 
 // What became of an operation.

@@ -140,7 +140,7 @@ bool RespConnection::execute() {
         end_foreign(Language::HTTP1);
         return true;
     }
-    const RespCommand* const command = session_.hands_all ? nullptr : command_of(parser_.words);
+    const RespCommand* const command = session_.hands_all ? nullptr : command_of(parser_.words, thread.scripts());
     if (!command || !may(*command, parser_.words)) return hand_on();
     if (is_in_transaction()) return queue_or_execute(*command);
     if (command->answer == Answer::QUEUE) return queue(*command, "+OK\r\n");
@@ -255,8 +255,7 @@ bool RespConnection::lend(const ForEach& for_each) {
     columns.place((u8*)(pending + 1), pending->request);
     pending->parts = std::move(parts);
     for_each([&](const RespCommand& command, const std::vector<Word>& words) {
-        columns.write(command, words);
-        pending->part = {&command, command.keys(words) * command.operations_per_key()};
+        pending->part = {&command, columns.write(command, words)};
         if (command.answer == Answer::RANGE) {
             const RespOptions options = *command.options(words);
             pending->part.first_byte = options.first;

@@ -43,7 +43,7 @@ std::string error_of(const Request& request) {
 
 // The results of operations that no answer has yet.
 struct Rest {
-    const u8* status;
+    const u8 *ops, *status;
     const u32* lengths;  // of values that were read
     const u8* values;
 };
@@ -96,6 +96,21 @@ std::string size_line(u8 status, i64 size, RespStats& stats) {
     return number_line(size);
 }
 
+// How many operations were done that do something.
+i64 done_of(const Rest& rest, u64 n) {
+    i64 done = 0;
+    for (u64 i = 0; i < n; i++) done += rest.ops[i] != op::REQUIRE && rest.status[i] == status::OK;
+    return done;
+}
+
+// The key to move is looked at last before it is moved.
+std::string moved_line(const RespCommand& command, const Rest& rest, RespStats& stats) {
+    const u64 copy = command.answer == Answer::MOVED ? 2 : 1;
+    if (rest.status[copy - 1] != status::OK) return error_line("ERR no such key", stats);
+    if (command.answer == Answer::MOVED_OK) return "+OK\r\n";
+    return number_line(rest.status[copy] == status::OK);
+}
+
 // As of `since_ms`, rounded to whole units.
 std::string time_line(u8 status, u64 expiry_ms, u64 since_ms, u64 unit_ms) {
     constexpr i64 NO_KEY = -2, NO_EXPIRY = -1;
@@ -108,17 +123,16 @@ std::string time_line(u8 status, u64 expiry_ms, u64 since_ms, u64 unit_ms) {
 template <class To>
 void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To& to) {
     const RespCommand& command = *part.command;
-    const u64 keys = part.n / command.operations_per_key();
-    const u8 first = *rest.status;
+    const u8 first = *rest.status, last = rest.status[part.n - 1];
     if (memchr(rest.status, status::CORRUPT, part.n)) {
         const char* const text = "ERR the record fails its checksum, so no value is returned: run gpkvs check";
         append_text(error_line(text, answer.stats), to);
-        const u64 returned = returns_value(command.op) + (command.then && returns_value(command.then));
-        for (u64 i = 0; i < returned * keys; i++) next_value(rest);
+        for (u64 i = 0; i < part.n; i++)
+            if (returns_value(rest.ops[i])) next_value(rest);
     } else {
         switch (command.answer) {
-            case Answer::VALUES: append_text("*" + std::to_string(keys) + "\r\n", to); [[fallthrough]];
-            case Answer::VALUE: append_values(keys, answer.protocol, rest, to); break;
+            case Answer::VALUES: append_text("*" + std::to_string(part.n) + "\r\n", to); [[fallthrough]];
+            case Answer::VALUE: append_values(command.answer == Answer::VALUE ? 1 : part.n, answer.protocol, rest, to); break;
             case Answer::RANGE: {
                 const Word found = part_of(next_value(rest), part.first_byte, part.last_byte);
                 append_bulk(found.data, found.size, to);
@@ -134,10 +148,14 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
                 append_text(time_line(first, (u64)next_number(rest), now_ms, command.unit_ms), to);
                 break;
             }
-            case Answer::COUNT: append_text(number_line(std::count(rest.status, rest.status + part.n, status::OK)), to); break;
+            case Answer::COUNT: append_text(number_line(done_of(rest, part.n)), to); break;
+            case Answer::LAST: append_text(number_line(last == status::OK), to); break;
+            case Answer::MOVED:
+            case Answer::MOVED_OK: append_text(moved_line(command, rest, answer.stats), to); break;
             default: append_text(first == status::OK ? "+OK\r\n" : nothing(answer.protocol), to);
         }
     }
+    rest.ops += part.n;
     rest.status += part.n;
 }
 
@@ -149,7 +167,7 @@ void append_to(const RespAnswer& answer, To& to) {
         return append_text(error_line(because + error_of(request), answer.stats), to);
     }
     if (answer.is_transaction) append_text("*" + std::to_string(answer.count) + "\r\n", to);
-    Rest rest = {request.status(), request.result_value_lengths(), request.result_values()};
+    Rest rest = {request.ops, request.status(), request.result_value_lengths(), request.result_values()};
     for (const RespPart* part = answer.parts; part < answer.parts + answer.count; part++)
         append_part(answer, *part, rest, to);
 }

@@ -24,39 +24,29 @@ constexpr u64 AHEAD_MS = 10000;
 // Of a sum, as text.
 constexpr u64 NUMBER_BYTES_MAX = 20;
 
-Word value_of(const RespCommand& command, const std::vector<Word>& words, u64 key, u8 op, const RespOptions& options) {
-    if (op == op::INCREMENT) return {(const u8*)&options.number, sizeof options.number};
-    return words[key + command.value_distance()];
-}
-
 }  // namespace
 
 bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& words) {
     const RespOptions options = *command.options(words);
-    const u64 keys = command.keys(words);
-    n_ += keys * command.operations_per_key();
-    if (table_.holds_numbers || n_ > table_.request_ops_max) return false;
     if (command.op == op::INCREMENT && table_.value_bytes_max < NUMBER_BYTES_MAX) return false;
     has_ttls_ |= options.ttl_ms != 0;
     has_expiries_ |= options.expiry_ms != 0;
     // Of a request all say how long, or all say when.
-    if (has_ttls_ && has_expiries_) return false;
+    if (table_.holds_numbers || (has_ttls_ && has_expiries_)) return false;
     if (options.expiry_ms && options.expiry_ms < turn_.time_ms() + AHEAD_MS) return false;
-    has_conditions_ |= options.condition != condition::NONE;
-    for (u64 number = 0, key = 1; number < keys; number++, key += command.key_distance()) {
-        if (!words[key].size || words[key].size > table_.key_bytes_max) return false;
-        for (const u8 op : {command.op, command.then}) {
-            if (!op) continue;
-            key_bytes_ += words[key].size;
-            returning_ += returns_value(op);
-            if (!has_value(op)) continue;
-            const u64 size = value_of(command, words, key, op, options).size;
-            if (size > table_.value_bytes_max) return false;
-            value_bytes_ += size;
-            with_value_++;
-        }
-    }
-    return true;
+    bool fits = true;
+    command.operations(options, words, [&](const RespOperation& operation) {
+        n_++;
+        key_bytes_ += operation.key.size;
+        returning_ += returns_value(operation.op);
+        has_conditions_ |= operation.condition != condition::NONE;
+        fits = fits && operation.key.size && operation.key.size <= table_.key_bytes_max;
+        if (!has_value(operation.op)) return;
+        fits = fits && operation.value.size <= table_.value_bytes_max;
+        value_bytes_ += operation.value.size;
+        with_value_++;
+    });
+    return fits && n_ <= table_.request_ops_max;
 }
 
 void RespColumns::place(u8* memory, Request& request) {
@@ -87,23 +77,20 @@ void RespColumns::place(u8* memory, Request& request) {
     request.values = values_ = keys_ + key_bytes_;
 }
 
-void RespColumns::write(const RespCommand& command, const std::vector<Word>& words) {
+u64 RespColumns::write(const RespCommand& command, const std::vector<Word>& words) {
     const RespOptions options = *command.options(words);
-    const u64 keys = command.keys(words);
-    for (u64 number = 0, key = 1; number < keys; number++, key += command.key_distance()) {
-        for (const u8 op : {command.op, command.then}) {
-            if (!op) continue;
-            *ops_++ = op;
-            write_number(has_ttls_ ? options.ttl_ms : options.expiry_ms, times_);
-            write_number(only_reads(op) ? condition::NONE : options.condition, conditions_);
-            write_number((u32)words[key].size, key_lengths_);
-            write_bytes(words[key], keys_);
-            if (!has_value(op)) continue;
-            const Word value = value_of(command, words, key, op, options);
-            write_number((u32)value.size, value_lengths_);
-            write_bytes(value, values_);
-        }
-    }
+    const u8* const first = ops_;
+    command.operations(options, words, [&](const RespOperation& operation) {
+        *ops_++ = operation.op;
+        write_number(has_ttls_ ? options.ttl_ms : options.expiry_ms, times_);
+        write_number(operation.condition, conditions_);
+        write_number((u32)operation.key.size, key_lengths_);
+        write_bytes(operation.key, keys_);
+        if (!has_value(operation.op)) return;
+        write_number((u32)operation.value.size, value_lengths_);
+        write_bytes(operation.value, values_);
+    });
+    return (u64)(ops_ - first);
 }
 
 }  // namespace door

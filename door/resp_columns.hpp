@@ -22,7 +22,8 @@ class RespColumns {
     }
     // Gives the request columns in memory of so many bytes, which are to be written.
     void place(u8* memory, Request& request);
-    void write(const RespCommand& command, const std::vector<Word>& words);
+    // Returns how many operations these are.
+    u64 write(const RespCommand& command, const std::vector<Word>& words);
 
   private:
     const Table& table_;

@@ -22,11 +22,12 @@ constexpr u64 SECOND_MS = 1000, MS = 1;
 const RespCommand COMMANDS[] = {
     {"get", op::GET, Answer::VALUE, 2, 2, MAY_READ},
     {"set", op::SET, Answer::OK, 3, 6, MAY_WRITE},
-    {"set", op::GET, Answer::VALUE, 4, 6, MAY_BOTH, 0, op::SET, condition::SOUND},
+    {"set", op::GET, Answer::VALUE, 4, 7, MAY_BOTH, 0, op::SET, condition::SOUND},
     {"getset", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::SET, condition::SOUND},
     {"getdel", op::GET, Answer::VALUE, 2, 2, MAY_BOTH, 0, op::DELETE, condition::SOUND},
     {"setex", op::SET, Answer::OK, 4, 4, MAY_WRITE, SECOND_MS},
     {"psetex", op::SET, Answer::OK, 4, 4, MAY_WRITE, MS},
+    {"msetnx", op::REQUIRE, Answer::LAST, 3, NEVER, MAY_BOTH, 0, op::SET, condition::ABSENT, 0, false, Order::ALL_FIRST},
     {"setnx", op::SET, Answer::COUNT, 3, 3, MAY_BOTH, 0, 0, condition::ABSENT},
     {"getex", op::GET, Answer::VALUE, 2, 2, MAY_BOTH},
     {"getex", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::EXPIRE, condition::EXPIRES},
@@ -41,10 +42,10 @@ const RespCommand COMMANDS[] = {
     {"decr", op::INCREMENT, Answer::NUMBER, 2, 2, MAY_BOTH, 0, 0, 0, -1},
     {"incrby", op::INCREMENT, Answer::NUMBER, 3, 3, MAY_BOTH, 0, 0, 0, 1},
     {"decrby", op::INCREMENT, Answer::NUMBER, 3, 3, MAY_BOTH, 0, 0, 0, -1},
-    {"expire", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, SECOND_MS},
-    {"pexpire", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, MS},
-    {"expireat", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, SECOND_MS, 0, 0, 0, true},
-    {"pexpireat", op::EXPIRE, Answer::COUNT, 3, 3, MAY_BOTH, MS, 0, 0, 0, true},
+    {"expire", op::EXPIRE, Answer::COUNT, 3, 4, MAY_BOTH, SECOND_MS},
+    {"pexpire", op::EXPIRE, Answer::COUNT, 3, 4, MAY_BOTH, MS},
+    {"expireat", op::EXPIRE, Answer::COUNT, 3, 4, MAY_BOTH, SECOND_MS, 0, 0, 0, true},
+    {"pexpireat", op::EXPIRE, Answer::COUNT, 3, 4, MAY_BOTH, MS, 0, 0, 0, true},
     {"persist", op::EXPIRE, Answer::COUNT, 2, 2, MAY_BOTH, 0, 0, condition::EXPIRES},
     {"ttl", op::EXPIRY, Answer::TIME_LEFT, 2, 2, MAY_READ, SECOND_MS},
     {"pttl", op::EXPIRY, Answer::TIME_LEFT, 2, 2, MAY_READ, MS},
@@ -52,6 +53,16 @@ const RespCommand COMMANDS[] = {
     {"pexpiretime", op::EXPIRY, Answer::TIME, 2, 2, MAY_READ, MS},
     {"del", op::DELETE, Answer::COUNT, 2, NEVER, MAY_BOTH},
     {"unlink", op::DELETE, Answer::COUNT, 2, NEVER, MAY_BOTH},
+    {"rename", op::COPY, Answer::MOVED_OK, 3, 3, MAY_BOTH, 0, op::DELETE, 0, 0, false, Order::TO_ANOTHER},
+    {"renamenx", op::COPY, Answer::MOVED, 3, 3, MAY_BOTH, 0, op::DELETE, condition::ABSENT, 0, false, Order::TO_ANOTHER},
+    {"copy", op::COPY, Answer::LAST, 3, 3, MAY_BOTH, 0, 0, condition::ABSENT, 0, false, Order::TO_ANOTHER},
+    {"copy", op::COPY, Answer::LAST, 4, 4, MAY_BOTH, 0, 0, 0, 0, false, Order::TO_ANOTHER},
+    {"evalsha", op::REQUIRE, Answer::COUNT, 5, NEVER, MAY_BOTH, 0, op::DELETE, condition::HOLDS, 0, false, Order::KEY_BY_KEY, Program::RELEASE},
+    {"evalsha", op::REQUIRE, Answer::COUNT, 6, NEVER, MAY_BOTH, MS, op::EXPIRE, condition::HOLDS, 0, false, Order::ALL_FIRST, Program::EXTEND},
+    {"evalsha", op::REQUIRE, Answer::COUNT, 6, NEVER, MAY_BOTH, MS, op::SET, condition::ABSENT, 0, false, Order::ALL_FIRST, Program::ACQUIRE},
+    {"eval", op::REQUIRE, Answer::COUNT, 5, NEVER, MAY_BOTH, 0, op::DELETE, condition::HOLDS, 0, false, Order::KEY_BY_KEY, Program::RELEASE},
+    {"eval", op::REQUIRE, Answer::COUNT, 6, NEVER, MAY_BOTH, MS, op::EXPIRE, condition::HOLDS, 0, false, Order::ALL_FIRST, Program::EXTEND},
+    {"eval", op::REQUIRE, Answer::COUNT, 6, NEVER, MAY_BOTH, MS, op::SET, condition::ABSENT, 0, false, Order::ALL_FIRST, Program::ACQUIRE},
     {"exists", op::EXISTS, Answer::COUNT, 2, NEVER, MAY_READ},
     {"touch", op::EXISTS, Answer::COUNT, 2, NEVER, MAY_READ},
     {"type", op::EXISTS, Answer::TYPE, 2, 2, MAY_READ},
@@ -67,7 +78,14 @@ const std::string_view SHORTLY_ANSWERED[] = {
     "pexpire",  "pexpireat", "pexpiretime", "psetex", "pttl",     "setex",      "setnx",    "setrange", "strlen",    "ttl",
 };
 
-static_assert(sizeof COMMANDS / sizeof *COMMANDS == RESP_COMMANDS);
+static_assert(sizeof COMMANDS / sizeof *COMMANDS == DOOR_REDIS_COMMANDS);
+
+// What a key must be like whose expiry may change.
+const struct {
+    std::string_view name;
+    u8 condition;
+} EXPIRE_OPTIONS[] = {
+    {"nx", condition::LASTS}, {"xx", condition::EXPIRES}, {"gt", condition::LATER}, {"lt", condition::SOONER}};
 
 // In small letters or others.
 bool is_name(const Word& word, std::string_view name) {
@@ -100,15 +118,18 @@ std::optional<i64> parse_number(const Word& word) {
     return is_negative ? -number : number;
 }
 
-// NX or XX, and EX, PX, EXAT or PXAT with a time, in any order, and GET where the command asks for it; other options are Python's.
+// NX or XX, and KEEPTTL, EX, PX, EXAT or PXAT with a time, in any order, and GET where the command asks for it; other options
+// are Python's.
 std::optional<RespOptions> parse_options(const std::vector<Word>& words, u64 at, bool needs_get = false) {
     RespOptions options;
-    bool has_get = false;
+    bool has_get = false, keeps = false;
     for (; at < words.size(); at++) {
         const bool is_absent = is_name(words[at], "nx");
         const bool is_ttl = is_name(words[at], "ex") || is_name(words[at], "px");
         if (needs_get && is_name(words[at], "get")) {
             has_get = true;
+        } else if (!keeps && is_name(words[at], "keepttl")) {
+            keeps = true;
         } else if (is_absent || is_name(words[at], "xx")) {
             if (options.condition) return std::nullopt;
             options.condition = is_absent ? condition::ABSENT : condition::PRESENT;
@@ -123,6 +144,11 @@ std::optional<RespOptions> parse_options(const std::vector<Word>& words, u64 at,
         }
     }
     if (has_get != needs_get) return std::nullopt;
+    if (keeps) {
+        // A key that is absent has none; of one that is there both cannot be asked at once.
+        if (options.ttl_ms || options.expiry_ms || options.condition == condition::PRESENT) return std::nullopt;
+        if (!options.condition) options.condition = condition::KEEPS;
+    }
     return options;
 }
 
@@ -132,16 +158,43 @@ bool is_attack(const std::vector<Word>& words) {
     return is_name(words.front(), "post") || is_name(words.front(), "host:");
 }
 
-u64 RespCommand::key_distance() const { return op == op::SET ? 2 : 1; }
-
-u64 RespCommand::value_distance() const { return op == op::SET && unit_ms ? 2 : 1; }
-
-u64 RespCommand::keys(const std::vector<Word>& words) const {
+u64 RespCommand::keys(const RespOptions& options, const std::vector<Word>& words) const {
     if (!op) return 0;
+    if (program != Program::NONE) return options.keys;
     return words_max == NEVER ? (words.size() - 1) / key_distance() : 1;
 }
 
+// What asks for others first does nothing else, and they ask whether it holds.
+RespOperation RespCommand::operation(u8 kind, u64 key, const RespOptions& options, const std::vector<Word>& words) const {
+    u8 asks = options.condition;
+    Word value = {};
+    if (only_reads(kind) && kind != op::REQUIRE) asks = condition::NONE;
+    else if (op == op::REQUIRE && kind != op) asks = condition::REQUIRED;
+    if (kind == op::INCREMENT) value = {(const u8*)&options.number, sizeof options.number};
+    else if (kind == op::REQUIRE && asks != condition::HOLDS) value = {};
+    else if (program != Program::NONE) value = options.token;
+    else if (has_value(kind)) value = words[key + value_distance()];
+    return {kind, asks, words[key], value};
+}
+
+// How many keys, they themselves, a token, and how long if the script says that. What else is there counts for nothing.
+std::optional<RespOptions> RespCommand::script_options(const std::vector<Word>& words) const {
+    RespOptions options;
+    options.condition = condition;
+    const std::optional<i64> keys = parse_number(words[2]);
+    const u64 wanted = unit_ms ? 2 : 1;
+    if (!keys || *keys < 1 || (u64)*keys + first_key() + wanted > words.size()) return std::nullopt;
+    options.keys = (u64)*keys;
+    options.token = words[first_key() + options.keys];
+    if (!unit_ms) return options;
+    const std::optional<u64> time_ms = parse_time(words[first_key() + options.keys + 1], unit_ms);
+    if (!time_ms) return std::nullopt;
+    options.ttl_ms = *time_ms;
+    return options;
+}
+
 std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) const {
+    if (program != Program::NONE) return script_options(words);
     RespOptions options;
     options.condition = condition;
     if (op == op::SET && words.size() > words_min && words_max != NEVER) return parse_options(words, words_min);
@@ -150,11 +203,23 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
         const std::optional<RespOptions> given = parse_options(words, 2);
         return given && (given->ttl_ms || given->expiry_ms) && !given->condition ? given : std::nullopt;
     }
-    if (then == op::SET && words_max > words_min) {
+    if (op == op::GET && then == op::SET && words_max > words_min) {
         std::optional<RespOptions> given = parse_options(words, 3, true);
-        if (!given || given->condition) return std::nullopt;
-        given->condition = condition;
+        if (!given) return std::nullopt;
+        if (!given->condition) given->condition = condition;
+        if (given->condition == condition::PRESENT) given->condition = condition::READABLE;
         return given;
+    }
+    if (order == Order::TO_ANOTHER) {
+        const bool is_same = words[1].size == words[2].size && std::equal(words[1].data, words[1].data + words[1].size, words[2].data);
+        if (is_same || (words.size() > 3 && !is_name(words[3], "replace"))) return std::nullopt;
+        return options;
+    }
+    if (op == op::EXPIRE && words.size() > 3) {
+        const auto found = std::find_if(std::begin(EXPIRE_OPTIONS), std::end(EXPIRE_OPTIONS),
+                                        [&](const auto& option) { return is_name(words[3], option.name); });
+        if (found == std::end(EXPIRE_OPTIONS)) return std::nullopt;
+        options.condition = found->condition;
     }
     if (answer == Answer::RANGE) {
         const std::optional<i64> first = parse_number(words[2]), last = parse_number(words[3]);
@@ -187,10 +252,23 @@ bool RespCommand::takes(const std::vector<Word>& words) const {
 
 u64 RespCommand::number() const { return (u64)(this - COMMANDS); }
 
-const RespCommand* command_of(const std::vector<Word>& words) {
-    for (const RespCommand& command : COMMANDS)
-        if (is_name(words.front(), command.name) && command.takes(words)) return &command;
+const RespCommand* command_of(const std::vector<Word>& words, const Scripts& scripts) {
+    std::optional<Program> program;  // of the words; to know it may take long
+    for (const RespCommand& command : COMMANDS) {
+        if (!is_name(words.front(), command.name)) continue;
+        if (command.program != Program::NONE) {
+            if (!program) program = scripts.program_of(words);
+            if (command.program != program) continue;
+        }
+        if (command.takes(words)) return &command;
+    }
     return nullptr;
+}
+
+std::string command_names() {
+    std::string names;
+    for (const RespCommand& command : COMMANDS) names += std::string(command.name) + ' ';
+    return names;
 }
 
 bool is_answered_shortly(const std::vector<Word>& words) {

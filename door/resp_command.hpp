@@ -1,15 +1,28 @@
 // The commands of Redis that the door executes by itself.
 #pragma once
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "operations.hpp"
 #include "resp_parser.hpp"
+#include "scripts.hpp"
 #include "types.hpp"
 
 namespace door {
 
-enum class Answer { PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, SIZE, TYPE, OK, COUNT, NUMBER, TIME_LEFT, TIME, QUEUE, RESULTS, DISCARDED };
+enum class Answer {
+    PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, SIZE, TYPE, OK, COUNT, LAST, MOVED, MOVED_OK, NUMBER, TIME_LEFT, TIME,
+    QUEUE, RESULTS, DISCARDED
+};
+
+// In which order a command does what it does with its keys.
+enum class Order : u8 {
+    KEY_BY_KEY,
+    ALL_FIRST,  // one thing with all of them, then the other one
+    TO_ANOTHER  // the first key's value goes to the second one
+};
 
 // What words say beside keys and values.
 struct RespOptions {
@@ -18,6 +31,14 @@ struct RespOptions {
     u8 condition = 0;
     i64 number = 0;  // that is added
     i32 first = 0, last = 0;  // bytes of a value that are asked for; below 0: counted from its end
+    Word token = {};          // what all keys must hold, or are given
+    u64 keys = 0;             // how many there are, where a word says that
+};
+
+// One operation of a command.
+struct RespOperation {
+    u8 op, condition;
+    Word key, value;
 };
 
 struct RespCommand {
@@ -28,15 +49,15 @@ struct RespCommand {
     u8 rights;         // which the caller must have on the table
     u64 unit_ms = 0;   // of the time that a word says, or the answer
     u8 then = 0;       // what it does with the key after that
-    u8 condition = 0;  // of the operation, if no word says another one
+    u8 condition = 0;  // of the first operation that asks for one, if no word says another one
     i64 sign = 0;      // of the number that is added
     bool says_when = false;  // the time is a moment
+    Order order = Order::KEY_BY_KEY;
+    Program program = Program::NONE;
 
-    u64 keys(const std::vector<Word>& words) const;
-    u64 operations_per_key() const { return then ? 2 : 1; }
-    // From one key to the next one, and from a key to its value.
-    u64 key_distance() const;
-    u64 value_distance() const;
+    // Gives away the operations of words that it takes, in their order.
+    template <class Take>
+    void operations(const RespOptions& options, const std::vector<Word>& words, Take take) const;
     // Nothing: Python executes it, or says what is wrong.
     std::optional<RespOptions> options(const std::vector<Word>& words) const;
     // Which rights these words ask for.
@@ -45,13 +66,43 @@ struct RespCommand {
     bool takes(const std::vector<Word>& words) const;
     // Which of them it is, counted from 0.
     u64 number() const;
+
+  private:
+    u64 keys(const RespOptions& options, const std::vector<Word>& words) const;
+    u64 first_key() const { return program == Program::NONE ? 1 : 3; }
+    // From one key to the next one, and from a key to its value.
+    u64 key_distance() const { return op == op::SET || (words_max == NEVER && then == op::SET && program == Program::NONE) ? 2 : 1; }
+    u64 value_distance() const { return op == op::SET && unit_ms ? 2 : 1; }
+    std::optional<RespOptions> script_options(const std::vector<Word>& words) const;
+    RespOperation operation(u8 op, u64 key, const RespOptions& options, const std::vector<Word>& words) const;
 };
+
+template <class Take>
+void RespCommand::operations(const RespOptions& options, const std::vector<Word>& words, Take take) const {
+    if (order == Order::TO_ANOTHER) {
+        if (options.condition) take({op::REQUIRE, options.condition, words[2], {}});
+        take({op::REQUIRE, condition::READABLE, words[1], {}});
+        take({op::COPY, condition::REQUIRED, words[2], {}});
+        if (then) take({then, condition::REQUIRED, words[1], {}});
+        return;
+    }
+    const u64 first = first_key(), end = first + keys(options, words) * key_distance();
+    for (u64 key = first; key < end; key += key_distance()) {
+        take(operation(op, key, options, words));
+        if (then && order == Order::KEY_BY_KEY) take(operation(then, key, options, words));
+    }
+    if (order != Order::ALL_FIRST) return;
+    for (u64 key = first; key < end; key += key_distance()) take(operation(then, key, options, words));
+}
 
 // Whether these are of a browser that somebody made speak HTTP to this port: the rest of them would be commands, too.
 bool is_attack(const std::vector<Word>& words);
 
 // Null if Python executes what these words say.
-const RespCommand* command_of(const std::vector<Word>& words);
+const RespCommand* command_of(const std::vector<Word>& words, const Scripts& scripts);
+
+// Of all of them, with a space behind each.
+std::string command_names();
 
 // Whether the answer to what these words say is short. Such a command goes along with one before it that Python executes, also
 // if the door could execute it by itself: where both kinds alternate, each would wait for the other.

@@ -20,7 +20,7 @@ void add(DoorMethodStats& sums, const MethodStats& own) {
 }
 
 void add(DoorRespStats& sums, const RespStats& own) {
-    for (u64 command = 0; command < RESP_COMMANDS; command++) sums.commands[command] += own.commands[command].value();
+    for (u64 command = 0; command < DOOR_REDIS_COMMANDS; command++) sums.commands[command] += own.commands[command].value();
     for (u64 kind = 0; kind < STATS_RESP_ERRORS; kind++) sums.errors[kind] += own.errors[kind].value();
     sums.opened += own.opened.value();
     sums.closed += own.closed.value();

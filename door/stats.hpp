@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 
+#include "door.h"
 #include "types.hpp"
 
 namespace door {
@@ -45,7 +46,7 @@ constexpr u64 OPERATIONS_BOUNDS[] = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536
 using Nanoseconds = Histogram<sizeof NANOSECONDS_BOUNDS / sizeof *NANOSECONDS_BOUNDS>;
 using Operations = Histogram<sizeof OPERATIONS_BOUNDS / sizeof *OPERATIONS_BOUNDS>;
 
-constexpr u64 OPS = 11, STATUSES = 6;  // those of operations.hpp
+constexpr u64 OPS = 13, STATUSES = 6;  // those of operations.hpp
 
 // Of the engine's thread.
 struct EngineStats {
@@ -92,15 +93,12 @@ enum StatsConnection {
     STATS_CONNECTIONS
 };
 
-// Those of resp_command.cpp.
-constexpr u64 RESP_COMMANDS = 40;
-
 // The first word of an error that the door answers with.
 enum StatsRespError { STATS_ERR, STATS_OOM, STATS_EXECABORT, STATS_RESP_ERRORS };
 
 // Of RESP.
 struct RespStats {
-    Counter commands[RESP_COMMANDS];
+    Counter commands[DOOR_REDIS_COMMANDS];
     Counter errors[STATS_RESP_ERRORS];
     Counter opened, closed;  // connections
 };

@@ -44,8 +44,13 @@ class Op(IntEnum):
     EXPIRY = 9  # returns when the key expires: milliseconds since 1970, 8 bytes, 0 if never
 
 
-LENGTH = 10
-"""Of the door's own requests, and of no client's: an operation that returns how many bytes a value has, as 8 bytes."""
+LENGTH, REQUIRE, COPY = 10, 11, 12
+"""Operations of the door's own requests, and of no client's.
+
+A LENGTH returns how many bytes a value has, as 8 bytes. A REQUIRE changes nothing: conditions of those behind it ask
+whether its own holds, and it brings what it compares with, as a value. A COPY gives its key the value and the expiry of
+the key of the operation before.
+"""
 
 _GET, _SET = Op.GET.value, Op.SET.value
 
@@ -85,7 +90,7 @@ _OPTIONAL_COLUMN_TYPES = {
     "expiries": np.dtype(np.uint64),
 }
 # Operations with a value in the request, and with one in the response.
-HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND])
+HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, REQUIRE])
 RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY, LENGTH])
 _ONLY_READS = np.isin(np.arange(256), [Op.GET, Op.EXISTS, Op.EXPIRY])
 # Operations that may leave a key that expires; what the others say of it counts for nothing.

@@ -16,7 +16,7 @@ static bool returns_number(u32 op) { return op == OP_INCREMENT || op == OP_EXPIR
 // Whether an operation of a batch that looks first is none of a table of numbers. Python has the words.
 static bool needs_records(const EngineBatch& batch) {
     return std::any_of(batch.ops, batch.ops + batch.n,
-                       [](u8 op) { return op == OP_APPEND || op == OP_EXPIRE || op == OP_EXPIRY || op == OP_LENGTH; });
+                       [](u8 op) { return op == OP_APPEND || op >= OP_EXPIRE; });
 }
 
 static bool looks_first(const EngineBatch& batch) {

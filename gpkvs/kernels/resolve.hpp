@@ -8,20 +8,28 @@
 #include "record.cuh"
 
 static const u8 AS_PLANNED = 255;    // the status is what the plain operation gets
+static const u8 UNMET = 254;         // of an operation whose condition a key does not meet that is not there
 static const u32 NUMBER_TEXT_MAX = 20;  // characters of a signed number of 64 bits
 static const u32 DIGITS_SURE = 18;      // of a number that fits into 64 bits whatever they are
 // How many operations before its turn what an operation needs of its chain is asked for, and its record.
 static const u64 CHAIN_SOON = 48, RECORD_SOON = 24;
 
-// The last two look into the record, and only the door asks for them. SOUND: if the table has the key, its record is not damaged;
-// what replaces a record that nobody could read would hide the damage. EXPIRES: the key has an expiry.
+// Only the door asks for those from SOUND on: the record that the table has for the key, if it has one, must not be damaged.
+// What replaces a record that nobody could read would hide the damage.
 enum ConditionCode {
     CONDITION_NONE = 0,
     CONDITION_ABSENT = 1,
     CONDITION_PRESENT = 2,
     CONDITION_EQUALS = 3,
     CONDITION_SOUND = 4,
-    CONDITION_EXPIRES = 5
+    CONDITION_EXPIRES = 5,   // the key is there, and has an expiry
+    CONDITION_READABLE = 6,  // it is there
+    CONDITION_LASTS = 7,     // it is there, and has no expiry
+    CONDITION_LATER = 8,     // it would expire later than now
+    CONDITION_SOONER = 9,    // the other way round: what has no expiry comes last
+    CONDITION_HOLDS = 10,    // of a REQUIRE: it holds the value that this brings
+    CONDITION_REQUIRED = 11, // the last REQUIREs in a row before it hold, and what asked for them, too, was done
+    CONDITION_KEEPS = 12     // none: a SET leaves the expiry that there is
 };
 
 // Of the record that the table holds for a chain's key.
@@ -35,8 +43,9 @@ enum Resolved {
 };
 
 // Operations of tables with records have `has_record`, those of tables of numbers have not. Chains are numbered through all
-// tables. An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is its own. NO_OP as a
-// base: the table's. No key that has expired is there any more: the engine has removed those that the batch meets.
+// tables. An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is that (a COPY), or is its
+// own. NO_OP as a base: the table's. A COPY takes it from the key of the operation before. No key that has expired is there any
+// more: the engine has removed those that the batch meets.
 #define RESOLVE_COMMON_ARGS(F)                                                              \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
     F(const u8*, has_record) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
@@ -72,8 +81,46 @@ static void write_number(long long number, u8* text) {
     if (left >= 10) text[--at] = (u8)('0' + left / 10);
 }
 
+// The value that the table has for an operation's key.
 template <class Args>
-static void copy_value(const Args& a, u32 op, u8* to);
+static const u8* table_value(const Args& a, u32 op) {
+    return record_value((const RecordHeader*)(a.heap + reference_offset(a.old_word[a.chain[op]]) * UNIT_BYTES));
+}
+
+// Gives away the value that an operation leaves, in pieces from the last one to the first, until `take` wants no more: where
+// each begins, and its bytes.
+template <class Args, class Take>
+static void give_value(const Args& a, u32 op, Take take) {
+    for (u32 piece = op;;) {
+        const u8 kind = a.ops[piece];
+        if (kind == OP_INCREMENT) {
+            u8 text[NUMBER_TEXT_MAX];
+            write_number((long long)a.numbers[piece], text);
+            take(0, text, number_characters((long long)a.numbers[piece]));
+            return;
+        }
+        const u8* const brought = a.values + a.value_offsets[piece];
+        if (kind == OP_SET) {
+            take(0, brought, a.value_lengths[piece]);
+            return;
+        }
+        const u64 held = a.numbers[piece];  // by what it begins with
+        if (kind != OP_COPY && !take(held, brought, a.value_lengths[piece])) return;
+        if (a.base[piece] == NO_OP) {
+            if (held) take(0, table_value(a, kind == OP_COPY ? piece - 1 : piece), held);
+            return;
+        }
+        piece = a.base[piece];
+    }
+}
+
+template <class Args>
+static void copy_value(const Args& a, u32 op, u8* to) {
+    give_value(a, op, [to](u64 at, const u8* data, u64 bytes) {
+        copy_bytes(to + at, data, bytes);
+        return true;
+    });
+}
 
 // The states of all keys, as the operations so far leave them.
 template <class Args>
@@ -87,6 +134,8 @@ class Resolver {
             table_id_ = a.request_tables[request];
             const u64 last = first + a.request_ops[request];
             const u32 failed = a.failed_check[request] = failed_check(first, last);
+            is_required_ = true;
+            is_in_row_ = false;
             for (u64 op = first; op < last; op++) {
                 prefetch_soon(op);
                 a.status[op] = AS_PLANNED;
@@ -147,9 +196,29 @@ class Resolver {
             case CONDITION_ABSENT: return !present;
             case CONDITION_PRESENT: return present;
             case CONDITION_EQUALS: return present && compared(op) == a.expected[op];
-            case CONDITION_EXPIRES: return present && expiry_of(op, writer_of(op) == NO_OP ? record_of(op) : nullptr);
+            case CONDITION_READABLE: return present;
+            case CONDITION_EXPIRES: return present && expiry_of(op);
+            case CONDITION_LASTS: return present && !expiry_of(op);
+            case CONDITION_LATER: return present && expiry_of(op) && a.expiries[op] > expiry_of(op);
+            case CONDITION_SOONER: return present && (!expiry_of(op) || a.expiries[op] < expiry_of(op));
+            case CONDITION_HOLDS: return present && has_value_of(op);
+            case CONDITION_REQUIRED: return is_required_;
         }
         return true;
+    }
+
+    // Whether its key holds the value that an operation brings.
+    bool has_value_of(u32 op) const {
+        const u32 writer = writer_of(op);
+        const u8* const wanted = a.values + a.value_offsets[op];
+        const u64 size = a.value_lengths[op];
+        if (writer == NO_OP) return record_of(op)->value_bytes == size && same_bytes(table_value(a, op), wanted, size);
+        bool is_same = a.lengths[writer] == size;
+        if (!is_same) return false;
+        give_value(a, writer, [&](u64 at, const u8* data, u64 bytes) {
+            return is_same = is_same && same_bytes(data, wanted + at, bytes);
+        });
+        return is_same;
     }
 
     u32 failed_check(u64 first, u64 last) const {
@@ -164,6 +233,7 @@ class Resolver {
         a.is_seen[op] = 0;
         a.base[op] = NO_OP;
         a.plain_expiries[op] = 0;
+        if (kind != OP_REQUIRE) is_in_row_ = false;
         if (kind == OP_EXPIRY) {
             a.status[op] = expiry(op);
             return OP_EXISTS;
@@ -173,37 +243,49 @@ class Resolver {
             return OP_EXISTS;
         }
         if (kind == OP_CHECK || kind == OP_EXISTS) return OP_EXISTS;
+        if (kind == OP_REQUIRE) {
+            a.status[op] = require(op);
+            return OP_EXISTS;
+        }
         const u32 writer = writer_of(op);
         if (kind == OP_GET) {
             if (writer != NO_OP) a.is_seen[writer] = 1;
             return OP_GET;
         }
-        if (a.conditions[op] >= CONDITION_SOUND && is_damaged(op)) {
-            a.status[op] = STATUS_CORRUPT;
+        if (const u8 refused = refusal(op)) {
+            if (refused != UNMET) a.status[op] = refused;
+            is_required_ = false;
             return OP_EXISTS;
-        }
-        if (!holds(op)) {
-            if (is_present(op)) {
-                a.status[op] = STATUS_CONDITION;
-                a.numbers[op] = compared(op);
-            }
-            return OP_EXISTS;
-        }
-        if (kind != OP_DELETE) {
-            const u8 refused = kind == OP_SET ? set(op) : kind == OP_INCREMENT ? increment(op) : append(op);
-            if (refused != STATUS_OK) {
-                a.status[op] = refused;
-                return OP_EXISTS;
-            }
         }
         a.writer[a.chain[op]] = op;
         return kind == OP_DELETE ? OP_DELETE : OP_SET;
+    }
+
+    // Why an operation that would change its key does not: the status of that, or UNMET.
+    u8 refusal(u32 op) {
+        const u8 kind = a.ops[op], condition = a.conditions[op];
+        const bool may_act = condition != CONDITION_REQUIRED || is_required_;
+        if (may_act && condition >= CONDITION_SOUND && is_damaged(op)) return STATUS_CORRUPT;
+        if (!holds(op)) {
+            if (!is_present(op)) return UNMET;
+            a.numbers[op] = compared(op);
+            return STATUS_CONDITION;
+        }
+        switch (kind) {
+            case OP_DELETE: return STATUS_OK;
+            case OP_SET: return set(op);
+            case OP_INCREMENT: return increment(op);
+            case OP_COPY: return copy(op);
+        }
+        return append(op);
     }
 
     // What a key's expiry is; of a record of the table, once that is checked.
     u64 expiry_of(u32 op, const RecordHeader* record) const {
         return record ? record->expiry_ms : a.plain_expiries[writer_of(op)];
     }
+
+    u64 expiry_of(u32 op) const { return expiry_of(op, writer_of(op) == NO_OP ? record_of(op) : nullptr); }
 
     // What is kept where a key is there is given where it is not.
     void keep_expiry(u32 op, const RecordHeader* record) {
@@ -232,8 +314,30 @@ class Resolver {
 
     u8 set(u32 op) {
         a.lengths[op] = a.value_lengths[op];
-        a.plain_expiries[op] = a.expiries[op];
+        a.plain_expiries[op] = a.conditions[op] == CONDITION_KEEPS && is_present(op) ? expiry_of(op) : a.expiries[op];
         if (!a.has_record[op]) a.numbers[op] = load_unaligned(a.values + a.value_offsets[op]);
+        return STATUS_OK;
+    }
+
+    // Several in a row are required together.
+    u8 require(u32 op) {
+        const bool damaged = a.conditions[op] >= CONDITION_SOUND && is_damaged(op), met = !damaged && holds(op);
+        is_required_ = met && (is_required_ || !is_in_row_);
+        is_in_row_ = true;
+        a.numbers[op] = 0;
+        return damaged ? STATUS_CORRUPT : met ? STATUS_OK : STATUS_CONDITION;
+    }
+
+    // What the key of the operation before has.
+    u8 copy(u32 op) {
+        const u32 from = op - 1, writer = writer_of(from);
+        if (!is_present(from)) return STATUS_NOT_FOUND;
+        if (is_damaged(from)) return STATUS_CORRUPT;
+        const u64 held = writer == NO_OP ? record_of(from)->value_bytes : a.lengths[writer];
+        a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
+        a.plain_expiries[op] = expiry_of(from);
+        a.lengths[op] = (u32)held;
+        a.numbers[op] = held;
         return STATUS_OK;
     }
 
@@ -255,7 +359,10 @@ class Resolver {
     // Whether an operation leaves what its base has left. A base never does: else a thousand EXPIREs, each seen by a GET,
     // would be walked through a thousand times.
     bool adds_nothing(u32 op) const {
-        return op != NO_OP && (a.ops[op] == OP_EXPIRE || (a.ops[op] == OP_APPEND && !a.value_lengths[op]));
+        if (op == NO_OP) return false;
+        // A COPY of what the table has says of which key that is.
+        if (a.ops[op] == OP_COPY) return a.base[op] != NO_OP;
+        return a.ops[op] == OP_EXPIRE || (a.ops[op] == OP_APPEND && !a.value_lengths[op]);
     }
 
     // An EXPIRE appends nothing, to a key that is there.
@@ -346,32 +453,9 @@ class Resolver {
 
     const Args& a;
     u32 table_id_ = 0;
+    bool is_in_row_ = false;    // the operation before is a REQUIRE
+    bool is_required_ = true;  // what the last of them ask for holds
 };
-
-// Writes the value that an operation leaves: its pieces from the last one to the first.
-template <class Args>
-static void copy_value(const Args& a, u32 op, u8* to) {
-    for (u32 piece = op;;) {
-        if (a.ops[piece] == OP_INCREMENT) {
-            write_number((long long)a.numbers[piece], to);
-            return;
-        }
-        if (a.ops[piece] == OP_SET) {
-            copy_bytes(to, a.values + a.value_offsets[piece], a.value_lengths[piece]);
-            return;
-        }
-        const u64 held = a.numbers[piece];  // what the APPEND found
-        copy_bytes(to + held, a.values + a.value_offsets[piece], a.value_lengths[piece]);
-        if (a.base[piece] == NO_OP) {
-            if (held) {
-                const u64 offset = reference_offset(a.old_word[a.chain[piece]]) * UNIT_BYTES;
-                copy_bytes(to, record_value((const RecordHeader*)(a.heap + offset)), held);
-            }
-            return;
-        }
-        piece = a.base[piece];
-    }
-}
 
 GPKVS_SERIAL_KERNEL(resolve, RESOLVE_ARGS) { if (i == 0) Resolver<resolve_args>(a).run(); }
 

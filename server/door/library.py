@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_bool, c_char_p, c_double, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from gpkvs.server.door.context import Metadata, Opened
 from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
 from gpkvs.server.door.versions import library_path
 from gpkvs.server.memory import KINDS, Kind
+from gpkvs.server.redis.scripts import Known
 from gpkvs.server.several import requests_max
 from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
@@ -26,6 +27,7 @@ from gpkvs.store import OpenTable
 _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
 _NO_TABLE = (1 << 32) - 1
+_REDIS_COMMANDS = 51  # `DOOR_REDIS_COMMANDS`
 
 
 class Protocol(IntEnum):
@@ -143,7 +145,7 @@ class RespStats(ctypes.Structure):
     """``struct DoorRespStats``."""
 
     _fields_ = [
-        ("commands", c_uint64 * 40),
+        ("commands", c_uint64 * _REDIS_COMMANDS),
         ("errors", c_uint64 * 3),
         ("opened", c_uint64),
         ("closed", c_uint64),
@@ -160,12 +162,16 @@ class Stats(ctypes.Structure):
         ("cancelled", c_uint64),
         ("expired", c_uint64),
         ("conflicts", c_uint64),
-        ("operations", c_uint64 * 6 * 11),
+        ("operations", c_uint64 * 6 * 13),
         ("batch_operations", Histogram),
         ("batch_requests", Histogram),
         ("batch_ns", Histogram),
         ("resp", RespStats),
     ]
+
+
+class _Script(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char * 41), ("program", ctypes.c_uint8), ("keys", ctypes.c_uint8)]
 
 
 class _Event(ctypes.Structure):
@@ -199,6 +205,7 @@ _SLOW: _Functions = {
 # These take microseconds and keep Python's lock: to get it back may take much longer.
 _QUICK: _Functions = {
     "set_tables": (c_int, [ctypes.POINTER(_Table), c_uint64]),
+    "set_scripts": (c_int, [ctypes.POINTER(_Script), c_uint64]),
     "open": (None, []),
     "shut": (None, [_REFUSAL]),
     "held": (c_uint64, [c_int]),
@@ -248,6 +255,11 @@ class Library:
         If the library is not there, or one that it needs.
     MemoryError
         If there is no memory for a door.
+
+    Attributes
+    ----------
+    redis_commands
+        The names of those that the door executes, in the order of their counters; one may come several times.
     """
 
     def __init__(self, config: ServerConfig, bounds: Bounds, threads: int = 0) -> None:
@@ -283,6 +295,10 @@ class Library:
             raise MemoryError
         self._events = (_Event * _EVENTS)()
         self._call = _functions(ctypes.CDLL(path), _SLOW) | _functions(ctypes.PyDLL(path), _QUICK)
+        names = ctypes.CDLL(path).gpkvs_door_redis_commands
+        names.restype = c_char_p
+        self.redis_commands: Sequence[str] = names().decode().split()
+        assert len(self.redis_commands) == _REDIS_COMMANDS
 
     def delete(self) -> None:
         """Stop the door and free it; no other thread may come any more."""
@@ -354,6 +370,11 @@ class Library:
             for table in tables
         ]
         _require(self._call["set_tables"](self._door, (_Table * len(rows))(*rows), len(rows)))
+
+    def set_scripts(self, scripts: Mapping[bytes, Known]) -> None:
+        """Execute these scripts of Redis from now on, by the SHA-1 of their texts."""
+        rows = [_Script(name, known.program, known.keys) for name, known in scripts.items() if known.program]
+        _require(self._call["set_scripts"](self._door, (_Script * len(rows))(*rows), len(rows)))
 
     def open(self) -> None:
         """Take requests from now on."""

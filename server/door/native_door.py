@@ -31,6 +31,7 @@ from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts,
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
+from gpkvs.server.redis import scripts
 from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.redis.stats import Stats as RedisStats
 from gpkvs.server.refused_connections import RefusedConnections
@@ -47,6 +48,7 @@ _REDIS = "/redis"  # the call that stands for a connection of RESP
 _CANCEL_SECONDS = 1.0
 _LOOK_SECONDS = 0.01
 _FREED_SECONDS = 1.0
+_SCRIPTS_SECONDS = 0.1
 
 
 class _Running(NamedTuple):
@@ -89,7 +91,7 @@ class NativeDoor:
         self._metrics = metrics
         self._stats = DoorStats(self._library.stats)
         metrics.registry.register(self._stats)
-        self.redis_stats = RedisStats(lambda: redis_counts(self._library.stats()))
+        self.redis_stats = RedisStats(lambda: redis_counts(self._library.stats(), self._library.redis_commands))
         metrics.registry.register(self.redis_stats)
         self._refused_connections = RefusedConnections(
             lambda: refused_connections(self._library.stats()), reasons(bounds.connections_max), "connections_refused"
@@ -107,6 +109,7 @@ class NativeDoor:
         self._redis: RedisService | None = None
         self._free_bytes_max = bounds.receive_bytes_max
         self._look_at: asyncio.TimerHandle | None = None
+        self._scripts_at: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -157,6 +160,8 @@ class NativeDoor:
         """
         require_free(address, "resp")
         self._redis = service
+        scripts.loaded.follow(self._scripts_changed)
+        self._set_scripts()
         return await self._listen_on(address, "resp", Protocol.RESP)
 
     def open(self, store: Store) -> None:
@@ -237,6 +242,9 @@ class NativeDoor:
         self._loop.remove_reader(self._library.events_file())
         for collector in (self._stats, self.redis_stats):
             self._metrics.registry.unregister(collector)
+        scripts.loaded.leave(self._scripts_changed)
+        if self._scripts_at:
+            self._scripts_at.cancel()
         self.engine_thread.shutdown()
         if self._look_at:
             self._look_at.cancel()
@@ -251,6 +259,21 @@ class NativeDoor:
         tables = list(store.open_tables())
         self._library.set_tables(tables)
         self._loop.call_soon_threadsafe(self._logins.take_tables, {table.name: table.id for table in tables})
+
+    def _scripts_changed(self) -> None:
+        """Tell the door soon, however many scripts come; at once that there are none."""
+        if scripts.loaded.known:
+            self._loop.call_soon_threadsafe(self._set_scripts_soon)  # another server's thread may say so
+        else:
+            self._library.set_scripts({})
+
+    def _set_scripts_soon(self) -> None:
+        if not self._scripts_at:
+            self._scripts_at = self._loop.call_later(_SCRIPTS_SECONDS, self._set_scripts)
+
+    def _set_scripts(self) -> None:
+        self._scripts_at = None
+        self._library.set_scripts(scripts.loaded.known)
 
     def _take_tls(self, material: Material) -> None:
         self._library.set_tls(material.cert, material.key, material.client_ca, HANDSHAKE_SECONDS)

@@ -9,7 +9,7 @@ import grpc
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpkvs.batch import LENGTH, Op, Status
+from gpkvs.batch import COPY, LENGTH, REQUIRE, Op, Status
 from gpkvs.server.door.library import Histogram, Stats
 from gpkvs.server.door.refusals import CLOSED
 from gpkvs.server.exporter import OPERATIONS, SECONDS
@@ -24,17 +24,10 @@ _CONNECTION_REFUSALS = (
     *("foreign", "gave_way", "silent"),
 )
 _CLOSED = tuple(CLOSED)
-_REDIS_COMMANDS = (
-    *("get", "set", "set", "getset", "getdel", "setex", "psetex", "setnx", "getex", "getex", "getex"),
-    *("append", "strlen", "getrange", "substr", "mget", "mset"),
-    *("incr", "decr", "incrby", "decrby"),
-    *("expire", "pexpire", "expireat", "pexpireat", "persist", "ttl", "pttl", "expiretime", "pexpiretime"),
-    *("del", "unlink", "exists", "touch", "type", "ping", "echo", "multi", "exec", "discard"),
-)
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
-_OPERATIONS = {**{op.value: op.name.lower() for op in Op}, LENGTH: "length"}
+_OPERATIONS = {**{op.value: op.name.lower() for op in Op}, LENGTH: "length", REQUIRE: "require", COPY: "copy"}
 _PLAIN_OPS = (Op.GET, Op.SET, Op.DELETE, Op.EXISTS)
 _PLAIN_STATUSES = (Status.OK, Status.NOT_FOUND, Status.CORRUPT)
 _NANO = 1e-9
@@ -110,11 +103,11 @@ def closed_connections(stats: Stats) -> dict[str, int]:
     return dict(zip(_CLOSED, stats.connections_refused[len(_CONNECTION_REFUSALS) :], strict=True))
 
 
-def redis_counts(stats: Stats) -> DoorCounts:
-    """Return what was counted of the Redis protocol."""
+def redis_counts(stats: Stats, names: Sequence[str]) -> DoorCounts:
+    """Return what was counted of the Redis protocol, of commands with these names."""
     resp = stats.resp
     commands: dict[str, int] = {}
-    for command, count in zip(_REDIS_COMMANDS, resp.commands, strict=True):  # one may be there in several ways
+    for command, count in zip(names, resp.commands, strict=True):  # one may be there in several ways
         commands[command] = commands.get(command, 0) + count
     return DoorCounts(commands, dict(zip(_REDIS_ERRORS, resp.errors, strict=True)), resp.opened, resp.closed)
 

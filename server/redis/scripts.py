@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
 
 from gpkvs.server.redis.command import Keys, Words, of_session, over_keys
 from gpkvs.server.redis.overlay import Overlay
@@ -78,25 +80,99 @@ def _end(db: Overlay, ms: bytes) -> int:
     return expiry_of(ms, "eval", unit_ms=1, since_ms=db.now_ms)
 
 
-# Each with how many keys (0: any) and arguments it has.
-_KNOWN: dict[str, tuple[Script, int, int]] = {
+class Program(IntEnum):
+    """What the native door does by itself (door/scripts.hpp), unless something is wrong with the words."""
+
+    NONE = 0
+    RELEASE = 1
+    EXTEND = 2
+    ACQUIRE = 3
+
+
+class Known(NamedTuple):
+    """A script that runs here.
+
+    Parameters
+    ----------
+    run
+        What it does.
+    program
+        The same, as the native door does it.
+    keys, args
+        How many it has; keys 0: any number of them.
+    """
+
+    run: Script
+    program: Program
+    keys: int
+    args: int
+
+
+_KNOWN: dict[str, Known] = {
     # redis-py, valkey-py: Lock
-    "16d4f25a8b1272dc33002e333ca708ee3f94da4e": (_release, 1, 1),
-    "bce326b8a0b21cc21af307b604335bbdd4e6ad86": (_prolong, 1, 3),
-    "b57b48d5536ae982a91ca9929e89a43a617db101": (_extend, 1, 2),
+    "16d4f25a8b1272dc33002e333ca708ee3f94da4e": Known(_release, Program.RELEASE, 1, 1),
+    "bce326b8a0b21cc21af307b604335bbdd4e6ad86": Known(_prolong, Program.NONE, 1, 3),
+    "b57b48d5536ae982a91ca9929e89a43a617db101": Known(_extend, Program.EXTEND, 1, 2),
     # node-redlock
-    "edd4ddecf1460b13c093d7cb4fd999c17d3d76d8": (_acquire, 0, 2),
-    "ad59565c53ba1d8128343d84e98a5aaca5739479": (_extend, 0, 2),
-    "872463717b9d8763339c3b80e81ba68c1dbb28c2": (_release, 0, 1),
+    "edd4ddecf1460b13c093d7cb4fd999c17d3d76d8": Known(_acquire, Program.ACQUIRE, 0, 2),
+    "ad59565c53ba1d8128343d84e98a5aaca5739479": Known(_extend, Program.EXTEND, 0, 2),
+    "872463717b9d8763339c3b80e81ba68c1dbb28c2": Known(_release, Program.RELEASE, 0, 1),
     # redlock-py and many others: DEL, or PEXPIRE, of a key if it holds a token
-    "278b7fc39f087c6276c7b7c08962022c4fe73ba6": (_release, 1, 1),
-    "43e9817a622cba86ea5a7b09b0c27646e33f4699": (_extend, 1, 2),
+    "278b7fc39f087c6276c7b7c08962022c4fe73ba6": Known(_release, Program.RELEASE, 1, 1),
+    "43e9817a622cba86ea5a7b09b0c27646e33f4699": Known(_extend, Program.EXTEND, 1, 2),
 }
 
 # Those of locks have some hundred bytes. A client that spaces them anew all the time only has others load theirs again.
 _TEXT_BYTES_MAX, _LOADED_MAX = 8 * 1024, 1024
 
-_loaded: dict[bytes, tuple[Script, int, int]] = {}  # by the SHA-1 of their texts as they came
+
+class Loaded:
+    """The scripts that clients have loaded.
+
+    Attributes
+    ----------
+    known
+        By the SHA-1 of their texts as they came.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Known] = {}
+        self._followers: list[Callable[[], None]] = []
+
+    @property
+    def known(self) -> Mapping[bytes, Known]:
+        """All of them."""
+        return self._known
+
+    def add(self, name: bytes, script: Known) -> None:
+        """Load a script; the oldest one may go for it."""
+        if name in self._known:
+            return
+        if len(self._known) >= _LOADED_MAX:
+            del self._known[next(iter(self._known))]
+        self._known[name] = script
+        self._tell()
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._known.clear()
+        self._tell()
+
+    def follow(self, told: Callable[[], None]) -> None:
+        """Have somebody told of each change, until `leave`."""
+        self._followers.append(told)
+
+    def leave(self, told: Callable[[], None]) -> None:
+        """Tell it no more, if it was told."""
+        if told in self._followers:
+            self._followers.remove(told)
+
+    def _tell(self) -> None:
+        for told in self._followers:
+            told()
+
+
+loaded = Loaded()
 
 
 def plain_sha1(text: bytes) -> str:
@@ -117,9 +193,7 @@ def _load(text: bytes) -> bytes:
     if known is None:
         raise Error("ERR no scripts run here but those of well-known locks (docs/redis.md)")
     name = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
-    if len(_loaded) >= _LOADED_MAX:
-        del _loaded[next(iter(_loaded))]
-    _loaded[name] = known
+    loaded.add(name, known)
     return name
 
 
@@ -139,13 +213,13 @@ def _no_script() -> Error:
 
 def _run(db: Overlay, name: bytes, words: Words) -> Reply:
     count = _count_of(words)
-    if name not in _loaded:
+    known = loaded.known.get(name)
+    if known is None:
         raise _no_script()
-    script, keys_wanted, args_wanted = _loaded[name]
     keys, args = words[_FIRST_KEY : _FIRST_KEY + count], words[_FIRST_KEY + count :]
-    if len(keys) != (keys_wanted or max(len(keys), 1)) or len(args) < args_wanted:
+    if len(keys) != (known.keys or max(len(keys), 1)) or len(args) < known.args:
         raise Error("ERR this script has other keys or arguments")
-    return script(db, keys, args)
+    return known.run(db, keys, args)
 
 
 @over_keys("eval", -3, _KEYS, writes=True)
@@ -170,8 +244,8 @@ async def script(_session: Session, words: Words) -> Reply:
         case b"LOAD", [text]:
             return _load(text)
         case b"EXISTS", [_, *_] as names:
-            return [int(name.lower() in _loaded) for name in names]
+            return [int(name.lower() in loaded.known) for name in names]
         case b"FLUSH", options if is_flush_option(options):
-            _loaded.clear()
+            loaded.clear()
             return OK
     raise Error("ERR SCRIPT FLUSH only support SYNC|ASYNC option")

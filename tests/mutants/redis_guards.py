@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         "redis-keeps-all-spellings",
         "server/redis/scripts.py",
-        "    if len(_loaded) >= _LOADED_MAX:",
+        "        if len(self._known) >= _LOADED_MAX:",
         "    if False:",
         "a client that spaces a script anew each time takes all memory",
         (f"{_BOUNDS_TESTS}test_few_spellings_of_a_script_are_kept",),

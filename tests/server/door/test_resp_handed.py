@@ -29,7 +29,9 @@ HANDED = [
     [b"SET", b"a", b"1", b"NX", b"XX"],
     [b"SET", b"a", b"1", b"NX", b"NX"],
     [b"SET", b"a", b"1", b"EX", b"9", b"PX", b"9"],
-    [b"SET", b"a", b"1", b"KEEPTTL"],
+    [b"SET", b"a", b"1", b"KEEPTTL", b"XX"],
+    [b"SET", b"a", b"1", b"KEEPTTL", b"KEEPTTL"],
+    [b"SET", b"a", b"1", b"KEEPTTL", b"EX", b"9"],
     [b"SET", b"a", b"1", b"EX"],
     [b"SET", b"a", b"1", b"EX", b"0"],
     [b"SET", b"a", b"1", b"EX", b"09"],
@@ -54,8 +56,17 @@ HANDED = [
     [b"SETNX", b"a"],
     [b"GETSET", b"a"],
     [b"GETDEL", b"a", b"b"],
-    [b"SET", b"a", b"1", b"GET", b"NX"],
-    [b"SET", b"a", b"1", b"GET", b"KEEPTTL"],
+    [b"SET", b"a", b"1", b"GET", b"NX", b"XX"],
+    [b"SET", b"a", b"1", b"GET", b"KEEPTTL", b"XX"],
+    [b"MSETNX", b"a", b"1", b"b"],
+    [b"RENAME", b"a", b"a"],
+    [b"RENAMENX", b"a", b"a"],
+    [b"RENAME", b"a", b""],
+    [b"COPY", b"a", b"a"],
+    [b"COPY", b"a", b"b", b"DB"],
+    [b"COPY", b"a", b"b", b"DB", b"1"],
+    [b"EVAL", b"return 1", b"1", b"a", b"b"],
+    [b"EVALSHA", b"0" * 40, b"1", b"a", b"b"],
     [b"GETRANGE", b"a", b"0"],
     [b"GETRANGE", b"a", b"0", b"x"],
     [b"SUBSTR", b"a", b"0", b"1" * 19],
@@ -69,7 +80,8 @@ HANDED = [
     [b"STRLEN"],
     [b"EXPIRE", b"a", b"0"],
     [b"EXPIRE", b"a", b"-1"],
-    [b"EXPIRE", b"a", b"9", b"NX"],
+    [b"EXPIRE", b"a", b"9", b"NX", b"XX"],
+    [b"EXPIRE", b"a", b"9", b"foo"],
     [b"TTL", b"a", b"b"],
     [b"MSET", b"a", b"1", b"b"],
     [b"MGET"],
@@ -146,7 +158,7 @@ def test_a_command_comes_when_python_asks_for_it() -> None:
 
 def test_commands_with_short_answers_go_along_with_one_before_them() -> None:
     first = [[b"KEYS", b"*"], [b"APPEND", b"a"], [b"set", b"a", b"1", b"Ex", b"9"]]
-    second = [[b"SET", b"a", b"1", b"KEEPTTL", b"Get"], [b"TTL", b"a"]]
+    second = [[b"SET", b"a", b"1", b"KEEPTTL", b"XX", b"Get"], [b"TTL", b"a"]]
     with client() as one:
         one.send(*first, *second, [b"SET", b"a", b"1"], [b"APPEND", b"c"], [b"PING"])
         call = one.python.open()

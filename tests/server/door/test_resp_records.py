@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,19 +13,42 @@ import pytest
 import gpkvs
 from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import NativeEngine
+from gpkvs.server.redis import scripts
+from gpkvs.server.redis.scripts import Known, Program
 from gpkvs.store import Store
 from tests.conftest import SMALL
 from tests.server.door.resp_door import answers, command, connect, resp_door
 
 DAMAGED = b"-ERR the record fails its checksum, so no value is returned: run gpkvs check\r\n"
 VALUE = b"value of the key"
+RELEASE, EXTEND, ACQUIRE = b"release", b"extend", b"acquire"  # texts of scripts
+KNOWN = {
+    RELEASE: Known(scripts._release, Program.RELEASE, 0, 1),
+    EXTEND: Known(scripts._extend, Program.EXTEND, 0, 2),
+    ACQUIRE: Known(scripts._acquire, Program.ACQUIRE, 0, 2),
+}
 READ_AND_WRITE = [
     [b"GETSET", b"key", b"new"],
     [b"GETDEL", b"key"],
     [b"SET", b"key", b"new", b"EX", b"100", b"GET"],
     [b"GETEX", b"key", b"PERSIST"],
     [b"GETEX", b"key", b"EX", b"100"],
+    [b"SET", b"key", b"new", b"GET", b"KEEPTTL"],
+    [b"SET", b"key", b"new", b"XX", b"GET"],
 ]
+# What asks for a record, or takes it, beside a key that is not there.
+ASK_FIRST = {
+    b":1\r\n": [
+        [b"COPY", b"key", b"other"],
+        [b"RENAMENX", b"key", b"other"],
+        [b"EXPIRE", b"key", b"100", b"NX"],
+        [b"EXPIRE", b"key", b"100", b"LT"],
+        [b"EVAL", RELEASE, b"1", b"key", VALUE],
+        [b"EVAL", EXTEND, b"1", b"key", VALUE, b"100000"],
+    ],
+    b":0\r\n": [[b"EXPIRE", b"key", b"100", b"XX"], [b"EXPIRE", b"key", b"100", b"GT"]],
+    b"+OK\r\n": [[b"RENAME", b"key", b"other"], [b"SET", b"key", b"new", b"KEEPTTL"]],
+}
 
 Ask = Callable[..., bytes]
 
@@ -53,7 +77,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def ask(store: Store) -> Iterator[Ask]:
     """Send commands together; return their answers."""
-    with resp_door(store, handed_on) as (_, port), connect(port) as connection:
+    with resp_door(store, handed_on) as (door, port), connect(port) as connection:
+        door.set_scripts({hashlib.sha1(text).hexdigest().encode(): known for text, known in KNOWN.items()})
 
         def answered(*commands: list[bytes]) -> bytes:
             connection.sendall(b"".join(command(*one) for one in commands))
@@ -74,6 +99,31 @@ def test_a_damaged_record_stays(store: Store, ask: Ask, words: list[bytes]) -> N
     flip(store)
     assert ask(words) == b"$%d\r\n%s\r\n" % (len(VALUE), VALUE)
     assert ask([b"SET", b"key", b"mine"], words) == b"+OK\r\n$4\r\nmine\r\n"
+
+
+@pytest.mark.parametrize(("right", "words"), [(right, words) for right, all in ASK_FIRST.items() for words in all])
+def test_what_asks_for_a_record_takes_no_damaged_one(store: Store, ask: Ask, right: bytes, words: list[bytes]) -> None:
+    """Neither it nor another key changes."""
+    assert ask([b"SET", b"key", VALUE]) == b"+OK\r\n"
+    flip(store)
+    assert ask(words, [b"EXISTS", b"key", b"other"]) == DAMAGED + b":1\r\n"
+    assert ask([b"MULTI"], words, [b"EXISTS", b"key", b"other"], [b"EXEC"]) == (
+        b"+OK\r\n" + b"+QUEUED\r\n" * 2 + b"*2\r\n" + DAMAGED + b":1\r\n"
+    )
+    flip(store)
+    assert ask(words) == right
+
+
+def test_a_damaged_record_is_there(store: Store, ask: Ask) -> None:
+    """Nobody needs to read it to know that."""
+    assert ask([b"SET", b"key", VALUE], [b"SET", b"other", b"1"]) == b"+OK\r\n" * 2
+    flip(store)
+    assert ask([b"MSETNX", b"new", b"1", b"key", b"1"], [b"SET", b"key", b"1", b"NX"]) == b":0\r\n$-1\r\n"
+    assert ask([b"MSETNX", b"key", b"1", b"new", b"1"]) == b":0\r\n"
+    assert ask([b"COPY", b"other", b"key"], [b"RENAMENX", b"other", b"key"], [b"EXISTS", b"new"]) == b":0\r\n" * 3
+    assert ask([b"COPY", b"other", b"key", b"REPLACE"], [b"RENAME", b"other", b"key"]) == DAMAGED * 2
+    flip(store)
+    assert ask([b"GET", b"key"], [b"GET", b"other"]) == b"$%d\r\n%s\r\n$1\r\n1\r\n" % (len(VALUE), VALUE)
 
 
 def test_nothing_is_appended_to_a_damaged_record(store: Store, ask: Ask) -> None:
@@ -120,3 +170,60 @@ def test_a_value_gets_as_long_as_it_may(store: Store, ask: Ask) -> None:
     found = ask(*[[b"APPEND", b"key", b"!"]] * 3, [b"STRLEN", b"key"], [b"APPEND", b"key", b""], [b"PERSIST", b"key"])
     assert found == b":%d\r\n:%d\r\n" % (most - 1, most) + too_long + b":%d\r\n" % most * 2 + b":1\r\n"
     assert ask([b"GETRANGE", b"key", b"-3", b"-1"], [b"PERSIST", b"key"]) == b"$3\r\n\0!!\r\n:0\r\n"
+
+
+def test_locks_on_several_keys(ask: Ask) -> None:
+    acquire = [b"EVAL", ACQUIRE, b"2", b"a", b"b", b"me", b"100000"]
+    extend, release = [b"EVAL", EXTEND, b"2", b"a", b"b"], [b"EVAL", RELEASE, b"2", b"a", b"b"]
+    assert ask(acquire, acquire, [b"MGET", b"a", b"b"]) == b":2\r\n:0\r\n*2\r\n$2\r\nme\r\n$2\r\nme\r\n"
+    assert ask([*extend, b"me", b"900000"], [*extend, b"you", b"1"], [b"SET", b"b", b"you"]) == b":2\r\n:0\r\n+OK\r\n"
+    assert ask([b"TTL", b"a"], [*extend, b"me", b"1"], [*release, b"me"]) == b":900\r\n:0\r\n:1\r\n"
+    assert ask([b"EXISTS", b"a", b"b"], acquire, [*release, b"you"], acquire) == b":1\r\n:0\r\n:1\r\n:2\r\n"
+    seen = [
+        [b"SET", b"a", b"them"],
+        [b"APPEND", b"a", b""],
+        [b"EVAL", RELEASE, b"1", b"a", b"this"],
+        [b"SET", b"a", b"me"],
+    ]
+    assert ask([b"MULTI"], *seen, [b"EXEC"]).endswith(b"+OK\r\n:4\r\n:0\r\n+OK\r\n")
+    twice = [b"EVAL", RELEASE, b"3", b"a", b"a", b"b", b"me"]
+    commands = [[b"APPEND", b"a", b"!"], twice, [b"GET", b"a"], [b"SET", b"a", b"me"], twice]
+    assert ask([b"MULTI"], *commands, [b"EXEC"]) == (
+        b"+OK\r\n" + b"+QUEUED\r\n" * 5 + b"*5\r\n:3\r\n:1\r\n$3\r\nme!\r\n+OK\r\n:1\r\n"
+    )
+    name = hashlib.sha1(ACQUIRE).hexdigest().upper().encode()
+    assert ask([b"EVALSHA", name, b"1", b"a", b"you", b"100000"], [b"GET", b"a"]) == b":1\r\n$3\r\nyou\r\n"
+
+
+def test_values_go_from_key_to_key(ask: Ask) -> None:
+    """Each COPY takes what those before it have left, of the same transaction and of the table."""
+    long = b"x" * 1000
+    assert ask([b"SET", b"a", b"7", b"PX", b"900000"], [b"SET", b"b", long]) == b"+OK\r\n+OK\r\n"
+    commands = [
+        [b"COPY", b"a", b"c"],
+        [b"INCR", b"c"],
+        [b"RENAME", b"c", b"d"],
+        [b"APPEND", b"d", b"!"],
+        [b"COPY", b"b", b"e"],
+        [b"COPY", b"e", b"f"],
+        [b"APPEND", b"f", b"?"],
+        [b"RENAME", b"f", b"e"],
+        [b"RENAMENX", b"d", b"e"],
+        [b"RENAME", b"nothing", b"e"],
+        [b"RENAME", b"a", b"b"],
+        [b"MGET", b"a", b"b", b"c", b"d", b"e", b"f"],
+        [b"PERSIST", b"d"],
+        [b"EXPIRE", b"b", b"1000", b"GT"],
+        [b"EXPIRE", b"b", b"1000", b"GT"],
+        [b"EXPIRE", b"e", b"1000", b"XX"],
+    ]
+    replies = (
+        *(b":1\r\n:8\r\n+OK\r\n:2\r\n:1\r\n:1\r\n:1001\r\n+OK\r\n:0\r\n-ERR no such key\r\n+OK\r\n",),
+        *(b"*6\r\n$-1\r\n$1\r\n7\r\n$-1\r\n$2\r\n8!\r\n$1001\r\n" + long + b"?\r\n$-1\r\n",),
+        b":1\r\n:1\r\n:0\r\n:0\r\n",
+    )
+    found = ask([b"MULTI"], *commands, [b"EXEC"])
+    assert found == b"+OK\r\n" + b"+QUEUED\r\n" * len(commands) + b"*%d\r\n" % len(commands) + b"".join(replies)
+    assert ask([b"TTL", b"d"], [b"RENAME", b"b", b"g"], [b"TTL", b"g"]) == b":-1\r\n+OK\r\n:1000\r\n"
+    assert ask([b"RENAME", b"g", b"b"], [b"COPY", b"b", b"h"], [b"TTL", b"h"]) == b"+OK\r\n:1\r\n:1000\r\n"
+    assert ask([b"MGET", b"b", b"d"], [b"STRLEN", b"e"]) == b"*2\r\n$1\r\n7\r\n$2\r\n8!\r\n:1001\r\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import Counter
@@ -351,6 +352,17 @@ def test_client_takes_options(site: Site) -> None:
             assert redis.call(b"CLIENT", b"LIST", *options) == b"-ERR syntax error\r\n"
         assert redis.call(b"CLIENT", b"NO-EVICT", b"on") == OK
         assert redis.call(b"CLIENT", b"NO-EVICT", b"maybe") == b"-ERR syntax error\r\n"
+
+
+def test_the_door_forgets_scripts_with_python(redis: Connection) -> None:
+    release = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) else return 0 end'
+    name = hashlib.sha1(release).hexdigest().encode()
+    for _ in range(2):
+        assert redis.call(b"EVAL", release, b"1", b"lock", b"me") == b":0\r\n"
+        time.sleep(0.3)  # then the door knows it, too: nothing differs but who executes it
+        assert redis.call(b"EVALSHA", name, b"1", b"lock", b"me") == b":0\r\n"
+        assert redis.call(b"SCRIPT", b"FLUSH") == OK
+        assert redis.call(b"EVALSHA", name, b"1", b"lock", b"me").startswith(b"-NOSCRIPT ")
 
 
 def test_locks_are_released_by_their_scripts(redis: Connection) -> None:
