@@ -92,7 +92,7 @@ typedef struct DoorMethodStats {
     DoorHistogram ns;
 } DoorMethodStats;
 // In so many ways the door executes commands of Redis.
-#define DOOR_REDIS_COMMANDS 51
+#define DOOR_REDIS_COMMANDS 53
 // Their names, with a space behind each; one may come several times.
 DOOR_EXPORT const char* gpkvs_door_redis_commands(void);
 typedef struct DoorRespStats {
@@ -177,11 +177,12 @@ DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* res
 DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
 // A connection that speaks RESP is one call with the path "/redis": each command that the door does not execute by itself is a
 // MESSAGE: how many words it has, their lengths (u32 each), and they themselves; more commands may stand behind it, up to 64
-// in all. Python answers each message by one `respond`, which
-// may be empty, and `finish` closes the connection behind the answers. No other command is taken until Python has answered and
-// asks for the next one. No SENT comes. This says how the session goes on, before the answer: the table of commands on keys
-// (an id that there is not: Python takes them), RESP2 or RESP3, whether Python takes all commands, and whether answers of the
-// door are sent. It begins with table 0, RESP2, not all, and answers. Where logins are asked for, Python says with an answer who has logged in (`logged_in`).
+// in all. If the client watches keys, a MESSAGE with these comes before (resp_message.hpp), and they are Python's from then on.
+// Python answers each message by one `respond`, which may be empty, and `finish` closes the connection behind the answers. No
+// other command is taken until Python has answered and asks for the next one. No SENT comes. This says how the session goes on,
+// before the answer: the table of commands on keys (an id that there is not: Python takes them), RESP2 or RESP3, whether Python
+// takes all commands, and whether answers of the door are sent. It begins with table 0, RESP2, not all, and answers. Where logins
+// are asked for, Python says with an answer who has logged in (`logged_in`).
 DOOR_EXPORT int gpkvs_door_set_session(Door* door, uint64_t call, uint32_t table, uint32_t protocol, bool hands_all,
                                        bool is_silent);
 // Counts what Python holds for a connection (a Kind), or for none (0), or holds no more where the number is negative.

@@ -145,6 +145,8 @@ bool RespConnection::execute() {
     if (is_in_transaction()) return queue_or_execute(*command);
     if (command->answer == Answer::QUEUE) return queue(*command, "+OK\r\n");
     if (command->answer == Answer::RESULTS || command->answer == Answer::DISCARDED) return hand_on();
+    if (command->answer == Answer::WATCHED) return watch(*command);
+    if (command->answer == Answer::UNWATCHED) forget_watched();
     if (!command->op) answer(answer_without_engine(*command, parser_.words));
     else if (!lend([&](const auto& take) { return take(*command, parser_.words); })) return false;
     if (!handed_) count(*command);
@@ -159,7 +161,8 @@ bool RespConnection::queue_or_execute(const RespCommand& command) {
         answer("+OK\r\n");
         return true;
     }
-    return command.op && is_plain(command) ? queue(command, "+QUEUED\r\n") : hand_on();
+    const bool may_queue = command.op && command.answer != Answer::WATCHED && is_plain(command);
+    return may_queue ? queue(command, "+QUEUED\r\n") : hand_on();
 }
 
 // Keeps the command until EXEC.
@@ -189,10 +192,53 @@ void RespConnection::end_queue(const RespCommand& last) {
     for (const Queued& queued : queue_) count(*queued.command);
     count(last);
     drop_queue();
+    forget_watched();
+}
+
+// What Python does with it, too: the versions are those of this moment.
+bool RespConnection::watch(const RespCommand& command) {
+    u64 bytes = 0;
+    for (u64 at = 1; at < parser_.words.size(); at++) bytes += watched_bytes(parser_.words[at].size);
+    if (!account.admit(CALLS, bytes)) return wait_or_refuse(memory_text(account, bytes));
+    const u64 executing = executing_;
+    const bool is_taken = lend([&](const auto& take) { return take(command, parser_.words); });
+    if (executing_ > executing) {
+        watching_ = last_;
+        watched_bytes_ += bytes;
+        count(command);
+    } else {
+        account.give(CALLS, bytes);
+    }
+    return is_taken;
+}
+
+// What is not done is not watched.
+void RespConnection::note_watched(const Pending& pending) {
+    watching_ = nullptr;
+    want_fill();
+    const Request& request = pending.request;
+    const u8* key = request.keys;
+    for (u64 at = 0; at < request.n; at++) {
+        u32 size = request.key_size;
+        if (request.key_lengths) memcpy(&size, request.key_lengths + 4 * at, sizeof size);
+        const bool is_new = request.outcome == DONE &&
+            watched_.emplace(std::string((const char*)key, size), request.status()[at] == status::OK ? request.versions()[at] : 0).second;
+        if (!is_new) {
+            account.give(CALLS, watched_bytes(size));
+            watched_bytes_ -= watched_bytes(size);
+        }
+        key += size;
+    }
+}
+
+void RespConnection::forget_watched() {
+    WatchedKeys().swap(watched_);
+    account.give(CALLS, std::exchange(watched_bytes_, 0));
 }
 
 bool RespConnection::execute_queue(const RespCommand& exec) {
     if (queue_.size() == 1) {
+        if (!watched_.empty()) return hand_on();
         end_queue(exec);
         answer("*0\r\n");
         return true;
@@ -243,8 +289,10 @@ bool RespConnection::lend(const ForEach& for_each) {
     const Table* const found = table();
     if (!found) return hand_on();
     RespColumns columns(*found, thread.door.turn);
-    const bool is_plain = for_each(
-        [&](const RespCommand& command, const std::vector<Word>& words) { return columns.measure(command, words); });
+    bool is_plain = !is_in_transaction() || columns.measure(watched_);
+    is_plain = is_plain && for_each([&](const RespCommand& command, const std::vector<Word>& words) {
+        return columns.measure(command, words);
+    });
     if (!is_plain) return hand_on();
     std::vector<RespPart> parts;
     if (is_in_transaction()) parts.reserve(queue_.size());
@@ -254,6 +302,7 @@ bool RespConnection::lend(const ForEach& for_each) {
     pending->request.call = pending;
     columns.place((u8*)(pending + 1), pending->request);
     pending->parts = std::move(parts);
+    if (is_in_transaction()) columns.write(watched_);
     for_each([&](const RespCommand& command, const std::vector<Word>& words) {
         pending->part = {&command, columns.write(command, words)};
         if (command.answer == Answer::RANGE) {
@@ -281,6 +330,7 @@ void RespConnection::answered(Request* request) {
     account.charge(ANSWERS, pending.answer_bytes);
     held_bytes_ += pending.answer_bytes;
     want_fill();
+    if (watching_ == &pending) note_watched(pending);
     if (handed_ && !executing_) give_python();
 }
 
@@ -310,8 +360,9 @@ bool RespConnection::join() {
 
 void RespConnection::give_python() {
     if (is_closed()) return;
+    answered_ = 0;
     if (!python_) python_ = thread.door.forward.open(head_, *this);
-    if (!python_) {
+    if (!python_ || !give_watched()) {
         const std::string text = error_line("OOM " + memory_text(account, handed_->pythons.size()), thread.stats.resp);
         for (; joined_; joined_--) handed_->answer += text;
         is_ending_ = is_ending_ || is_in_transaction();
@@ -319,10 +370,23 @@ void RespConnection::give_python() {
     }
     is_asked_ = false;
     // The client has the answers to what is queued.
-    answered_ = queue_.size();
+    answered_ += queue_.size();
     for (Queued& queued : queue_) python_->message(std::move(queued.message));
     drop_queue();
     python_->message(std::move(handed_->pythons));
+}
+
+// What is watched comes first, and is Python's from now on. False: there is no memory for that.
+bool RespConnection::give_watched() {
+    if (watched_.empty()) return true;
+    Message message = Message::charged(account, REQUESTS, message_bytes(watched_));
+    if (!message.is_there()) return false;
+    write_message(watched_, message.data());
+    forget_watched();
+    is_asked_ = false;
+    answered_++;
+    python_->message(std::move(message));
+    return true;
 }
 
 void RespConnection::ask() {

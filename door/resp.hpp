@@ -4,7 +4,8 @@
 // engine is done with those before it, and no other one is taken until Python has answered and asks for the next one. Those
 // that came with it and have short answers go along, and their answers come at once, so an answer's size stays bounded.
 //
-// The commands of a transaction are kept until EXEC, and are one request then. If Python is needed, it gets all of them.
+// The commands of a transaction are kept until EXEC, and are one request then, with the keys that are watched. If Python is
+// needed, it gets all of them.
 #pragma once
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "resp_answer.hpp"
 #include "resp_parser.hpp"
 #include "resp_session.hpp"
+#include "resp_watched.hpp"
 
 namespace door {
 
@@ -66,6 +68,10 @@ class RespConnection final : public Connection, public Responder {
     bool queue_or_execute(const RespCommand& command);
     bool queue(const RespCommand& command, const char* text);
     bool execute_queue(const RespCommand& exec);
+    bool watch(const RespCommand& command);
+    void note_watched(const Pending& pending);
+    void forget_watched();
+    bool give_watched();
     void end_queue(const RespCommand& last);
     void drop_queue();
     void count(const RespCommand& command);
@@ -93,7 +99,7 @@ class RespConnection final : public Connection, public Responder {
     bool is_in_transaction() const { return !queue_.empty(); }
     bool has_enough() const { return pending_ >= PENDING_MAX || held_bytes_ >= held_bytes_max_; }
     bool is_python_busy() const { return handed_ || (python_ && !is_asked_); }
-    bool may_take_commands() const { return !has_enough() && !is_python_busy() && !is_full_ && !is_ending_; }
+    bool may_take_commands() const { return !has_enough() && !is_python_busy() && !is_full_ && !is_ending_ && !watching_; }
     void write(const Pending& pending, Output& output);
 
     // Commands that wait for their answers, whatever these are.
@@ -119,6 +125,9 @@ class RespConnection final : public Connection, public Responder {
     u64 executing_ = 0;  // that the engine has
     std::vector<Queued> queue_;  // a transaction
     u64 queued_bytes_ = 0;
+    Pending* watching_ = nullptr;  // a WATCH that the engine has: no other command is taken
+    WatchedKeys watched_;
+    u64 watched_bytes_ = 0;  // charged for them, and for those of that WATCH
 
     // Python's side.
     CallHead head_;

@@ -152,6 +152,7 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
             case Answer::LAST: append_text(number_line(last == status::OK), to); break;
             case Answer::MOVED:
             case Answer::MOVED_OK: append_text(moved_line(command, rest, answer.stats), to); break;
+            case Answer::WATCHED: append_text("+OK\r\n", to); break;
             default: append_text(first == status::OK ? "+OK\r\n" : nothing(answer.protocol), to);
         }
     }
@@ -162,12 +163,16 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
 template <class To>
 void append_to(const RespAnswer& answer, To& to) {
     const Request& request = answer.request;
+    if (request.outcome == REFUSED && request.refusal->conflict)  // a watched key has changed
+        return append_text(answer.protocol == 2 ? "*-1\r\n" : nothing(answer.protocol), to);
     if (request.outcome != DONE) {
         const std::string because = answer.is_transaction ? "EXECABORT Transaction discarded because of: " : "";
         return append_text(error_line(because + error_of(request), answer.stats), to);
     }
     if (answer.is_transaction) append_text("*" + std::to_string(answer.count) + "\r\n", to);
-    Rest rest = {request.ops, request.status(), request.result_value_lengths(), request.result_values()};
+    u64 checks = request.n;  // of what is watched
+    for (const RespPart* part = answer.parts; part < answer.parts + answer.count; part++) checks -= part->n;
+    Rest rest = {request.ops + checks, request.status() + checks, request.result_value_lengths(), request.result_values()};
     for (const RespPart* part = answer.parts; part < answer.parts + answer.count; part++)
         append_part(answer, *part, rest, to);
 }
@@ -183,6 +188,7 @@ std::string error_line(std::string text, RespStats& stats) {
 }
 
 std::string answer_without_engine(const RespCommand& command, const std::vector<Word>& words) {
+    if (command.answer == Answer::UNWATCHED) return "+OK\r\n";
     return command.answer == Answer::PONG && words.size() == 1 ? "+PONG\r\n" : bulk(words[1]);
 }
 

@@ -49,6 +49,13 @@ bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& w
     return fits && n_ <= table_.request_ops_max;
 }
 
+bool RespColumns::measure(const WatchedKeys& watched) {
+    n_ += watched.size();
+    has_conditions_ = is_watched_ = !watched.empty();
+    for (const auto& [key, version] : watched) key_bytes_ += key.size();
+    return n_ <= table_.request_ops_max;
+}
+
 void RespColumns::place(u8* memory, Request& request) {
     request.table_id = table_.id;
     request.n = n_;
@@ -58,6 +65,10 @@ void RespColumns::place(u8* memory, Request& request) {
     request.value_bytes = value_bytes_;
     if (has_ttls_ || has_expiries_) {
         (has_ttls_ ? request.ttls : request.expiries) = times_ = memory;
+        memory += 8 * n_;
+    }
+    if (is_watched_) {
+        request.expected = expected_ = memory;
         memory += 8 * n_;
     }
     // One key, or one value, has no column of lengths: then those of a whole batch may need none.
@@ -83,6 +94,7 @@ u64 RespColumns::write(const RespCommand& command, const std::vector<Word>& word
     command.operations(options, words, [&](const RespOperation& operation) {
         *ops_++ = operation.op;
         write_number(has_ttls_ ? options.ttl_ms : options.expiry_ms, times_);
+        write_number((u64)0, expected_);
         write_number(operation.condition, conditions_);
         write_number((u32)operation.key.size, key_lengths_);
         write_bytes(operation.key, keys_);
@@ -91,6 +103,17 @@ u64 RespColumns::write(const RespCommand& command, const std::vector<Word>& word
         write_bytes(operation.value, values_);
     });
     return (u64)(ops_ - first);
+}
+
+void RespColumns::write(const WatchedKeys& watched) {
+    for (const auto& [key, version] : watched) {
+        *ops_++ = op::CHECK;
+        write_number((u64)0, times_);
+        write_number(version, expected_);
+        write_number(version ? condition::EQUALS : condition::ABSENT, conditions_);
+        write_number((u32)key.size(), key_lengths_);
+        write_bytes({(const u8*)key.data(), key.size()}, keys_);
+    }
 }
 
 }  // namespace door

@@ -71,6 +71,8 @@ const RespCommand COMMANDS[] = {
     {"multi", 0, Answer::QUEUE, 1, 1, 0},
     {"exec", 0, Answer::RESULTS, 1, 1, 0},
     {"discard", 0, Answer::DISCARDED, 1, 1, 0},
+    {"watch", op::EXISTS, Answer::WATCHED, 2, NEVER, MAY_READ},
+    {"unwatch", 0, Answer::UNWATCHED, 1, 1, 0},
 };
 
 const std::string_view SHORTLY_ANSWERED[] = {

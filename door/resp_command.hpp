@@ -14,7 +14,7 @@ namespace door {
 
 enum class Answer {
     PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, SIZE, TYPE, OK, COUNT, LAST, MOVED, MOVED_OK, NUMBER, TIME_LEFT, TIME,
-    QUEUE, RESULTS, DISCARDED
+    QUEUE, RESULTS, DISCARDED, WATCHED, UNWATCHED
 };
 
 // In which order a command does what it does with its keys.

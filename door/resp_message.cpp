@@ -7,6 +7,9 @@ namespace door {
 
 namespace {
 
+// In the place of a count.
+constexpr u32 WATCHED = 1u << 31;
+
 u8* write_number(u64 number, u8* to) {
     const u32 written = (u32)number;
     memcpy(to, &written, 4);
@@ -31,6 +34,22 @@ void write_message(const std::vector<Word>& words, u8* to) {
     to = write_number(words.size(), to);
     for (const Word& word : words) to = write_number(word.size, to);
     for (const Word& word : words) to = std::copy_n(word.data, word.size, to);
+}
+
+u64 message_bytes(const WatchedKeys& watched) {
+    u64 bytes = 4;
+    for (const auto& [key, version] : watched) bytes += 4 + key.size() + 4 + sizeof version;
+    return bytes;
+}
+
+void write_message(const WatchedKeys& watched, u8* to) {
+    std::vector<Word> words;
+    for (const auto& [key, version] : watched) {
+        words.push_back({(const u8*)key.data(), key.size()});
+        words.push_back({(const u8*)&version, sizeof version});
+    }
+    write_message(words, to);
+    write_number(WATCHED | words.size(), to);
 }
 
 void read_message(const u8* message, std::vector<Word>& words) {

@@ -27,7 +27,7 @@ from gpkvs.store import OpenTable
 _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
 _NO_TABLE = (1 << 32) - 1
-_REDIS_COMMANDS = 51  # `DOOR_REDIS_COMMANDS`
+_REDIS_COMMANDS = 53  # `DOOR_REDIS_COMMANDS`
 
 
 class Protocol(IntEnum):

@@ -42,6 +42,8 @@ Made = TypeVar("Made")
 # What a word takes beside its bytes, about.
 _WORD_BYTES = 64
 _PARTS_AT_ONCE = 64
+# In the place of a count of words, from the door alone.
+_WATCHED = 1 << 31
 
 
 class Connected(Protocol):
@@ -143,6 +145,9 @@ class Service:
 
     async def _answer(self, session: Session, message: bytes) -> bytes:
         """Execute the commands of a message if there is room for their words; return what is sent."""
+        if watched := watched_of(message):
+            session.take_watched(watched)
+            return b""
         words = [len(lengths) for _, lengths in _heads_of(message)]
         try:
             session.room.take(2 * len(message) + _WORD_BYTES * sum(words))
@@ -198,6 +203,15 @@ async def _encode_in_turns(to: BytesIO, reply: Reply, protocol: int) -> None:
         encode(to, part, protocol)
         if number % _PARTS_AT_ONCE == 0:
             await asyncio.sleep(0)
+
+
+def watched_of(message: bytes) -> dict[bytes, int]:
+    """Return what the door watches for a client, with versions, if it hands that on: else nothing (door/resp_message.hpp)."""
+    (count,) = struct.unpack_from("<I", message)
+    if not count & _WATCHED:
+        return {}
+    [words] = commands_of(struct.pack("<I", count ^ _WATCHED) + message[4:])
+    return {key: int.from_bytes(version, "little") for key, version in zip(words[::2], words[1::2], strict=True)}
 
 
 def commands_of(message: bytes) -> list[list[bytes]]:

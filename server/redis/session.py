@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -439,6 +439,13 @@ class Session:
         found = await self.service.executor.read(new, self.table, self.room)
         self._hold(_held_bytes(new))
         self.watched |= {key: record.version for key, record in found.items()}
+
+    def take_watched(self, watched: Mapping[bytes, int]) -> None:
+        """Watch keys with the versions that the door has seen: it counted them, and has given that back."""
+        size = _held_bytes(list(watched))
+        self.account.connection.change("calls", size)
+        self._held_bytes += size
+        self.watched |= {key: version for key, version in watched.items() if key not in self.watched}
 
     async def commit(self) -> Reply:
         """Execute the transaction; return the replies of its commands."""

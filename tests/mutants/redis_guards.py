@@ -126,7 +126,7 @@ MUTANTS = (
         "redis-keeps-all-spellings",
         "server/redis/scripts.py",
         "        if len(self._known) >= _LOADED_MAX:",
-        "    if False:",
+        "        if False:",
         "a client that spaces a script anew each time takes all memory",
         (f"{_BOUNDS_TESTS}test_few_spellings_of_a_script_are_kept",),
     ),

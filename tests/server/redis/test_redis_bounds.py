@@ -86,14 +86,23 @@ def test_what_the_engine_has_answered_is_counted_until_the_client_has_its_reply(
     assert held_bytes(server, "answers") <= before + 2 * len(VALUE)
 
 
-def test_what_is_watched_is_counted(redis: Connection, server: Server) -> None:
+@pytest.mark.parametrize(
+    ("forgets", "in_between"), [(b"UNWATCH", ()), (b"EXEC", (b"GET", b"k")), (b"EXEC", (b"SETRANGE", b"k", b"0", b""))]
+)
+def test_what_is_watched_is_counted(
+    redis: Connection, server: Server, forgets: bytes, in_between: tuple[bytes, ...]
+) -> None:
     before = held_bytes(server)
     keys = [b"%01000d" % number for number in range(3000)]
     for number in range(3):
         assert redis.call(b"WATCH", *keys[1000 * number : 1000 * number + 1000]) == OK
     assert redis.call(b"WATCH", *keys[:1000] * 3) == OK
     assert before + 3000 * 1000 < held_bytes(server) < before + 3000 * 1100
-    assert redis.call(b"UNWATCH") == OK
+    if forgets == b"EXEC":
+        redis.send((b"MULTI",), in_between, (b"EXEC",))
+        assert [redis.reply() for _ in range(3)][:2] == [OK, QUEUED]
+    else:
+        assert redis.call(b"UNWATCH") == OK
     assert held_bytes(server) <= before + 50_000
 
 
