@@ -89,12 +89,13 @@ class BatchColumns {
     void check(const Request& request) {
         u64 counts[256] = {}, known = 0;
         for (u64 i = 0; i < request.n; i++) counts[request.ops[i]]++;
-        for (u64 op = op::GET; op <= op::COPY; op++) known += counts[op];
+        for (u64 op = op::GET; op <= op::INCREMENT_DECIMAL; op++) known += counts[op];
         require_equal("operations", request.n, known);
         require_equal("values to return", request.returning,
                       counts[op::GET] + counts[op::INCREMENT] + counts[op::EXPIRY] + counts[op::LENGTH]);
         require_equal("values", request.with_value,
-                      counts[op::SET] + counts[op::INCREMENT] + counts[op::APPEND] + counts[op::REQUIRE]);
+                      counts[op::SET] + counts[op::INCREMENT] + counts[op::APPEND] + counts[op::REQUIRE] +
+                          counts[op::SETRANGE] + counts[op::INCREMENT_DECIMAL]);
         asks_time_ |= counts[op::EXPIRY] != 0;
         require_equal("bytes of keys", request.key_bytes, sum(request.key_lengths, request.n, request.key_size));
         require_equal("bytes of values", request.value_bytes, sum(request.value_lengths, request.with_value, request.value_size));

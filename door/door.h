@@ -92,7 +92,7 @@ typedef struct DoorMethodStats {
     DoorHistogram ns;
 } DoorMethodStats;
 // In so many ways the door executes commands of Redis.
-#define DOOR_REDIS_COMMANDS 53
+#define DOOR_REDIS_COMMANDS 55
 // Their names, with a space behind each; one may come several times.
 DOOR_EXPORT const char* gpkvs_door_redis_commands(void);
 typedef struct DoorRespStats {
@@ -107,7 +107,7 @@ typedef struct DoorStats {
     // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone
     uint64_t connections_refused[17];
     uint64_t cancelled, expired, conflicts;
-    uint64_t operations[13][6];  // by Op and Status of gpkvs/batch.py
+    uint64_t operations[15][6];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
     DoorRespStats resp;
 } DoorStats;

@@ -90,6 +90,13 @@ std::string sum_line(u8 status, i64 sum, RespStats& stats) {
     return number_line(sum);
 }
 
+template <class To>
+void append_decimal(u8 status, const Word& sum, RespStats& stats, To& to) {
+    if (status == status::NOT_A_NUMBER) append_text(error_line("ERR value is not a valid float", stats), to);
+    else if (status == status::OVERFLOW) append_text(error_line("ERR increment would produce NaN or Infinity", stats), to);
+    else append_bulk(sum.data, sum.size, to);
+}
+
 std::string size_line(u8 status, i64 size, RespStats& stats) {
     if (status == status::OVERFLOW)
         return error_line("ERR string exceeds maximum allowed size (proto-max-bulk-len)", stats);
@@ -142,6 +149,7 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
             case Answer::TYPE: append_text(first == status::OK ? "+string\r\n" : "+none\r\n", to); break;
             case Answer::SIZE: append_text(size_line(first, next_number(rest), answer.stats), to); break;
             case Answer::NUMBER: append_text(sum_line(first, next_number(rest), answer.stats), to); break;
+            case Answer::DECIMAL: append_decimal(first, next_value(rest), answer.stats, to); break;
             case Answer::TIME: append_text(time_line(first, (u64)next_number(rest), 0, command.unit_ms), to); break;
             case Answer::TIME_LEFT: {
                 const u64 now_ms = answer.request.results->now_ms;

@@ -40,6 +40,7 @@ bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& w
         key_bytes_ += operation.key.size;
         returning_ += returns_value(operation.op);
         has_conditions_ |= operation.condition != condition::NONE;
+        has_expected_ |= operation.op == op::SETRANGE;
         fits = fits && operation.key.size && operation.key.size <= table_.key_bytes_max;
         if (!has_value(operation.op)) return;
         fits = fits && operation.value.size <= table_.value_bytes_max;
@@ -51,7 +52,7 @@ bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& w
 
 bool RespColumns::measure(const WatchedKeys& watched) {
     n_ += watched.size();
-    has_conditions_ = is_watched_ = !watched.empty();
+    has_conditions_ = has_expected_ = !watched.empty();
     for (const auto& [key, version] : watched) key_bytes_ += key.size();
     return n_ <= table_.request_ops_max;
 }
@@ -67,7 +68,7 @@ void RespColumns::place(u8* memory, Request& request) {
         (has_ttls_ ? request.ttls : request.expiries) = times_ = memory;
         memory += 8 * n_;
     }
-    if (is_watched_) {
+    if (has_expected_) {
         request.expected = expected_ = memory;
         memory += 8 * n_;
     }
@@ -94,7 +95,7 @@ u64 RespColumns::write(const RespCommand& command, const std::vector<Word>& word
     command.operations(options, words, [&](const RespOperation& operation) {
         *ops_++ = operation.op;
         write_number(has_ttls_ ? options.ttl_ms : options.expiry_ms, times_);
-        write_number((u64)0, expected_);
+        write_number(operation.expected, expected_);
         write_number(operation.condition, conditions_);
         write_number((u32)operation.key.size, key_lengths_);
         write_bytes(operation.key, keys_);

@@ -20,7 +20,7 @@ class RespColumns {
     // The request does nothing if one of these has changed. Before all else.
     bool measure(const WatchedKeys& watched);
     u64 bytes() const {
-        return (has_ttls_ || has_expiries_) * 8 * n_ + is_watched_ * 8 * n_ + (n_ > 1) * 4 * n_ + (with_value_ > 1) * 4 * with_value_ + n_ + has_conditions_ * n_ +
+        return (has_ttls_ || has_expiries_) * 8 * n_ + has_expected_ * 8 * n_ + (n_ > 1) * 4 * n_ + (with_value_ > 1) * 4 * with_value_ + n_ + has_conditions_ * n_ +
                key_bytes_ + value_bytes_;
     }
     // Gives the request columns in memory of so many bytes, which are to be written.
@@ -33,7 +33,7 @@ class RespColumns {
     const Table& table_;
     const Turn& turn_;
     u64 n_ = 0, returning_ = 0, with_value_ = 0, key_bytes_ = 0, value_bytes_ = 0;
-    bool has_ttls_ = false, has_expiries_ = false, has_conditions_ = false, is_watched_ = false;  // some of the operations
+    bool has_ttls_ = false, has_expiries_ = false, has_conditions_ = false, has_expected_ = false;  // some of the operations
     // Where the next one is written; times are null where no key expires, conditions where there are none, lengths where one
     // number says all.
     u8 *times_ = nullptr, *expected_ = nullptr, *key_lengths_ = nullptr, *value_lengths_ = nullptr;

@@ -33,6 +33,7 @@ const RespCommand COMMANDS[] = {
     {"getex", op::GET, Answer::VALUE, 3, 3, MAY_BOTH, 0, op::EXPIRE, condition::EXPIRES},
     {"getex", op::GET, Answer::VALUE, 4, 4, MAY_BOTH, 0, op::EXPIRE},
     {"append", op::APPEND, Answer::SIZE, 3, 3, MAY_BOTH, 0, op::LENGTH},
+    {"setrange", op::SETRANGE, Answer::SIZE, 4, 4, MAY_BOTH, 0, op::LENGTH},
     {"strlen", op::GET, Answer::LENGTH, 2, 2, MAY_READ},
     {"getrange", op::GET, Answer::RANGE, 4, 4, MAY_READ},
     {"substr", op::GET, Answer::RANGE, 4, 4, MAY_READ},
@@ -42,6 +43,7 @@ const RespCommand COMMANDS[] = {
     {"decr", op::INCREMENT, Answer::NUMBER, 2, 2, MAY_BOTH, 0, 0, 0, -1},
     {"incrby", op::INCREMENT, Answer::NUMBER, 3, 3, MAY_BOTH, 0, 0, 0, 1},
     {"decrby", op::INCREMENT, Answer::NUMBER, 3, 3, MAY_BOTH, 0, 0, 0, -1},
+    {"incrbyfloat", op::INCREMENT_DECIMAL, Answer::DECIMAL, 3, 3, MAY_BOTH, 0, op::GET},
     {"expire", op::EXPIRE, Answer::COUNT, 3, 4, MAY_BOTH, SECOND_MS},
     {"pexpire", op::EXPIRE, Answer::COUNT, 3, 4, MAY_BOTH, MS},
     {"expireat", op::EXPIRE, Answer::COUNT, 3, 4, MAY_BOTH, SECOND_MS, 0, 0, 0, true},
@@ -176,7 +178,7 @@ RespOperation RespCommand::operation(u8 kind, u64 key, const RespOptions& option
     else if (kind == op::REQUIRE && asks != condition::HOLDS) value = {};
     else if (program != Program::NONE) value = options.token;
     else if (has_value(kind)) value = words[key + value_distance()];
-    return {kind, asks, words[key], value};
+    return {kind, asks, words[key], value, kind == op::SETRANGE ? (u64)options.number : 0};
 }
 
 // How many keys, they themselves, a token, and how long if the script says that. What else is there counts for nothing.
@@ -222,6 +224,11 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
                                         [&](const auto& option) { return is_name(words[3], option.name); });
         if (found == std::end(EXPIRE_OPTIONS)) return std::nullopt;
         options.condition = found->condition;
+    }
+    if (op == op::SETRANGE) {
+        const std::optional<i64> first = parse_number(words[2]);
+        if (!first || *first < 0) return std::nullopt;
+        options.number = *first;
     }
     if (answer == Answer::RANGE) {
         const std::optional<i64> first = parse_number(words[2]), last = parse_number(words[3]);

@@ -13,7 +13,7 @@
 namespace door {
 
 enum class Answer {
-    PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, SIZE, TYPE, OK, COUNT, LAST, MOVED, MOVED_OK, NUMBER, TIME_LEFT, TIME,
+    PONG, ECHO, VALUE, VALUES, RANGE, LENGTH, SIZE, TYPE, OK, COUNT, LAST, MOVED, MOVED_OK, NUMBER, DECIMAL, TIME_LEFT, TIME,
     QUEUE, RESULTS, DISCARDED, WATCHED, UNWATCHED
 };
 
@@ -29,7 +29,7 @@ struct RespOptions {
     u64 ttl_ms = 0;     // how long the keys live; 0: for ever
     u64 expiry_ms = 0;  // or when they expire, since 1970
     u8 condition = 0;
-    i64 number = 0;  // that is added
+    i64 number = 0;  // that is added, or where a part begins
     i32 first = 0, last = 0;  // bytes of a value that are asked for; below 0: counted from its end
     Word token = {};          // what all keys must hold, or are given
     u64 keys = 0;             // how many there are, where a word says that
@@ -39,6 +39,7 @@ struct RespOptions {
 struct RespOperation {
     u8 op, condition;
     Word key, value;
+    u64 expected = 0;
 };
 
 struct RespCommand {
@@ -72,7 +73,7 @@ struct RespCommand {
     u64 first_key() const { return program == Program::NONE ? 1 : 3; }
     // From one key to the next one, and from a key to its value.
     u64 key_distance() const { return op == op::SET || (words_max == NEVER && then == op::SET && program == Program::NONE) ? 2 : 1; }
-    u64 value_distance() const { return op == op::SET && unit_ms ? 2 : 1; }
+    u64 value_distance() const { return op == op::SETRANGE || (op == op::SET && unit_ms) ? 2 : 1; }
     std::optional<RespOptions> script_options(const std::vector<Word>& words) const;
     RespOperation operation(u8 op, u64 key, const RespOptions& options, const std::vector<Word>& words) const;
 };

@@ -44,12 +44,13 @@ class Op(IntEnum):
     EXPIRY = 9  # returns when the key expires: milliseconds since 1970, 8 bytes, 0 if never
 
 
-LENGTH, REQUIRE, COPY = 10, 11, 12
+LENGTH, REQUIRE, COPY, SETRANGE, INCREMENT_DECIMAL = range(10, 15)
 """Operations of the door's own requests, and of no client's.
 
 A LENGTH returns how many bytes a value has, as 8 bytes. A REQUIRE changes nothing: conditions of those behind it ask
 whether its own holds, and it brings what it compares with, as a value. A COPY gives its key the value and the expiry of
-the key of the operation before.
+the key of the operation before. A SETRANGE writes its value over a part of the key's, which begins where `expected`
+says. An INCREMENT_DECIMAL adds a number with a point, as text.
 """
 
 _GET, _SET = Op.GET.value, Op.SET.value
@@ -90,7 +91,7 @@ _OPTIONAL_COLUMN_TYPES = {
     "expiries": np.dtype(np.uint64),
 }
 # Operations with a value in the request, and with one in the response.
-HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, REQUIRE])
+HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, REQUIRE, SETRANGE, INCREMENT_DECIMAL])
 RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY, LENGTH])
 _ONLY_READS = np.isin(np.arange(256), [Op.GET, Op.EXISTS, Op.EXPIRY])
 # Operations that may leave a key that expires; what the others say of it counts for nothing.

@@ -20,6 +20,7 @@ from gpkvs.backends.base import Argument, Backend
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.batch import (
     RETURNS_VALUE,
+    SETRANGE,
     U8,
     U32,
     U64,
@@ -159,7 +160,7 @@ class Resolver:
         self._backend.host.begin()
         self._kept.recycle()
         located = self._locate(batch)
-        columns = _Columns(self._backend, self._kept, batch, self._has_record(batch), located)
+        columns = _Columns(self._backend, self._kept, batch, self._has_record(batch), located, self._made_bytes_max)
         if located is None:
             keys = self._find(batch, first_sequence, now)
         else:
@@ -227,8 +228,7 @@ class Resolver:
         if requests > 1:
             return requests // 2, {}
         text = (
-            f"its appends, increments and expiries make {made:,} bytes of values, the limit is "
-            f"{self._made_bytes_max:,}: split it"
+            f"its operations make {made:,} bytes of values of others, the limit is {self._made_bytes_max:,}: split it"
         )
         return 1, {0: InvalidArgumentError(text, field="ops")}
 
@@ -293,6 +293,7 @@ class Resolver:
             old_meta=old_meta,
             heap_bytes=self._files.heap.bytes,
             value_bytes_max=self._value_bytes_max,
+            made_bytes=columns.made_bytes,
             writer=np.full(len(slot), NO_OP, np.uint32),
             verdict=np.zeros(len(slot), np.uint8),
             status=columns.status,
@@ -394,6 +395,7 @@ class _Columns:
         batch: Batch,
         has_record: U8,
         located: dict[str, NDArray[Any]] | None,
+        made_bytes_max: int,
     ) -> None:
         n = len(batch)
         written = located or _written_out(batch)
@@ -408,6 +410,9 @@ class _Columns:
         base, self.lengths = (kept.take(n, np.uint32) for _ in range(2))
         self.numbers: U64 = kept.take(n, np.uint64)
         self.failed_check = np.empty(len(batch.request_ops), np.uint32)
+        # What nobody writes takes no memory.
+        made: U8 = np.empty(made_bytes_max if (batch.ops >= SETRANGE).any() else 0, np.uint8)
+        self.made_bytes = len(made)
         self.common: dict[str, Argument] = {
             "n": n,
             "ops": written["ops"],
@@ -420,6 +425,7 @@ class _Columns:
             "base": base,
             "lengths": self.lengths,
             "numbers": self.numbers,
+            "made": made,
         }
 
 

@@ -21,7 +21,9 @@ enum Operation {
     OP_EXPIRY = 9,
     OP_LENGTH = 10,
     OP_REQUIRE = 11,
-    OP_COPY = 12
+    OP_COPY = 12,
+    OP_SETRANGE = 13,
+    OP_INCREMENT_DECIMAL = 14
 };
 enum StatusCode {
     STATUS_OK = 0,
@@ -31,7 +33,9 @@ enum StatusCode {
     STATUS_OVERFLOW = 4,
     STATUS_NOT_A_NUMBER = 5
 };
-GPKVS_DEVICE bool has_value(u32 op) { return op == OP_SET || op == OP_INCREMENT || op == OP_APPEND || op == OP_REQUIRE; }
+GPKVS_DEVICE bool has_value(u32 op) {
+    return op == OP_SET || op == OP_INCREMENT || op == OP_APPEND || op == OP_REQUIRE || op >= OP_SETRANGE;
+}
 GPKVS_DEVICE bool is_write(u32 op) { return op == OP_SET || op == OP_DELETE; }
 enum Change { CHANGE_NONE = 0, CHANGE_PUT = 1, CHANGE_REMOVE = 2 };
 

@@ -4,6 +4,7 @@
 // A batch that makes too much of others' values is Python's.
 #pragma once
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "engine_batch.h"
@@ -17,6 +18,10 @@ static bool returns_number(u32 op) { return op == OP_INCREMENT || op == OP_EXPIR
 static bool needs_records(const EngineBatch& batch) {
     return std::any_of(batch.ops, batch.ops + batch.n,
                        [](u8 op) { return op == OP_APPEND || op >= OP_EXPIRE; });
+}
+
+static bool makes_at_once(const EngineBatch& batch) {
+    return std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return op >= OP_SETRANGE; });
 }
 
 static bool looks_first(const EngineBatch& batch) {
@@ -34,6 +39,11 @@ class NativeResolver {
         make_columns(a, batch);
         resolve_args r = args_of(a, batch);
         r.value_bytes_max = value_bytes_max;
+        if (makes_at_once(batch)) {
+            made_.reset(new u8[made_bytes_max]);  // what nobody writes takes no memory
+            r.made = made_.get();
+            r.made_bytes = made_bytes_max;
+        }
         u64 resolved[RESOLVED_COUNT];
         r.resolved = resolved;
         Resolver<resolve_args>(r).run();
@@ -211,5 +221,6 @@ class NativeResolver {
     std::vector<u64> expiries_, numbers_, plain_expiries_, versions_;
     std::vector<u8> is_stopped_;  // of each operation; empty: no check stops any
     std::vector<EngineConflict> conflicts_;
+    std::unique_ptr<u8[]> made_;
     u64 made_bytes_ = 0, operations_ = 0, returning_ = 0, value_bytes_ = 0;
 };

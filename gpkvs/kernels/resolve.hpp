@@ -5,6 +5,7 @@
 // is serial. It only decides: every operation stays in its place, as a SET, a DELETE, a GET or an EXISTS. Values come
 // after it, and only those that somebody can see.
 #pragma once
+#include "decimal.hpp"
 #include "record.cuh"
 
 static const u8 AS_PLANNED = 255;    // the status is what the plain operation gets
@@ -44,19 +45,20 @@ enum Resolved {
 
 // Operations of tables with records have `has_record`, those of tables of numbers have not. Chains are numbered through all
 // tables. An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is that (a COPY), or is its
-// own. NO_OP as a base: the table's. A COPY takes it from the key of the operation before. No key that has expired is there any
+// own. NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What a SETRANGE or INCREMENT_DECIMAL
+// leaves lies in `made`, from where `numbers` says. No key that has expired is there any
 // more: the engine has removed those that the batch meets.
 #define RESOLVE_COMMON_ARGS(F)                                                              \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
     F(const u8*, has_record) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
-    F(u8*, plain_ops) F(u8*, is_seen) F(u32*, base) F(u32*, lengths) F(u64*, numbers)
+    F(u8*, plain_ops) F(u8*, is_seen) F(u32*, base) F(u32*, lengths) F(u64*, numbers) F(u8*, made)
 
 #define RESOLVE_ARGS(F)                                                                     \
     RESOLVE_COMMON_ARGS(F)                                                                  \
     F(u64, requests) F(const u32*, request_ops) F(const u32*, request_tables)               \
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
-    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max)   \
+    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max) F(u64, made_bytes) \
     F(u32*, writer) F(u8*, verdict) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
 
 // How many characters a number has as decimal text.
@@ -91,8 +93,13 @@ static const u8* table_value(const Args& a, u32 op) {
 // each begins, and its bytes.
 template <class Args, class Take>
 static void give_value(const Args& a, u32 op, Take take) {
+    u64 size = a.lengths[op];
     for (u32 piece = op;;) {
         const u8 kind = a.ops[piece];
+        if (kind >= OP_SETRANGE) {
+            take(0, a.made + a.numbers[piece], size);
+            return;
+        }
         if (kind == OP_INCREMENT) {
             u8 text[NUMBER_TEXT_MAX];
             write_number((long long)a.numbers[piece], text);
@@ -111,6 +118,7 @@ static void give_value(const Args& a, u32 op, Take take) {
             return;
         }
         piece = a.base[piece];
+        size = held;
     }
 }
 
@@ -147,12 +155,13 @@ class Resolver {
             }
             first = last;
         }
-        a.resolved[RESOLVED_VALUE_BYTES] = a.resolved[RESOLVED_MADE_BYTES] = 0;
+        a.resolved[RESOLVED_VALUE_BYTES] = 0;
+        a.resolved[RESOLVED_MADE_BYTES] = made_;
         for (u64 op = 0; op < a.n; op++)
             if (a.plain_ops[op] == OP_SET && (!a.has_record[op] || is_last(op) || a.is_seen[op])) {
                 a.is_seen[op] = 1;
                 a.resolved[RESOLVED_VALUE_BYTES] += a.lengths[op];
-                if (a.ops[op] != OP_SET) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
+                if (a.ops[op] != OP_SET && a.ops[op] < OP_SETRANGE) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
             }
     }
 
@@ -276,6 +285,8 @@ class Resolver {
             case OP_SET: return set(op);
             case OP_INCREMENT: return increment(op);
             case OP_COPY: return copy(op);
+            case OP_SETRANGE: return set_range(op);
+            case OP_INCREMENT_DECIMAL: return increment_decimal(op);
         }
         return append(op);
     }
@@ -338,6 +349,66 @@ class Resolver {
         a.plain_expiries[op] = expiry_of(from);
         a.lengths[op] = (u32)held;
         a.numbers[op] = held;
+        return STATUS_OK;
+    }
+
+    // Room for a value that is made at once. Null: there is none, and the batch is too large.
+    u8* make(u32 op, u64 bytes) {
+        a.numbers[op] = made_;
+        a.lengths[op] = (u32)bytes;
+        made_ += bytes;
+        return made_ <= a.made_bytes ? a.made + a.numbers[op] : nullptr;
+    }
+
+    // How long the value of a key is; and the record, if it is the table's. False: it is damaged.
+    bool measure(u32 op, u64* bytes, const RecordHeader** record) const {
+        const u32 writer = writer_of(op);
+        *bytes = 0;
+        if (!is_present(op)) return true;
+        if (writer == NO_OP && !(*record = record_of(op))) return false;
+        *bytes = *record ? (*record)->value_bytes : a.lengths[writer];
+        return true;
+    }
+
+    void copy_held(u32 op, const RecordHeader* record, u64 bytes, u8* to) const {
+        if (record) copy_bytes(to, record_value(record), bytes);
+        else if (bytes) copy_value(a, writer_of(op), to);
+    }
+
+    // Writes over a part of the value, from the byte that `expected` says; zeros fill what is between.
+    u8 set_range(u32 op) {
+        const u64 first = a.expected[op], bytes = a.value_lengths[op];
+        const RecordHeader* record = nullptr;
+        u64 held;
+        if (!bytes) return UNMET;
+        if (first > a.value_bytes_max || first + bytes > a.value_bytes_max) return STATUS_OVERFLOW;
+        if (!measure(op, &held, &record)) return STATUS_CORRUPT;
+        keep_expiry(op, record);
+        u8* const to = make(op, first + bytes > held ? first + bytes : held);
+        if (!to) return UNMET;
+        copy_held(op, record, held, to);
+        if (first > held) memset(to + held, 0, first - held);
+        copy_bytes(to + first, a.values + a.value_offsets[op], bytes);
+        return STATUS_OK;
+    }
+
+    u8 increment_decimal(u32 op) {
+        u8 text[DECIMAL_TEXT_MAX];
+        const RecordHeader* record = nullptr;
+        u64 held;
+        if (!measure(op, &held, &record)) return STATUS_CORRUPT;
+        if (held >= sizeof text) return STATUS_NOT_A_NUMBER;
+        copy_held(op, record, held, text);
+        long double number = 0, added;
+        if (is_present(op) && !parse_decimal(text, held, &number)) return STATUS_NOT_A_NUMBER;
+        if (!parse_decimal(a.values + a.value_offsets[op], a.value_lengths[op], &added)) return STATUS_NOT_A_NUMBER;
+        if (!std::isfinite(number += added)) return STATUS_OVERFLOW;
+        keep_expiry(op, record);
+        const u64 bytes = write_decimal(number, (char*)text);
+        if (bytes > a.value_bytes_max) return STATUS_OVERFLOW;
+        u8* const to = make(op, bytes);
+        if (!to) return UNMET;
+        memcpy(to, text, bytes);
         return STATUS_OK;
     }
 
@@ -453,6 +524,7 @@ class Resolver {
 
     const Args& a;
     u32 table_id_ = 0;
+    u64 made_ = 0;
     bool is_in_row_ = false;    // the operation before is a REQUIRE
     bool is_required_ = true;  // what the last of them ask for holds
 };

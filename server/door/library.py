@@ -27,7 +27,7 @@ from gpkvs.store import OpenTable
 _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
 _NO_TABLE = (1 << 32) - 1
-_REDIS_COMMANDS = 53  # `DOOR_REDIS_COMMANDS`
+_REDIS_COMMANDS = 55  # `DOOR_REDIS_COMMANDS`
 
 
 class Protocol(IntEnum):
@@ -162,7 +162,7 @@ class Stats(ctypes.Structure):
         ("cancelled", c_uint64),
         ("expired", c_uint64),
         ("conflicts", c_uint64),
-        ("operations", c_uint64 * 6 * 13),
+        ("operations", c_uint64 * 6 * 15),
         ("batch_operations", Histogram),
         ("batch_requests", Histogram),
         ("batch_ns", Histogram),

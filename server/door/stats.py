@@ -9,7 +9,7 @@ import grpc
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpkvs.batch import COPY, LENGTH, REQUIRE, Op, Status
+from gpkvs.batch import COPY, INCREMENT_DECIMAL, LENGTH, REQUIRE, SETRANGE, Op, Status
 from gpkvs.server.door.library import Histogram, Stats
 from gpkvs.server.door.refusals import CLOSED
 from gpkvs.server.exporter import OPERATIONS, SECONDS
@@ -27,7 +27,13 @@ _CLOSED = tuple(CLOSED)
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
-_OPERATIONS = {**{op.value: op.name.lower() for op in Op}, LENGTH: "length", REQUIRE: "require", COPY: "copy"}
+_OPERATIONS = {op.value: op.name.lower() for op in Op} | {
+    LENGTH: "length",
+    REQUIRE: "require",
+    COPY: "copy",
+    SETRANGE: "setrange",
+    INCREMENT_DECIMAL: "increment_decimal",
+}
 _PLAIN_OPS = (Op.GET, Op.SET, Op.DELETE, Op.EXISTS)
 _PLAIN_STATUSES = (Status.OK, Status.NOT_FOUND, Status.CORRUPT)
 _NANO = 1e-9

@@ -206,7 +206,7 @@ async def _encode_in_turns(to: BytesIO, reply: Reply, protocol: int) -> None:
 
 
 def watched_of(message: bytes) -> dict[bytes, int]:
-    """Return what the door watches for a client, with versions, if it hands that on: else nothing (door/resp_message.hpp)."""
+    """Return the keys and versions that the door hands on, as a client watches them; else nothing."""
     (count,) = struct.unpack_from("<I", message)
     if not count & _WATCHED:
         return {}

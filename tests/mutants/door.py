@@ -537,8 +537,8 @@ MUTANTS = (
     Mutant(
         "door-redis-answers-a-transaction-twice",
         _RESP,
-        "    answered_ = queue_.size();\n",
-        "    answered_ = 0;\n",
+        "    answered_ += queue_.size();\n",
+        "",
         "a client gets answers again to what it has queued, and takes them for those to its next commands",
         (f"{_TRANSACTIONS_TESTS}test_a_transaction_that_needs_python_is_python_s",),
     ),
@@ -742,6 +742,22 @@ MUTANTS = (
         "            pass\n",
         "SCRIPT FLUSH leaves scripts that only the door knows",
         ("server/redis/test_redis.py::test_the_door_forgets_scripts_with_python",),
+    ),
+    Mutant(
+        "door-redis-makes-values-without-a-bound",
+        "gpkvs/kernels/resolve.hpp",
+        "        a.resolved[RESOLVED_MADE_BYTES] = made_;\n",
+        "        a.resolved[RESOLVED_MADE_BYTES] = 0;\n",
+        "a transaction whose values found no room is answered as if it were done",
+        ("server/door/test_resp_records.py",),
+    ),
+    Mutant(
+        "door-redis-copies-as-much-as-is-left",
+        "gpkvs/kernels/resolve.hpp",
+        "        piece = a.base[piece];\n        size = held;\n",
+        "        piece = a.base[piece];\n",
+        "APPEND behind SETRANGE reads beyond what that has made",
+        ("server/door/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-watches-nothing",

@@ -611,7 +611,7 @@ class Conversation {
     void resp(const std::string& key) {
         Wire wire(running_.ports[DOOR_RESP]);
         const std::string bulk = "$" + std::to_string(key.size()) + "\r\n" + key + "\r\n";
-        const std::string get = "GET " + key + "\r\n", set = "SET " + key + " v XX\r\n", pythons = "SETRANGE " + key + " 0 v\r\n";
+        const std::string get = "GET " + key + "\r\n", set = "SET " + key + " v XX\r\n", pythons = "SET " + key + " v XX KEEPTTL\r\n";
         const std::string others = "INCRBY " + key + " 7\r\nEXPIRE " + key + " 100\r\nSTRLEN " + key + "\r\n";
         const std::string login = asks_for_logins ? "PING\r\n" : "";  // Python lets in whoever says something
         const std::string sent = login + "*3\r\n$3\r\nSET\r\n" + bulk + "$1\r\nv\r\n" + get + pythons + "MULTI\r\n" + set + get + others +

@@ -78,6 +78,9 @@ HANDED = [
     [b"PEXPIREAT", b"a", b"0"],
     [b"PEXPIREAT", b"a", b"1" * 16],
     [b"STRLEN"],
+    [b"SETRANGE", b"a", b"-1", b"b"],
+    [b"SETRANGE", b"a", b"x", b"b"],
+    [b"INCRBYFLOAT", b"a"],
     [b"EXPIRE", b"a", b"0"],
     [b"EXPIRE", b"a", b"-1"],
     [b"EXPIRE", b"a", b"9", b"NX", b"XX"],
@@ -181,7 +184,7 @@ def test_those_that_go_along_are_so_many_and_so_long() -> None:
             assert one.python.commands(call) == [[b"APPEND", b"%d" % i] for i in some]
             one.python.answer(call, b":1\r\n" * len(some))
         assert answers(one.connection, 100) == b":1\r\n" * 100
-        long = [b"SETRANGE", b"a", b"0", bytes(400_000)]
+        long = [b"SET", b"a", bytes(400_000), b"XX", b"KEEPTTL"]
         one.send(long, long, long, long)
         taken = 0
         while taken < 4:
@@ -196,7 +199,7 @@ def test_a_client_that_goes_leaves_nothing_of_what_went_along() -> None:
     with bare_door(LIMITS) as (library, port):
         with connect(port) as connection:
             one = Client(library, connection)
-            one.send(*[[b"SETRANGE", b"a", b"0", bytes(1000)]] * 50)
+            one.send(*[[b"SET", b"a", bytes(1000), b"XX", b"KEEPTTL"]] * 50)
             call = one.python.open()
             assert one.python.commands(call)
         library.finish(call, 0, "", [])

@@ -46,6 +46,8 @@ ASK_FIRST = {
         [b"EVAL", RELEASE, b"1", b"key", VALUE],
         [b"EVAL", EXTEND, b"1", b"key", VALUE, b"100000"],
     ],
+    b":16\r\n": [[b"SETRANGE", b"key", b"3", b"more"]],
+    b"-ERR value is not a valid float\r\n": [[b"INCRBYFLOAT", b"key", b"1.5"]],
     b":0\r\n": [[b"EXPIRE", b"key", b"100", b"XX"], [b"EXPIRE", b"key", b"100", b"GT"]],
     b"+OK\r\n": [[b"RENAME", b"key", b"other"], [b"SET", b"key", b"new", b"KEEPTTL"]],
 }
@@ -227,3 +229,57 @@ def test_values_go_from_key_to_key(ask: Ask) -> None:
     assert ask([b"TTL", b"d"], [b"RENAME", b"b", b"g"], [b"TTL", b"g"]) == b":-1\r\n+OK\r\n:1000\r\n"
     assert ask([b"RENAME", b"g", b"b"], [b"COPY", b"b", b"h"], [b"TTL", b"h"]) == b"+OK\r\n:1\r\n:1000\r\n"
     assert ask([b"MGET", b"b", b"d"], [b"STRLEN", b"e"]) == b"*2\r\n$1\r\n7\r\n$2\r\n8!\r\n:1001\r\n"
+
+
+def test_parts_of_values_and_numbers_with_a_point(ask: Ask) -> None:
+    """What one operation of a transaction makes, the next ones see; expiries stay."""
+    assert ask([b"SET", b"a", b"12345", b"EX", b"1000"], [b"SET", b"n", b"10.50", b"EX", b"1000"]) == b"+OK\r\n+OK\r\n"
+    commands = {
+        (b"SETRANGE", b"a", b"1", b"__"): b":5\r\n",
+        (b"SETRANGE", b"a", b"6", b"!"): b":7\r\n",
+        (b"SETRANGE", b"a", b"100", b""): b":7\r\n",
+        (b"APPEND", b"a", b"?"): b":8\r\n",
+        (b"SETRANGE", b"a", b"0", b"0"): b":8\r\n",
+        (b"COPY", b"a", b"b"): b":1\r\n",
+        (b"GET", b"b"): b"$8\r\n0__45\0!?\r\n",
+        (b"SETRANGE", b"new", b"2", b"7"): b":3\r\n",
+        (b"SETRANGE", b"new", b"0", b"12"): b":3\r\n",
+        (b"INCR", b"new"): b":128\r\n",
+        (b"SETRANGE", b"nothing", b"9", b""): b":0\r\n",
+        (b"EXISTS", b"nothing"): b":0\r\n",
+        (b"INCRBYFLOAT", b"n", b"0.1"): b"$4\r\n10.6\r\n",
+        (b"INCRBYFLOAT", b"n", b"-5.6e0"): b"$1\r\n5\r\n",
+        (b"INCR", b"n"): b":6\r\n",
+        (b"INCRBYFLOAT", b"n", b"x"): b"-ERR value is not a valid float\r\n",
+        (b"INCRBYFLOAT", b"a", b"1"): b"-ERR value is not a valid float\r\n",
+        (b"INCRBYFLOAT", b"other", b"1e4933"): b"-ERR value is not a valid float\r\n",
+        (b"INCRBYFLOAT", b"other", b"inf"): b"-ERR increment would produce NaN or Infinity\r\n",
+        (b"INCRBYFLOAT", b"other", b"-0.0"): b"$1\r\n0\r\n",
+    }
+    found = ask([b"MULTI"], *map(list, commands), [b"EXEC"])
+    queued = b"+OK\r\n" + b"+QUEUED\r\n" * len(commands)
+    assert found == queued + b"*%d\r\n" % len(commands) + b"".join(commands.values())
+    assert ask([b"TTL", b"a"], [b"TTL", b"b"], [b"TTL", b"n"], [b"TTL", b"new"]) == b":1000\r\n" * 3 + b":-1\r\n"
+    assert ask([b"GET", b"a"], [b"GET", b"n"]) == b"$8\r\n0__45\0!?\r\n$1\r\n6\r\n"
+
+
+def test_no_part_begins_behind_the_longest_value(store: Store, ask: Ask) -> None:
+    too_long = b"-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n"
+    most = store.limits.value_bytes_max
+    for first in (most, most + 1, 10**18 - 1):
+        assert ask([b"SETRANGE", b"key", b"%d" % first, b"x"]) == too_long
+    assert ask([b"SETRANGE", b"key", b"%d" % (most - 1), b"x"]) == b":%d\r\n" % most
+
+
+def test_values_that_are_made_at_once_have_a_bound(store: Store, ask: Ask) -> None:
+    """A transaction that makes more is refused, and others' together run one after the other."""
+    most = store.limits.value_bytes_max
+    whole = [b"SETRANGE", b"key", b"%d" % (most - 1), b"x"]
+    count = store._engine._made_limits[1] // most + 1
+    refused = ask([b"MULTI"], *[whole] * count, [b"EXEC"])
+    assert refused.endswith(
+        b"-EXECABORT Transaction discarded because of: ERR ops: its operations make %s bytes of "
+        b"values of others, the limit is %s: split it\r\n"
+        % (f"{count * most:,}".encode(), f"{store._engine._made_limits[1]:,}".encode())
+    )
+    assert ask([b"EXISTS", b"key"], *[whole] * count) == b":0\r\n" + b":%d\r\n" % most * count

@@ -530,6 +530,15 @@ def batches(site: Site) -> float:
     return site.server.metric("gpkvs_batch_operations_count")
 
 
+def test_commands_of_pythons_that_come_together_are_stored_together(redis: Connection, site: Site) -> None:
+    redis.call(b"SET", b"k", b"v")
+    before = batches(site)
+    redis.send(*[[b"SET", b"k", b"%d" % i, b"XX", b"KEEPTTL"] for i in range(64)])
+    assert [redis.reply() for _ in range(64)] == [OK] * 64
+    assert batches(site) - before < 64
+    assert redis.call(b"GET", b"k") == bulk(b"63")
+
+
 def test_commands_that_come_together_are_stored_together(redis: Connection, site: Site) -> None:
     redis.call(b"PING")
     before = batches(site)

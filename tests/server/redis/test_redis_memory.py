@@ -126,7 +126,7 @@ def test_a_transaction_makes_no_more_than_there_is_room_for(server: Server, kind
             redis.call(b"HELLO", b"%d" % protocol)
             me = redis.call(b"CLIENT", b"ID")[1:-2]
             words = [[me if word == b"ME" else word for word in make(number)] for number in range(count)]
-            in_python = (b"SETRANGE", b"witness", b"0", b"")
+            in_python = (b"SET", b"witness", b"1", b"XX", b"KEEPTTL")
             redis.send((b"MULTI",), (b"SET", b"witness", b"1"), in_python, *words, (b"EXEC",))
             queued: list[Any] = []
             try:
