@@ -140,28 +140,29 @@ bool RespConnection::execute() {
         end_foreign(Language::HTTP1);
         return true;
     }
-    const RespCommand* const command = session_.hands_all ? nullptr : command_of(parser_.words, thread.scripts());
-    if (!command || !may(*command, parser_.words)) return hand_on();
-    if (is_in_transaction()) return queue_or_execute(*command);
+    RespOptions options;
+    const RespCommand* const command = session_.hands_all ? nullptr : command_of(parser_.words, thread.scripts(), options);
+    if (!command || !may(*command, options)) return hand_on();
+    if (is_in_transaction()) return queue_or_execute(*command, options);
     if (command->answer == Answer::QUEUE) return queue(*command, "+OK\r\n");
     if (command->answer == Answer::RESULTS || command->answer == Answer::DISCARDED) return hand_on();
-    if (command->answer == Answer::WATCHED) return watch(*command);
+    if (command->answer == Answer::WATCHED) return watch(*command, options);
     if (command->answer == Answer::UNWATCHED) forget_watched();
     if (!command->op) answer(answer_without_engine(*command, parser_.words));
-    else if (!lend([&](const auto& take) { return take(*command, parser_.words); })) return false;
+    else if (!lend([&](const auto& take) { return take(*command, options, parser_.words); })) return false;
     if (!handed_) count(*command);
     return true;
 }
 
 // What the door cannot queue is Python's, with all that is queued.
-bool RespConnection::queue_or_execute(const RespCommand& command) {
+bool RespConnection::queue_or_execute(const RespCommand& command, const RespOptions& options) {
     if (command.answer == Answer::RESULTS) return execute_queue(command);
     if (command.answer == Answer::DISCARDED) {
         end_queue(command);
         answer("+OK\r\n");
         return true;
     }
-    const bool may_queue = command.op && command.answer != Answer::WATCHED && is_plain(command);
+    const bool may_queue = command.op && command.answer != Answer::WATCHED && is_plain(command, options);
     return may_queue ? queue(command, "+QUEUED\r\n") : hand_on();
 }
 
@@ -196,12 +197,12 @@ void RespConnection::end_queue(const RespCommand& last) {
 }
 
 // What Python does with it, too: the versions are those of this moment.
-bool RespConnection::watch(const RespCommand& command) {
+bool RespConnection::watch(const RespCommand& command, const RespOptions& options) {
     u64 bytes = 0;
     for (u64 at = 1; at < parser_.words.size(); at++) bytes += watched_bytes(parser_.words[at].size);
     if (!account.admit(CALLS, bytes)) return wait_or_refuse(memory_text(account, bytes));
     const u64 executing = executing_;
-    const bool is_taken = lend([&](const auto& take) { return take(command, parser_.words); });
+    const bool is_taken = lend([&](const auto& take) { return take(command, options, parser_.words); });
     if (executing_ > executing) {
         watching_ = last_;
         watched_bytes_ += bytes;
@@ -247,7 +248,9 @@ bool RespConnection::execute_queue(const RespCommand& exec) {
     const bool is_taken = lend([&](const auto& take) {
         for (u64 at = 1; at < queue_.size(); at++) {
             read_message(queue_[at].message.data(), words);
-            if (!may(*queue_[at].command, words) || !take(*queue_[at].command, words)) return false;
+            const RespCommand& command = *queue_[at].command;
+            const RespOptions options = *command.options(words);
+            if (!may(command, options) || !take(command, options, words)) return false;
         }
         return true;
     });
@@ -268,17 +271,17 @@ const Table* RespConnection::table() {
     return thread.door.is_open ? thread.tables().find(session_.table_id) : nullptr;
 }
 
-bool RespConnection::is_plain(const RespCommand& command) {
+bool RespConnection::is_plain(const RespCommand& command, const RespOptions& options) {
     const Table* const found = table();
-    return found && RespColumns(*found, thread.door.turn).measure(command, parser_.words);
+    return found && RespColumns(*found, thread.door.turn).measure(command, options, parser_.words);
 }
 
 // Whom Python has let in stays so until Python ends that caller, or lets in another one.
-bool RespConnection::may(const RespCommand& command, const std::vector<Word>& words) {
+bool RespConnection::may(const RespCommand& command, const RespOptions& options) {
     if (!thread.door.asks_for_logins) return true;
     const Caller* const caller = head_.caller.get();
     if (!caller || caller->is_gone) return false;
-    const u8 rights = command.rights_for(words);
+    const u8 rights = command.rights_for(options);
     return !rights || caller->may(session_.table_id, rights);
 }
 
@@ -290,8 +293,8 @@ bool RespConnection::lend(const ForEach& for_each) {
     if (!found) return hand_on();
     RespColumns columns(*found, thread.door.turn);
     bool is_plain = !is_in_transaction() || columns.measure(watched_);
-    is_plain = is_plain && for_each([&](const RespCommand& command, const std::vector<Word>& words) {
-        return columns.measure(command, words);
+    is_plain = is_plain && for_each([&](const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
+        return columns.measure(command, options, words);
     });
     if (!is_plain) return hand_on();
     std::vector<RespPart> parts;
@@ -303,10 +306,9 @@ bool RespConnection::lend(const ForEach& for_each) {
     columns.place((u8*)(pending + 1), pending->request);
     pending->parts = std::move(parts);
     if (is_in_transaction()) columns.write(watched_);
-    for_each([&](const RespCommand& command, const std::vector<Word>& words) {
-        pending->part = {&command, columns.write(command, words)};
+    for_each([&](const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
+        pending->part = {&command, columns.write(command, options, words)};
         if (command.answer == Answer::RANGE) {
-            const RespOptions options = *command.options(words);
             pending->part.first_byte = options.first;
             pending->part.last_byte = options.last;
         }

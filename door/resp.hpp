@@ -64,11 +64,11 @@ class RespConnection final : public Connection, public Responder {
     bool execute();
     bool answer_foreigner(std::string_view first);
     void end_foreign(Language language);
-    bool may(const RespCommand& command, const std::vector<Word>& words);
-    bool queue_or_execute(const RespCommand& command);
+    bool may(const RespCommand& command, const RespOptions& options);
+    bool queue_or_execute(const RespCommand& command, const RespOptions& options);
     bool queue(const RespCommand& command, const char* text);
     bool execute_queue(const RespCommand& exec);
-    bool watch(const RespCommand& command);
+    bool watch(const RespCommand& command, const RespOptions& options);
     void note_watched(const Pending& pending);
     void forget_watched();
     bool give_watched();
@@ -77,7 +77,7 @@ class RespConnection final : public Connection, public Responder {
     void count(const RespCommand& command);
     Message new_message();
     const Table* table();
-    bool is_plain(const RespCommand& command);
+    bool is_plain(const RespCommand& command, const RespOptions& options);
     template <class ForEach>
     bool lend(const ForEach& for_each);
     bool hand_on();

@@ -26,8 +26,7 @@ constexpr u64 NUMBER_BYTES_MAX = 20;
 
 }  // namespace
 
-bool RespColumns::measure(const RespCommand& command, const std::vector<Word>& words) {
-    const RespOptions options = *command.options(words);
+bool RespColumns::measure(const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
     if (command.op == op::INCREMENT && table_.value_bytes_max < NUMBER_BYTES_MAX) return false;
     has_ttls_ |= options.ttl_ms != 0;
     has_expiries_ |= options.expiry_ms != 0;
@@ -89,8 +88,7 @@ void RespColumns::place(u8* memory, Request& request) {
     request.values = values_ = keys_ + key_bytes_;
 }
 
-u64 RespColumns::write(const RespCommand& command, const std::vector<Word>& words) {
-    const RespOptions options = *command.options(words);
+u64 RespColumns::write(const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
     const u8* const first = ops_;
     command.operations(options, words, [&](const RespOperation& operation) {
         *ops_++ = operation.op;

@@ -16,7 +16,7 @@ class RespColumns {
     RespColumns(const Table& table, const Turn& turn) : table_(table), turn_(turn) {}
 
     // False: the table takes no such keys, values, or so many of them, or not such times.
-    bool measure(const RespCommand& command, const std::vector<Word>& words);
+    bool measure(const RespCommand& command, const RespOptions& options, const std::vector<Word>& words);
     // The request does nothing if one of these has changed. Before all else.
     bool measure(const WatchedKeys& watched);
     u64 bytes() const {
@@ -26,7 +26,7 @@ class RespColumns {
     // Gives the request columns in memory of so many bytes, which are to be written.
     void place(u8* memory, Request& request);
     // Returns how many operations these are.
-    u64 write(const RespCommand& command, const std::vector<Word>& words);
+    u64 write(const RespCommand& command, const RespOptions& options, const std::vector<Word>& words);
     void write(const WatchedKeys& watched);
 
   private:

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "access.hpp"
 #include "operations.hpp"
 #include "stats.hpp"
 
@@ -162,25 +161,6 @@ bool is_attack(const std::vector<Word>& words) {
     return is_name(words.front(), "post") || is_name(words.front(), "host:");
 }
 
-u64 RespCommand::keys(const RespOptions& options, const std::vector<Word>& words) const {
-    if (!op) return 0;
-    if (program != Program::NONE) return options.keys;
-    return words_max == NEVER ? (words.size() - 1) / key_distance() : 1;
-}
-
-// What asks for others first does nothing else, and they ask whether it holds.
-RespOperation RespCommand::operation(u8 kind, u64 key, const RespOptions& options, const std::vector<Word>& words) const {
-    u8 asks = options.condition;
-    Word value = {};
-    if (only_reads(kind) && kind != op::REQUIRE) asks = condition::NONE;
-    else if (op == op::REQUIRE && kind != op) asks = condition::REQUIRED;
-    if (kind == op::INCREMENT) value = {(const u8*)&options.number, sizeof options.number};
-    else if (kind == op::REQUIRE && asks != condition::HOLDS) value = {};
-    else if (program != Program::NONE) value = options.token;
-    else if (has_value(kind)) value = words[key + value_distance()];
-    return {kind, asks, words[key], value, kind == op::SETRANGE ? (u64)options.number : 0};
-}
-
 // How many keys, they themselves, a token, and how long if the script says that. What else is there counts for nothing.
 std::optional<RespOptions> RespCommand::script_options(const std::vector<Word>& words) const {
     RespOptions options;
@@ -249,27 +229,25 @@ std::optional<RespOptions> RespCommand::options(const std::vector<Word>& words) 
     return options;
 }
 
-u8 RespCommand::rights_for(const std::vector<Word>& words) const {
-    return op == op::SET && options(words)->condition ? MAY_BOTH : rights;
-}
-
-bool RespCommand::takes(const std::vector<Word>& words) const {
+bool RespCommand::may_take(const std::vector<Word>& words) const {
     if (words.size() < words_min || words.size() > words_max) return false;
-    if (words_max == NEVER && key_distance() == 2 && words.size() % 2 == 0) return false;
-    return options(words).has_value();
+    return words_max != NEVER || key_distance() == 1 || words.size() % 2;
 }
 
 u64 RespCommand::number() const { return (u64)(this - COMMANDS); }
 
-const RespCommand* command_of(const std::vector<Word>& words, const Scripts& scripts) {
+const RespCommand* command_of(const std::vector<Word>& words, const Scripts& scripts, RespOptions& options) {
     std::optional<Program> program;  // of the words; to know it may take long
     for (const RespCommand& command : COMMANDS) {
-        if (!is_name(words.front(), command.name)) continue;
+        if (!is_name(words.front(), command.name) || !command.may_take(words)) continue;
         if (command.program != Program::NONE) {
             if (!program) program = scripts.program_of(words);
             if (command.program != program) continue;
         }
-        if (command.takes(words)) return &command;
+        const std::optional<RespOptions> found = command.options(words);
+        if (!found) continue;
+        options = *found;
+        return &command;
     }
     return nullptr;
 }

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "access.hpp"
 #include "operations.hpp"
 #include "resp_parser.hpp"
 #include "scripts.hpp"
@@ -59,12 +60,12 @@ struct RespCommand {
     // Gives away the operations of words that it takes, in their order.
     template <class Take>
     void operations(const RespOptions& options, const std::vector<Word>& words, Take take) const;
-    // Nothing: Python executes it, or says what is wrong.
+    // Of as many words as it has. Nothing: Python executes it, or says what is wrong.
     std::optional<RespOptions> options(const std::vector<Word>& words) const;
-    // Which rights these words ask for.
-    u8 rights_for(const std::vector<Word>& words) const;
-    // Whether these are words of its own. Most options are Python's.
-    bool takes(const std::vector<Word>& words) const;
+    // Which rights words with these options ask for.
+    u8 rights_for(const RespOptions& options) const { return op == op::SET && options.condition ? u8(MAY_READ | MAY_WRITE) : rights; }
+    // Whether these are as many words as it has.
+    bool may_take(const std::vector<Word>& words) const;
     // Which of them it is, counted from 0.
     u64 number() const;
 
@@ -77,6 +78,25 @@ struct RespCommand {
     std::optional<RespOptions> script_options(const std::vector<Word>& words) const;
     RespOperation operation(u8 op, u64 key, const RespOptions& options, const std::vector<Word>& words) const;
 };
+
+// What asks for others first does nothing else, and they ask whether it holds.
+inline RespOperation RespCommand::operation(u8 kind, u64 key, const RespOptions& options, const std::vector<Word>& words) const {
+    u8 asks = options.condition;
+    Word value = {};
+    if (only_reads(kind) && kind != op::REQUIRE) asks = condition::NONE;
+    else if (op == op::REQUIRE && kind != op) asks = condition::REQUIRED;
+    if (kind == op::INCREMENT) value = {(const u8*)&options.number, sizeof options.number};
+    else if (kind == op::REQUIRE && asks != condition::HOLDS) value = {};
+    else if (program != Program::NONE) value = options.token;
+    else if (has_value(kind)) value = words[key + value_distance()];
+    return {kind, asks, words[key], value, kind == op::SETRANGE ? (u64)options.number : 0};
+}
+
+inline u64 RespCommand::keys(const RespOptions& options, const std::vector<Word>& words) const {
+    if (!op) return 0;
+    if (program != Program::NONE) return options.keys;
+    return words_max == NEVER ? (words.size() - 1) / key_distance() : 1;
+}
 
 template <class Take>
 void RespCommand::operations(const RespOptions& options, const std::vector<Word>& words, Take take) const {
@@ -99,8 +119,8 @@ void RespCommand::operations(const RespOptions& options, const std::vector<Word>
 // Whether these are of a browser that somebody made speak HTTP to this port: the rest of them would be commands, too.
 bool is_attack(const std::vector<Word>& words);
 
-// Null if Python executes what these words say.
-const RespCommand* command_of(const std::vector<Word>& words, const Scripts& scripts);
+// Null if Python executes what these words say; else their options, too.
+const RespCommand* command_of(const std::vector<Word>& words, const Scripts& scripts, RespOptions& options);
 
 // Of all of them, with a space behind each.
 std::string command_names();

@@ -392,7 +392,8 @@ class Resolver {
         return STATUS_OK;
     }
 
-    u8 increment_decimal(u32 op) {
+    // Its text would be on the stack of every other operation.
+    __attribute__((noinline)) u8 increment_decimal(u32 op) {
         u8 text[DECIMAL_TEXT_MAX];
         const RecordHeader* record = nullptr;
         u64 held;

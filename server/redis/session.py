@@ -163,6 +163,9 @@ class Session:
             If there is no room for it.
         """
         self.account.require_room(size)
+        self._count_held(size)
+
+    def _count_held(self, size: int) -> None:
         self.account.connection.change("calls", size)
         self._held_bytes += size
 
@@ -442,9 +445,7 @@ class Session:
 
     def take_watched(self, watched: Mapping[bytes, int]) -> None:
         """Watch keys with the versions that the door has seen: it counted them, and has given that back."""
-        size = _held_bytes(list(watched))
-        self.account.connection.change("calls", size)
-        self._held_bytes += size
+        self._count_held(_held_bytes(list(watched)))
         self.watched |= {key: version for key, version in watched.items() if key not in self.watched}
 
     async def commit(self) -> Reply:

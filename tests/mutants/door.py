@@ -809,9 +809,9 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-tells-those-who-may-not-read",
-        "door/resp_command.cpp",
-        "    return op == op::SET && options(words)->condition ? MAY_BOTH : rights;",
-        "    return rights;",
+        "door/resp_command.hpp",
+        "{ return op == op::SET && options.condition ? u8(MAY_READ | MAY_WRITE) : rights; }",
+        "{ return rights; }",
         "SET NX tells a user who may only write whether a key is there",
         ("server/redis/test_redis_access.py",),
     ),
