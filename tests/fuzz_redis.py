@@ -10,6 +10,7 @@ EXEC.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import random
 import secrets
 import shutil
@@ -38,7 +39,7 @@ OPTIONS += (b"nx", b"foo", b"1000000", b"0", b"-1", FAR_SECONDS, FAR_MS)
 PATTERNS = (b"*", b"a*", b"[a-b]", b"?", b"[^a]", b"\\a", b"[c-a]", b"[ab", b"")
 
 # Words of commands: a letter stands for a random key (K), value (V), number (N), time (T), pattern (P), options (O),
-# the script that releases a lock (R).
+# the script that releases a lock (R), the SHA-1 of that (S), the one that extends it (E).
 COMMANDS = tuple(
     line.split()
     for line in """
@@ -52,7 +53,8 @@ COMMANDS = tuple(
     PEXPIREAT K T | TTL K | EXPIRETIME K | PEXPIRETIME K | PERSIST K | MULTI | MULTI | EXEC | EXEC | EXEC | DISCARD
     WATCH K | UNWATCH | PING | PING V | ECHO V | DBSIZE x | KEYS P | SELECT x | NOSUCH V K | GET | set K | TIME x
     RANDOMKEY x | WAIT 0 -1 | WAIT 0 0 | CLIENT GETNAME | CLIENT SETNAME V | SCAN x | SCAN 0 COUNT 0 | DEL a b c d
-    HELLO 2 | HELLO 3 | HELLO 4 | RESET | EVAL R 1 K V | EVALSHA x 1 K | EVAL R x K V
+    HELLO 2 | HELLO 3 | HELLO 4 | RESET | EVAL R 1 K V | EVALSHA x 1 K | EVAL R x K V | EVALSHA S 1 K V
+    EVALSHA S 1 K V | EVAL E 1 K V 1000000 | EVAL E 1 K V -1 | WATCH K K | UNWATCH | SET K V XX GET | SET K V NX GET | SETRANGE K 2 V
     """.replace("\n", "|")
     .encode()
     .split(b"|")
@@ -67,6 +69,9 @@ RELEASE = b"""
         redis.call('del', KEYS[1])
         return 1
     """
+EXTEND = (
+    b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) else return 0 end'
+)
 # Of a transaction these are refused by gpkvs, by their names.
 WHOLE_TABLES = (b"DBSIZE", b"KEYS", b"SELECT", b"RANDOMKEY", b"SCAN")
 # The servers have read the clock, or began to count, so far from each other.
@@ -183,6 +188,10 @@ def random_words(pick: random.Random) -> list[bytes]:
                 words += pick.choices(OPTIONS, k=pick.choice((0, 0, 1, 2, 2, 3)))
             case b"R":
                 words.append(RELEASE)
+            case b"S":
+                words.append(hashlib.sha1(RELEASE, usedforsecurity=False).hexdigest().encode())
+            case b"E":
+                words.append(EXTEND)
             case _:
                 words.append(word)
     return words

@@ -545,7 +545,7 @@ MUTANTS = (
     Mutant(
         "door-redis-keeps-rights-in-a-transaction",
         _RESP,
-        "if (!may(*queue_[at].command, words) || !take(",
+        "if (!may(command, options) || !take(",
         "if (!take(",
         "a user who may no longer write a table does so at the end of a transaction",
         (f"{_TRANSACTIONS_TESTS}test_rights_are_asked_for_again_at_the_end_of_a_transaction",),
