@@ -69,9 +69,7 @@ RELEASE = b"""
         redis.call('del', KEYS[1])
         return 1
     """
-EXTEND = (
-    b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) else return 0 end'
-)
+EXTEND = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) else return 0 end'
 # Of a transaction these are refused by gpkvs, by their names.
 WHOLE_TABLES = (b"DBSIZE", b"KEYS", b"SELECT", b"RANDOMKEY", b"SCAN")
 # The servers have read the clock, or began to count, so far from each other.
