@@ -92,7 +92,7 @@ typedef struct DoorMethodStats {
     DoorHistogram ns;
 } DoorMethodStats;
 // In so many ways the door executes commands of Redis.
-#define DOOR_REDIS_COMMANDS 55
+#define DOOR_REDIS_COMMANDS 57
 // Their names, with a space behind each; one may come several times.
 DOOR_EXPORT const char* gpkvs_door_redis_commands(void);
 typedef struct DoorRespStats {

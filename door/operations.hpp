@@ -25,7 +25,7 @@ constexpr bool returns_value(u8 op) {
 // What an operation asks of its key (gpkvs/kernels/resolve.hpp). No client may ask what comes from SOUND on.
 namespace condition {
 constexpr u8 NONE = 0, ABSENT = 1, PRESENT = 2, EQUALS = 3, SOUND = 4, EXPIRES = 5, READABLE = 6, LASTS = 7, LATER = 8, SOONER = 9,
-             HOLDS = 10, REQUIRED = 11, KEEPS = 12;
+             HOLDS = 10, REQUIRED = 11, KEEPS = 12, PROLONGS = 13;
 }
 
 // What became of an operation.

@@ -39,7 +39,7 @@ bool RespColumns::measure(const RespCommand& command, const RespOptions& options
         key_bytes_ += operation.key.size;
         returning_ += returns_value(operation.op);
         has_conditions_ |= operation.condition != condition::NONE;
-        has_expected_ |= operation.op == op::SETRANGE;
+        has_expected_ |= operation.op == op::SETRANGE || operation.expected;
         fits = fits && operation.key.size && operation.key.size <= table_.key_bytes_max;
         if (!has_value(operation.op)) return;
         fits = fits && operation.value.size <= table_.value_bytes_max;

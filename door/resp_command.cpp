@@ -61,6 +61,8 @@ const RespCommand COMMANDS[] = {
     {"evalsha", op::REQUIRE, Answer::COUNT, 5, NEVER, MAY_BOTH, 0, op::DELETE, condition::HOLDS, 0, false, Order::KEY_BY_KEY, Program::RELEASE},
     {"evalsha", op::REQUIRE, Answer::COUNT, 6, NEVER, MAY_BOTH, MS, op::EXPIRE, condition::HOLDS, 0, false, Order::ALL_FIRST, Program::EXTEND},
     {"evalsha", op::REQUIRE, Answer::COUNT, 6, NEVER, MAY_BOTH, MS, op::SET, condition::ABSENT, 0, false, Order::ALL_FIRST, Program::ACQUIRE},
+    {"evalsha", op::REQUIRE, Answer::COUNT, 7, NEVER, MAY_BOTH, MS, op::EXPIRE, condition::HOLDS, 0, false, Order::PROLONG, Program::PROLONG},
+    {"eval", op::REQUIRE, Answer::COUNT, 7, NEVER, MAY_BOTH, MS, op::EXPIRE, condition::HOLDS, 0, false, Order::PROLONG, Program::PROLONG},
     {"eval", op::REQUIRE, Answer::COUNT, 5, NEVER, MAY_BOTH, 0, op::DELETE, condition::HOLDS, 0, false, Order::KEY_BY_KEY, Program::RELEASE},
     {"eval", op::REQUIRE, Answer::COUNT, 6, NEVER, MAY_BOTH, MS, op::EXPIRE, condition::HOLDS, 0, false, Order::ALL_FIRST, Program::EXTEND},
     {"eval", op::REQUIRE, Answer::COUNT, 6, NEVER, MAY_BOTH, MS, op::SET, condition::ABSENT, 0, false, Order::ALL_FIRST, Program::ACQUIRE},
@@ -166,14 +168,16 @@ std::optional<RespOptions> RespCommand::script_options(const std::vector<Word>& 
     RespOptions options;
     options.condition = condition;
     const std::optional<i64> keys = parse_number(words[2]);
-    const u64 wanted = unit_ms ? 2 : 1;
+    const u64 wanted = program == Program::PROLONG ? 3 : unit_ms ? 2 : 1;
     if (!keys || *keys < 1 || (u64)*keys + first_key() + wanted > words.size()) return std::nullopt;
     options.keys = (u64)*keys;
     options.token = words[first_key() + options.keys];
     if (!unit_ms) return options;
     const std::optional<u64> time_ms = parse_time(words[first_key() + options.keys + 1], unit_ms);
     if (!time_ms) return std::nullopt;
-    options.ttl_ms = *time_ms;
+    const bool adds = program == Program::PROLONG && is_name(words[first_key() + options.keys + 2], "0");
+    if (adds) options.number = (i64)*time_ms;
+    else options.ttl_ms = *time_ms;
     return options;
 }
 

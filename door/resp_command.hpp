@@ -22,7 +22,8 @@ enum class Answer {
 enum class Order : u8 {
     KEY_BY_KEY,
     ALL_FIRST,  // one thing with all of them, then the other one
-    TO_ANOTHER  // the first key's value goes to the second one
+    TO_ANOTHER,  // the first key's value goes to the second one
+    PROLONG      // a key that holds something, and expires, does so later
 };
 
 // What words say beside keys and values.
@@ -30,7 +31,7 @@ struct RespOptions {
     u64 ttl_ms = 0;     // how long the keys live; 0: for ever
     u64 expiry_ms = 0;  // or when they expire, since 1970
     u8 condition = 0;
-    i64 number = 0;  // that is added, or where a part begins
+    i64 number = 0;  // that is added, also to a time, or where a part begins
     i32 first = 0, last = 0;  // bytes of a value that are asked for; below 0: counted from its end
     Word token = {};          // what all keys must hold, or are given
     u64 keys = 0;             // how many there are, where a word says that
@@ -105,6 +106,13 @@ void RespCommand::operations(const RespOptions& options, const std::vector<Word>
         take({op::REQUIRE, condition::READABLE, words[1], {}});
         take({op::COPY, condition::REQUIRED, words[2], {}});
         if (then) take({then, condition::REQUIRED, words[1], {}});
+        return;
+    }
+    if (order == Order::PROLONG) {
+        const Word& key = words[first_key()];
+        take({op::REQUIRE, condition::HOLDS, key, options.token});
+        take({op::REQUIRE, condition::EXPIRES, key, {}});
+        take({then, options.number ? condition::PROLONGS : condition::REQUIRED, key, {}, (u64)options.number});
         return;
     }
     const u64 first = first_key(), end = first + keys(options, words) * key_distance();

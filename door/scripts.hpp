@@ -11,7 +11,7 @@
 namespace door {
 
 // What a script does (server/redis/scripts.py).
-enum class Program : u8 { NONE, RELEASE, EXTEND, ACQUIRE };
+enum class Program : u8 { NONE, RELEASE, EXTEND, ACQUIRE, PROLONG };
 
 class Scripts {
   public:

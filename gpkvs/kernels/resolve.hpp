@@ -30,7 +30,8 @@ enum ConditionCode {
     CONDITION_SOONER = 9,    // the other way round: what has no expiry comes last
     CONDITION_HOLDS = 10,    // of a REQUIRE: it holds the value that this brings
     CONDITION_REQUIRED = 11, // the last REQUIREs in a row before it hold, and what asked for them, too, was done
-    CONDITION_KEEPS = 12     // none: a SET leaves the expiry that there is
+    CONDITION_KEEPS = 12,    // none: a SET leaves the expiry that there is
+    CONDITION_PROLONGS = 13  // as REQUIRED; an EXPIRE adds to the expiry that there is what `expected` says
 };
 
 // Of the record that the table holds for a chain's key.
@@ -211,7 +212,8 @@ class Resolver {
             case CONDITION_LATER: return present && expiry_of(op) && a.expiries[op] > expiry_of(op);
             case CONDITION_SOONER: return present && (!expiry_of(op) || a.expiries[op] < expiry_of(op));
             case CONDITION_HOLDS: return present && has_value_of(op);
-            case CONDITION_REQUIRED: return is_required_;
+            case CONDITION_REQUIRED:
+            case CONDITION_PROLONGS: return is_required_;
         }
         return true;
     }
@@ -273,7 +275,7 @@ class Resolver {
     // Why an operation that would change its key does not: the status of that, or UNMET.
     u8 refusal(u32 op) {
         const u8 kind = a.ops[op], condition = a.conditions[op];
-        const bool may_act = condition != CONDITION_REQUIRED || is_required_;
+        const bool asks = condition == CONDITION_REQUIRED || condition == CONDITION_PROLONGS, may_act = !asks || is_required_;
         if (may_act && condition >= CONDITION_SOUND && is_damaged(op)) return STATUS_CORRUPT;
         if (!holds(op)) {
             if (!is_present(op)) return UNMET;
@@ -453,7 +455,8 @@ class Resolver {
             a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
         } else if (is_expire) return STATUS_NOT_FOUND;
         if (!is_expire && held + a.value_lengths[op] > a.value_bytes_max) return STATUS_OVERFLOW;
-        if (is_expire) a.plain_expiries[op] = a.expiries[op];
+        if (is_expire && a.conditions[op] == CONDITION_PROLONGS) a.plain_expiries[op] = expiry_of(op) + a.expected[op];
+        else if (is_expire) a.plain_expiries[op] = a.expiries[op];
         else keep_expiry(op, record);
         a.lengths[op] = (u32)(held + a.value_lengths[op]);
         a.numbers[op] = held;

@@ -27,7 +27,7 @@ from gpkvs.store import OpenTable
 _EVENTS = 256  # that are taken at once
 _NEVER = (1 << 64) - 1
 _NO_TABLE = (1 << 32) - 1
-_REDIS_COMMANDS = 55  # `DOOR_REDIS_COMMANDS`
+_REDIS_COMMANDS = 57  # `DOOR_REDIS_COMMANDS`
 
 
 class Protocol(IntEnum):
@@ -373,7 +373,7 @@ class Library:
 
     def set_scripts(self, scripts: Mapping[bytes, Known]) -> None:
         """Execute these scripts of Redis from now on, by the SHA-1 of their texts."""
-        rows = [_Script(name, known.program, known.keys) for name, known in scripts.items() if known.program]
+        rows = [_Script(name, known.program, known.keys) for name, known in scripts.items()]
         _require(self._call["set_scripts"](self._door, (_Script * len(rows))(*rows), len(rows)))
 
     def open(self) -> None:

@@ -83,10 +83,10 @@ def _end(db: Overlay, ms: bytes) -> int:
 class Program(IntEnum):
     """What the native door does by itself (door/scripts.hpp), unless something is wrong with the words."""
 
-    NONE = 0
     RELEASE = 1
     EXTEND = 2
     ACQUIRE = 3
+    PROLONG = 4
 
 
 class Known(NamedTuple):
@@ -111,7 +111,7 @@ class Known(NamedTuple):
 _KNOWN: dict[str, Known] = {
     # redis-py, valkey-py: Lock
     "16d4f25a8b1272dc33002e333ca708ee3f94da4e": Known(_release, Program.RELEASE, 1, 1),
-    "bce326b8a0b21cc21af307b604335bbdd4e6ad86": Known(_prolong, Program.NONE, 1, 3),
+    "bce326b8a0b21cc21af307b604335bbdd4e6ad86": Known(_prolong, Program.PROLONG, 1, 3),
     "b57b48d5536ae982a91ca9929e89a43a617db101": Known(_extend, Program.EXTEND, 1, 2),
     # node-redlock
     "edd4ddecf1460b13c093d7cb4fd999c17d3d76d8": Known(_acquire, Program.ACQUIRE, 0, 2),

@@ -21,11 +21,12 @@ from tests.server.door.resp_door import answers, command, connect, resp_door
 
 DAMAGED = b"-ERR the record fails its checksum, so no value is returned: run gpkvs check\r\n"
 VALUE = b"value of the key"
-RELEASE, EXTEND, ACQUIRE = b"release", b"extend", b"acquire"  # texts of scripts
+RELEASE, EXTEND, ACQUIRE, PROLONG = b"release", b"extend", b"acquire", b"prolong"  # texts of scripts
 KNOWN = {
     RELEASE: Known(scripts._release, Program.RELEASE, 0, 1),
     EXTEND: Known(scripts._extend, Program.EXTEND, 0, 2),
     ACQUIRE: Known(scripts._acquire, Program.ACQUIRE, 0, 2),
+    PROLONG: Known(scripts._prolong, Program.PROLONG, 1, 3),
 }
 READ_AND_WRITE = [
     [b"GETSET", b"key", b"new"],
@@ -195,6 +196,20 @@ def test_locks_on_several_keys(ask: Ask) -> None:
     )
     name = hashlib.sha1(ACQUIRE).hexdigest().upper().encode()
     assert ask([b"EVALSHA", name, b"1", b"a", b"you", b"100000"], [b"GET", b"a"]) == b":1\r\n$3\r\nyou\r\n"
+
+
+def test_a_lock_is_prolonged(ask: Ask) -> None:
+    """By what is added to its time, or to another time; not if it is another's, or has none."""
+    prolong = [b"EVAL", PROLONG, b"1", b"a"]
+    assert ask([*prolong, b"me", b"5000", b"0"], [b"SET", b"a", b"me", b"EX", b"1000"]) == b":0\r\n+OK\r\n"
+    assert ask([*prolong, b"me", b"50000", b"0"], [b"TTL", b"a"]) == b":1\r\n:1050\r\n"
+    assert ask([b"MULTI"], [*prolong, b"me", b"50000", b"0"], [*prolong, b"me", b"7000", b"0"], [b"EXEC"]).endswith(
+        b"*2\r\n:1\r\n:1\r\n"
+    )
+    assert ask([b"TTL", b"a"], [*prolong, b"you", b"5000", b"0"], [b"TTL", b"a"]) == b":1107\r\n:0\r\n:1107\r\n"
+    assert ask([*prolong, b"me", b"70000", b"1"], [b"TTL", b"a"]) == b":1\r\n:70\r\n"
+    assert ask([b"PERSIST", b"a"], [*prolong, b"me", b"5000", b"0"], [b"TTL", b"a"]) == b":1\r\n:0\r\n:-1\r\n"
+    assert ask([*prolong, b"me", b"5000", b"1"], [b"TTL", b"a"]) == b":0\r\n:-1\r\n"
 
 
 def test_values_go_from_key_to_key(ask: Ask) -> None:
