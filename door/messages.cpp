@@ -370,6 +370,23 @@ void each_get(const Request& request, Add add) {
     }
 }
 
+// Calls `add` with each RequestFailure, and what stands before it.
+template <class Add>
+void each_failure(const Request& request, Add add) {
+    const EngineConflict* const end = request.conflicts() + request.conflict_count;
+    for (const EngineConflict* conflict = request.conflicts(); conflict < end; conflict++) {
+        const std::string text = conflict_text(*conflict);
+        MessageWriter head, failure;
+        failure.add_number(1, conflict->request);
+        failure.add_number(2, ABORTED);
+        failure.add_bytes(3, text.data(), text.size());
+        failure.add_optional(5, conflict->failed_check);
+        if (conflict->is_there) failure.add_optional(6, conflict->found);
+        head.add_head(11, failure.size());
+        add(head, failure);
+    }
+}
+
 }  // namespace
 
 void respond_get(const Request& request, MessageWriter* response) {
@@ -394,22 +411,40 @@ void respond_increment(const Request& request, MessageWriter* response) {
     response->add_number(2, *request.versions());
 }
 
-u64 multi_get_response_bytes(const Request& request) {
+namespace {
+
+template <class Each>
+u64 bytes_of(const Request& request, Each each) {
     u64 bytes = 0;
-    each_get(request, [&](const MessageWriter& head, const MessageWriter& one) { bytes += head.size() + one.size(); });
+    each(request, [&](const MessageWriter& head, const MessageWriter& one) { bytes += head.size() + one.size(); });
     return bytes;
 }
 
-Message respond_multi_get(const Request& request, ConnectionAccount& account) {
-    Message response = Message::charged(account, ANSWERS, multi_get_response_bytes(request));
+// A response of fields, and of messages that `each` gives away with what stands before them: once to measure, once to write.
+template <class Each>
+Message respond_with(const MessageWriter& fields, const Request& request, Each each, ConnectionAccount& account) {
+    Message response = Message::charged(account, ANSWERS, fields.size() + bytes_of(request, each));
     if (!response.is_there()) throw std::bad_alloc();
     u8* at = response.data();
-    each_get(request, [&](const MessageWriter& head, const MessageWriter& one) {
+    fields.write(at);
+    at += fields.size();
+    each(request, [&](const MessageWriter& head, const MessageWriter& one) {
         head.write(at);
         one.write(at + head.size());
         at += head.size() + one.size();
     });
     return response;
+}
+
+constexpr auto EACH_GET = [](const Request& request, const auto& add) { each_get(request, add); };
+constexpr auto EACH_FAILURE = [](const Request& request, const auto& add) { each_failure(request, add); };
+
+}  // namespace
+
+u64 multi_get_response_bytes(const Request& request) { return bytes_of(request, EACH_GET); }
+
+Message respond_multi_get(const Request& request, ConnectionAccount& account) {
+    return respond_with(MessageWriter(), request, EACH_GET, account);
 }
 
 void respond_batch(const Request& request, u64 id, MessageWriter* response) {
@@ -423,43 +458,10 @@ void respond_batch(const Request& request, u64 id, MessageWriter* response) {
     response->add_bytes(5, request.versions(), tells_versions ? 8 * n : 0);
 }
 
-namespace {
-
-// Calls `add` with each RequestFailure, and what stands before it.
-template <class Add>
-void each_failure(const Request& request, Add add) {
-    const EngineConflict* const end = request.conflicts() + request.conflict_count;
-    for (const EngineConflict* conflict = request.conflicts(); conflict < end; conflict++) {
-        const std::string text = conflict_text(*conflict);
-        MessageWriter head, failure;
-        failure.add_number(1, conflict->request);
-        failure.add_number(2, ABORTED);
-        failure.add_bytes(3, text.data(), text.size());
-        failure.add_optional(5, conflict->failed_check);
-        if (conflict->is_there) failure.add_optional(6, conflict->found);
-        head.add_head(11, failure.size());
-        add(head, failure);
-    }
-}
-
-}  // namespace
-
 Message respond_several(const Request& request, u64 id, ConnectionAccount& account) {
     MessageWriter columns;
     respond_batch(request, id, &columns);
-    u64 bytes = columns.size();
-    each_failure(request, [&](const MessageWriter& head, const MessageWriter& failure) { bytes += head.size() + failure.size(); });
-    Message response = Message::charged(account, ANSWERS, bytes);
-    if (!response.is_there()) throw std::bad_alloc();
-    u8* at = response.data();
-    columns.write(at);
-    at += columns.size();
-    each_failure(request, [&](const MessageWriter& head, const MessageWriter& failure) {
-        head.write(at);
-        failure.write(at + head.size());
-        at += head.size() + failure.size();
-    });
-    return response;
+    return respond_with(columns, request, EACH_FAILURE, account);
 }
 
 void respond_failed(u64 id, const Refusal& refusal, MessageWriter* response) {

@@ -316,13 +316,8 @@ class Resolver {
 
     // In a table with records. The value itself need not be made for it.
     u8 length(u32 op) {
-        a.numbers[op] = 0;
-        if (!is_present(op)) return AS_PLANNED;
-        const u32 writer = writer_of(op);
-        const RecordHeader* record = writer == NO_OP ? record_of(op) : nullptr;
-        if (writer == NO_OP && !record) return STATUS_CORRUPT;
-        a.numbers[op] = record ? record->value_bytes : a.lengths[writer];
-        return AS_PLANNED;
+        const RecordHeader* record = nullptr;
+        return measure(op, a.numbers + op, &record) ? AS_PLANNED : (u8)STATUS_CORRUPT;
     }
 
     u8 set(u32 op) {
@@ -344,9 +339,10 @@ class Resolver {
     // What the key of the operation before has.
     u8 copy(u32 op) {
         const u32 from = op - 1, writer = writer_of(from);
+        const RecordHeader* record = nullptr;
+        u64 held;
         if (!is_present(from)) return STATUS_NOT_FOUND;
-        if (is_damaged(from)) return STATUS_CORRUPT;
-        const u64 held = writer == NO_OP ? record_of(from)->value_bytes : a.lengths[writer];
+        if (!measure(from, &held, &record)) return STATUS_CORRUPT;
         a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
         a.plain_expiries[op] = expiry_of(from);
         a.lengths[op] = (u32)held;
@@ -441,19 +437,13 @@ class Resolver {
 
     // An EXPIRE appends nothing, to a key that is there.
     u8 append(u32 op) {
-        u64 held = 0;
+        u64 held;
         const u32 writer = writer_of(op);
         const bool is_expire = a.ops[op] == OP_EXPIRE;
         const RecordHeader* record = nullptr;
-        if (is_present(op)) {
-            if (writer != NO_OP) held = a.lengths[writer];
-            else {
-                record = record_of(op);
-                if (!record) return STATUS_CORRUPT;
-                held = record->value_bytes;
-            }
-            a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
-        } else if (is_expire) return STATUS_NOT_FOUND;
+        if (is_expire && !is_present(op)) return STATUS_NOT_FOUND;
+        if (!measure(op, &held, &record)) return STATUS_CORRUPT;
+        if (is_present(op)) a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
         if (!is_expire && held + a.value_lengths[op] > a.value_bytes_max) return STATUS_OVERFLOW;
         if (is_expire && a.conditions[op] == CONDITION_PROLONGS) a.plain_expiries[op] = expiry_of(op) + a.expected[op];
         else if (is_expire) a.plain_expiries[op] = a.expiries[op];
