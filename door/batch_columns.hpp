@@ -91,6 +91,11 @@ class BatchColumns {
         for (u64 i = 0; i < request.n; i++) counts[request.ops[i]]++;
         for (u64 op = op::GET; op <= op::INCREMENT_DECIMAL; op++) known += counts[op];
         require_equal("operations", request.n, known);
+        // A COPY is of the key before it; a SETRANGE says where.
+        if (counts[op::COPY])
+            for (u64 i = 0; i < request.n; i++)
+                if (request.ops[i] == op::COPY) require_equal("operations before a COPY", op::REQUIRE, i ? request.ops[i - 1] : 0);
+        if (counts[op::SETRANGE]) require_equal("columns of positions", 1, request.expected != nullptr);
         require_equal("values to return", request.returning,
                       counts[op::GET] + counts[op::INCREMENT] + counts[op::EXPIRY] + counts[op::LENGTH]);
         require_equal("values", request.with_value,

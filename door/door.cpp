@@ -210,9 +210,11 @@ int gpkvs_door_set_scripts(Door* door, const DoorScript* scripts, u64 n) try {
     return -ENOMEM;
 }
 
-const char* gpkvs_door_redis_commands(void) {
+const char* gpkvs_door_redis_commands(void) try {
     static const std::string names = command_names();
     return names.c_str();
+} catch (const std::bad_alloc&) {
+    return nullptr;
 }
 
 void gpkvs_door_open(Door* door) {

@@ -93,7 +93,7 @@ typedef struct DoorMethodStats {
 } DoorMethodStats;
 // In so many ways the door executes commands of Redis.
 #define DOOR_REDIS_COMMANDS 57
-// Their names, with a space behind each; one may come several times.
+// Their names, with a space behind each; one may come several times. Null where there is no memory.
 DOOR_EXPORT const char* gpkvs_door_redis_commands(void);
 typedef struct DoorRespStats {
     uint64_t commands[DOOR_REDIS_COMMANDS];  // that the door executes, in the order of their names

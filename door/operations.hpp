@@ -4,7 +4,7 @@
 
 namespace door {
 
-// No client may send those from LENGTH on. It returns how many bytes a value has, as a number of 8 bytes.
+// No client may send those from LENGTH on (gpkvs/batch.py says what they do).
 namespace op {
 constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6, CHECK = 7, EXPIRE = 8, EXPIRY = 9, LENGTH = 10,
              REQUIRE = 11, COPY = 12, SETRANGE = 13, INCREMENT_DECIMAL = 14;

@@ -222,9 +222,9 @@ void RespConnection::note_watched(const Pending& pending) {
     for (u64 at = 0; at < request.n; at++) {
         u32 size = request.key_size;
         if (request.key_lengths) memcpy(&size, request.key_lengths + 4 * at, sizeof size);
-        const bool is_new = request.outcome == DONE &&
-            watched_.emplace(std::string((const char*)key, size), request.status()[at] == status::OK ? request.versions()[at] : 0).second;
-        if (!is_new) {
+        const bool is_done = request.outcome == DONE;
+        const u64 version = is_done && request.status()[at] == status::OK ? request.versions()[at] : 0;
+        if (!is_done || !watched_.emplace(std::string((const char*)key, size), version).second) {
             account.give(CALLS, watched_bytes(size));
             watched_bytes_ -= watched_bytes(size);
         }

@@ -22,12 +22,13 @@ void write_bytes(const Word& word, u8*& to) { to = std::copy_n(word.data, word.s
 constexpr u64 AHEAD_MS = 10000;
 
 // Of a sum, as text.
-constexpr u64 NUMBER_BYTES_MAX = 20;
+constexpr u64 NUMBER_BYTES_MAX = 20, DECIMAL_BYTES_MAX = 5 << 10;
 
 }  // namespace
 
 bool RespColumns::measure(const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
     if (command.op == op::INCREMENT && table_.value_bytes_max < NUMBER_BYTES_MAX) return false;
+    if (command.op == op::INCREMENT_DECIMAL && table_.value_bytes_max < DECIMAL_BYTES_MAX) return false;
     has_ttls_ |= options.ttl_ms != 0;
     has_expiries_ |= options.expiry_ms != 0;
     // Of a request all say how long, or all say when.

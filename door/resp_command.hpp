@@ -64,7 +64,10 @@ struct RespCommand {
     // Of as many words as it has. Nothing: Python executes it, or says what is wrong.
     std::optional<RespOptions> options(const std::vector<Word>& words) const;
     // Which rights words with these options ask for.
-    u8 rights_for(const RespOptions& options) const { return op == op::SET && options.condition ? u8(MAY_READ | MAY_WRITE) : rights; }
+    u8 rights_for(const RespOptions& options) const {
+        const bool tells = op == op::SET && options.condition && options.condition != condition::KEEPS;
+        return tells ? u8(MAY_READ | MAY_WRITE) : rights;
+    }
     // Whether these are as many words as it has.
     bool may_take(const std::vector<Word>& words) const;
     // Which of them it is, counted from 0.

@@ -1,7 +1,6 @@
 // The scripts that Python knows at the moment: a snapshot, replaced whole. Those of well-known locks are programs here.
 #pragma once
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 

@@ -44,6 +44,7 @@ from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import NO_OP
 
 _AS_PLANNED = 255  # `AS_PLANNED` in kernels/resolve.hpp
+_RESOLVED_COUNT = 3  # of it
 
 
 class PlanPlain(Protocol):
@@ -228,7 +229,8 @@ class Resolver:
         if requests > 1:
             return requests // 2, {}
         text = (
-            f"its operations make {made:,} bytes of values of others, the limit is {self._made_bytes_max:,}: split it"
+            f"its operations make {made:,} bytes of others' values, or read them first, the limit is "
+            f"{self._made_bytes_max:,} (batch_result_bytes_max): split it"
         )
         return 1, {0: InvalidArgumentError(text, field="ops")}
 
@@ -273,7 +275,7 @@ class Resolver:
         """Run the serial pass; return the bytes of all values to write out, and of those that are made of others."""
         slot, old_word, old_meta = keys.of_chains()
         columns.common.update(chain=keys.chain, old_word=old_word, heap=self._files.heap.address)
-        resolved = np.zeros(2, np.uint64)
+        resolved = np.zeros(_RESOLVED_COUNT, np.uint64)
         self._launch(
             "resolve",
             1,

@@ -1,4 +1,5 @@
-// Numbers with a point as Redis reads and writes them: of the 80 bits of x87 where the processor has them.
+// Numbers with a point, as Redis reads and writes them, but for few (docs/redis.md): of the 80 bits of x87 where the processor
+// has them.
 #pragma once
 #include <clocale>
 #include <cmath>
@@ -68,8 +69,10 @@ static bool parse_decimal(const u8* data, u64 bytes, long double* number) {
 // Writes up to 17 digits behind the point, and no zeros at the end; returns how many characters these are.
 static u64 write_decimal(long double number, char* text) {
     const PointLocale locale;
-    u64 bytes = (u64)snprintf(text, DECIMAL_TEXT_MAX, "%.17Lf", number);
-    while (text[bytes - 1] == '0') bytes--;
+    const int written = snprintf(text, DECIMAL_TEXT_MAX, "%.17Lf", number);
+    u64 bytes = written < 0 ? 0 : (u64)written;
+    while (bytes && text[bytes - 1] == '0') bytes--;
+    if (!bytes) return 0;
     bytes -= text[bytes - 1] == '.';
     if (bytes == 2 && !memcmp(text, "-0", 2)) *text = '0', bytes = 1;
     return bytes;

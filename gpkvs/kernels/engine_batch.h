@@ -9,8 +9,8 @@ extern "C" {
 #endif
 
 // Whole requests on one table, in arrival order. Lengths have a step: 1, or 0 where one number stands for all. Values are of
-// the operations that bring one: SET, INCREMENT, APPEND. Expiries are of the operations; what they say of those that give none
-// counts for nothing. Columns of bytes may be unaligned. A column without an item may be null.
+// the operations that bring one (`has_value` in layout.cuh). Expiries are of the operations; what they say of those that give
+// none counts for nothing. Columns of bytes may be unaligned. A column without an item may be null.
 typedef struct EngineBatch {
     uint64_t n;  // operations
     const uint8_t* ops;
@@ -21,8 +21,8 @@ typedef struct EngineBatch {
     const uint32_t* value_lengths;
     uint64_t value_length_step;
     const uint64_t* expiries;  // milliseconds since 1970, 0: never; null: no key expires by these operations
-    const uint8_t* conditions;  // of the operations (gpkvs/batch.py); null: none has one
-    const uint64_t* expected;   // what conditions compare with; null: none compares
+    const uint8_t* conditions;  // of the operations (resolve.hpp); null: none has one
+    const uint64_t* expected;   // what conditions compare with, or where a SETRANGE begins; null: none asks
     const uint32_t* request_ops;  // operations of each request
     uint64_t requests;
     const uint32_t* message_requests;  // requests of each message

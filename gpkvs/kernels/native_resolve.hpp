@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine_batch.h"
@@ -36,20 +37,24 @@ class NativeResolver {
     EngineLeft resolve(const Planner& a, const EngineBatch& batch, u64 value_bytes_max, u64 made_bytes_max) {
         asked_ = batch.ops;
         made_bytes_ = 0;
-        make_columns(a, batch);
-        resolve_args r = args_of(a, batch);
-        r.value_bytes_max = value_bytes_max;
-        if (makes_at_once(batch)) {
-            made_.reset(new u8[made_bytes_max]);  // what nobody writes takes no memory
-            r.made = made_.get();
-            r.made_bytes = made_bytes_max;
-        }
         u64 resolved[RESOLVED_COUNT];
-        r.resolved = resolved;
-        Resolver<resolve_args>(r).run();
+        resolve_args r;
+        // Few make much at once. Who does needs a second pass, or some.
+        u64 room = makes_at_once(batch) ? std::min(made_bytes_max, ROOM_BYTES) : 0;
+        do {
+            made_.reset();
+            made_.reset(room ? new u8[room] : nullptr);
+            make_columns(a, batch);
+            r = args_of(a, batch);
+            r.value_bytes_max = value_bytes_max;
+            r.made = made_.get();
+            r.made_bytes = room;
+            r.resolved = resolved;
+            Resolver<resolve_args>(r).run();
+            made_bytes_ = resolved[RESOLVED_MADE_BYTES];
+            if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;
+        } while (resolved[RESOLVED_ROOM_BYTES] > std::exchange(room, std::min(made_bytes_max, 4 * resolved[RESOLVED_ROOM_BYTES])));
         take_conflicts(batch);
-        made_bytes_ = resolved[RESOLVED_MADE_BYTES];
-        if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;
         values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
         make_values(r);
         make_plain(batch);
@@ -213,6 +218,8 @@ class NativeResolver {
         plain_.expiries = expire ? (const uint64_t*)plain_expiries_.data() : nullptr;
         plain_.conditions = nullptr;
     }
+
+    static constexpr u64 ROOM_BYTES = 64 << 10;
 
     const u8* asked_ = nullptr;
     EngineBatch plain_ = {};

@@ -1,15 +1,15 @@
-// Operations that look before they act (conditions, checks, increments, appends, those on expiries) become plain ones, in
-// arrival order.
+// Operations that look before they act (conditions, checks, increments, appends, those on expiries, and the door's own for
+// clients of Redis) become plain ones, in arrival order.
 //
 // A planner folds each key by itself. A check that fails takes back what its request does to other keys, so this pass
 // is serial. It only decides: every operation stays in its place, as a SET, a DELETE, a GET or an EXISTS. Values come
-// after it, and only those that somebody can see.
+// after it, and only those that somebody can see. But what a SETRANGE or INCREMENT_DECIMAL leaves is made at once.
 #pragma once
 #include "decimal.hpp"
 #include "record.cuh"
 
 static const u8 AS_PLANNED = 255;    // the status is what the plain operation gets
-static const u8 UNMET = 254;         // of an operation whose condition a key does not meet that is not there
+static const u8 NOT_DONE = 254;      // of an operation that changes nothing, and is no failure: it gets the same
 static const u32 NUMBER_TEXT_MAX = 20;  // characters of a signed number of 64 bits
 static const u32 DIGITS_SURE = 18;      // of a number that fits into 64 bits whatever they are
 // How many operations before its turn what an operation needs of its chain is asked for, and its record.
@@ -26,10 +26,10 @@ enum ConditionCode {
     CONDITION_EXPIRES = 5,   // the key is there, and has an expiry
     CONDITION_READABLE = 6,  // it is there
     CONDITION_LASTS = 7,     // it is there, and has no expiry
-    CONDITION_LATER = 8,     // it would expire later than now
+    CONDITION_LATER = 8,     // it has an expiry, and would expire later than that
     CONDITION_SOONER = 9,    // the other way round: what has no expiry comes last
     CONDITION_HOLDS = 10,    // of a REQUIRE: it holds the value that this brings
-    CONDITION_REQUIRED = 11, // the last REQUIREs in a row before it hold, and what asked for them, too, was done
+    CONDITION_REQUIRED = 11, // the last REQUIREs in a row before it hold, and all behind them was done
     CONDITION_KEEPS = 12,    // none: a SET leaves the expiry that there is
     CONDITION_PROLONGS = 13  // as REQUIRED; an EXPIRE adds to the expiry that there is what `expected` says
 };
@@ -40,7 +40,8 @@ enum Verdict { NOT_LOOKED_AT = 0, SOUND = 1, DAMAGED = 2 };
 // `resolved`: what the host reads.
 enum Resolved {
     RESOLVED_VALUE_BYTES,  // of all values that are to be written out
-    RESOLVED_MADE_BYTES,   // of them, those that are made of others: no request brought them
+    RESOLVED_MADE_BYTES,   // of them, those that are made of others: no request brought them; with what is read for conditions
+    RESOLVED_ROOM_BYTES,   // how much `made` must have; with less nothing counts
     RESOLVED_COUNT
 };
 
@@ -157,7 +158,8 @@ class Resolver {
             first = last;
         }
         a.resolved[RESOLVED_VALUE_BYTES] = 0;
-        a.resolved[RESOLVED_MADE_BYTES] = made_;
+        a.resolved[RESOLVED_MADE_BYTES] = made_ + looked_at_;
+        a.resolved[RESOLVED_ROOM_BYTES] = made_;
         for (u64 op = 0; op < a.n; op++)
             if (a.plain_ops[op] == OP_SET && (!a.has_record[op] || is_last(op) || a.is_seen[op])) {
                 a.is_seen[op] = 1;
@@ -191,7 +193,19 @@ class Resolver {
         return writer == NO_OP ? a.slot[a.chain[op]] != NO_SLOT : a.plain_ops[writer] == OP_SET;
     }
 
-    bool is_damaged(u32 op) const { return writer_of(op) == NO_OP && is_present(op) && !record_of(op); }
+    // Nobody counts what is read for this but here.
+    bool is_damaged(u32 op) {
+        if (writer_of(op) != NO_OP || !is_present(op)) return false;
+        const u64 reference = a.old_word[a.chain[op]];
+        if (a.verdict[a.chain[op]] == NOT_LOOKED_AT) looked_at_ += reference_length(reference) * UNIT_BYTES;
+        return !record_of(op);
+    }
+
+    // Whether the table's record is longer, or shorter, than one with the value that an operation brings.
+    bool differs_in_length(u32 op) const {
+        return writer_of(op) == NO_OP && is_present(op) &&
+               reference_length(a.old_word[a.chain[op]]) != record_units(a.key_lengths[op], a.value_lengths[op]);
+    }
 
     // What a condition compares: the version, or the number. The request tells what it found.
     u64 compared(u32 op) const {
@@ -218,7 +232,7 @@ class Resolver {
         return true;
     }
 
-    // Whether its key holds the value that an operation brings.
+    // Whether its key, whose record is sound, holds the value that an operation brings.
     bool has_value_of(u32 op) const {
         const u32 writer = writer_of(op);
         const u8* const wanted = a.values + a.value_offsets[op];
@@ -264,7 +278,7 @@ class Resolver {
             return OP_GET;
         }
         if (const u8 refused = refusal(op)) {
-            if (refused != UNMET) a.status[op] = refused;
+            if (refused != NOT_DONE) a.status[op] = refused;
             is_required_ = false;
             return OP_EXISTS;
         }
@@ -272,13 +286,13 @@ class Resolver {
         return kind == OP_DELETE ? OP_DELETE : OP_SET;
     }
 
-    // Why an operation that would change its key does not: the status of that, or UNMET.
+    // Why an operation that would change its key does not: the status of that, or NOT_DONE.
     u8 refusal(u32 op) {
         const u8 kind = a.ops[op], condition = a.conditions[op];
         const bool asks = condition == CONDITION_REQUIRED || condition == CONDITION_PROLONGS, may_act = !asks || is_required_;
         if (may_act && condition >= CONDITION_SOUND && is_damaged(op)) return STATUS_CORRUPT;
         if (!holds(op)) {
-            if (!is_present(op)) return UNMET;
+            if (!is_present(op)) return NOT_DONE;
             a.numbers[op] = compared(op);
             return STATUS_CONDITION;
         }
@@ -329,7 +343,9 @@ class Resolver {
 
     // Several in a row are required together.
     u8 require(u32 op) {
-        const bool damaged = a.conditions[op] >= CONDITION_SOUND && is_damaged(op), met = !damaged && holds(op);
+        const bool is_other = a.conditions[op] == CONDITION_HOLDS && differs_in_length(op);
+        const bool damaged = !is_other && a.conditions[op] >= CONDITION_SOUND && is_damaged(op);
+        const bool met = !is_other && !damaged && holds(op);
         is_required_ = met && (is_required_ || !is_in_row_);
         is_in_row_ = true;
         a.numbers[op] = 0;
@@ -378,12 +394,12 @@ class Resolver {
         const u64 first = a.expected[op], bytes = a.value_lengths[op];
         const RecordHeader* record = nullptr;
         u64 held;
-        if (!bytes) return UNMET;
+        if (!bytes) return NOT_DONE;
         if (first > a.value_bytes_max || first + bytes > a.value_bytes_max) return STATUS_OVERFLOW;
         if (!measure(op, &held, &record)) return STATUS_CORRUPT;
         keep_expiry(op, record);
         u8* const to = make(op, first + bytes > held ? first + bytes : held);
-        if (!to) return UNMET;
+        if (!to) return NOT_DONE;
         copy_held(op, record, held, to);
         if (first > held) memset(to + held, 0, first - held);
         copy_bytes(to + first, a.values + a.value_offsets[op], bytes);
@@ -406,7 +422,7 @@ class Resolver {
         const u64 bytes = write_decimal(number, (char*)text);
         if (bytes > a.value_bytes_max) return STATUS_OVERFLOW;
         u8* const to = make(op, bytes);
-        if (!to) return UNMET;
+        if (!to) return NOT_DONE;
         memcpy(to, text, bytes);
         return STATUS_OK;
     }
@@ -518,7 +534,7 @@ class Resolver {
 
     const Args& a;
     u32 table_id_ = 0;
-    u64 made_ = 0;
+    u64 made_ = 0, looked_at_ = 0;
     bool is_in_row_ = false;    // the operation before is a REQUIRE
     bool is_required_ = true;  // what the last of them ask for holds
 };

@@ -297,7 +297,9 @@ class Library:
         self._call = _functions(ctypes.CDLL(path), _SLOW) | _functions(ctypes.PyDLL(path), _QUICK)
         names = ctypes.CDLL(path).gpkvs_door_redis_commands
         names.restype = c_char_p
-        self.redis_commands: Sequence[str] = names().decode().split()
+        self.redis_commands: Sequence[str] = (names() or b"").decode().split()
+        if not self.redis_commands:
+            raise MemoryError
         assert len(self.redis_commands) == _REDIS_COMMANDS
 
     def delete(self) -> None:

@@ -265,7 +265,7 @@ class NativeDoor:
         if scripts.loaded.known:
             self._loop.call_soon_threadsafe(self._set_scripts_soon)  # another server's thread may say so
         else:
-            self._library.set_scripts({})
+            self._set_scripts()
 
     def _set_scripts_soon(self) -> None:
         if not self._scripts_at:

@@ -127,13 +127,7 @@ _TEXT_BYTES_MAX, _LOADED_MAX = 8 * 1024, 1024
 
 
 class Loaded:
-    """The scripts that clients have loaded.
-
-    Attributes
-    ----------
-    known
-        By the SHA-1 of their texts as they came.
-    """
+    """The scripts that clients have loaded, by the SHA-1 of their texts as they came."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
@@ -141,8 +135,12 @@ class Loaded:
 
     @property
     def known(self) -> Mapping[bytes, Known]:
-        """All of them."""
-        return self._known
+        """All of them, as they are now."""
+        return self._known.copy()
+
+    def find(self, name: bytes) -> Known | None:
+        """Return one of them, if it is loaded."""
+        return self._known.get(name)
 
     def add(self, name: bytes, script: Known) -> None:
         """Load a script; the oldest one may go for it."""
@@ -155,7 +153,7 @@ class Loaded:
 
     def clear(self) -> None:
         """Forget them."""
-        self._known.clear()
+        self._known = {}
         self._tell()
 
     def follow(self, told: Callable[[], None]) -> None:
@@ -168,7 +166,7 @@ class Loaded:
             self._followers.remove(told)
 
     def _tell(self) -> None:
-        for told in self._followers:
+        for told in tuple(self._followers):
             told()
 
 
@@ -213,7 +211,7 @@ def _no_script() -> Error:
 
 def _run(db: Overlay, name: bytes, words: Words) -> Reply:
     count = _count_of(words)
-    known = loaded.known.get(name)
+    known = loaded.find(name)
     if known is None:
         raise _no_script()
     keys, args = words[_FIRST_KEY : _FIRST_KEY + count], words[_FIRST_KEY + count :]
@@ -244,7 +242,7 @@ async def script(_session: Session, words: Words) -> Reply:
         case b"LOAD", [text]:
             return _load(text)
         case b"EXISTS", [_, *_] as names:
-            return [int(name.lower() in loaded.known) for name in names]
+            return [int(loaded.find(name.lower()) is not None) for name in names]
         case b"FLUSH", options if is_flush_option(options):
             loaded.clear()
             return OK

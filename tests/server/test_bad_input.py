@@ -64,7 +64,12 @@ def columns(**changed: Any) -> kv_pb2.BatchRequest:
     [
         pytest.param(kv_pb2.BatchRequest(), ["ops", "at least one"], id="empty"),
         pytest.param(batch([(GET, b"k")] * 1001), ["ops", "1,001", "1,000 (request_ops_max)"], id="too many"),
-        pytest.param(columns(ops=bytes([SET, 10])), ["operation 1", "ops", "unknown operation 10"], id="unknown op"),
+        *(
+            pytest.param(
+                columns(ops=bytes([SET, op])), ["operation 1", "ops", f"unknown operation {op}"], id=f"op {op}"
+            )
+            for op in (10, 12, 15, 255)
+        ),
         pytest.param(columns(ops=bytes([0, SET])), ["operation 0", "ops", "unknown operation 0"], id="op zero"),
         pytest.param(batch([(GET, b"k"), (GET, b"")]), ["operation 1", "keys", "0 bytes"], id="empty key"),
         pytest.param(batch([*TWO, (DELETE, bytes(65))]), ["operation 2", "keys", "65", "1 to 64"], id="long key"),

@@ -25,6 +25,10 @@ def test_no_memory_for_one_more_thread(start_server: StartServer) -> None:
     with connect(int(port)) as redis, no_more_memory(server, 4 * MIB):  # half of a thread's stack
         redis.sendall(command(b"SET", b"k", b"value", b"XX", b"KEEPTTL"))  # Python's batcher waits for the disk
         assert answers(redis, 1) == b"+OK\r\n"
+        redis.sendall(command(b"SETRANGE", b"k", b"0", b"va") + command(b"INCRBYFLOAT", b"n", b"1.5"))
+        assert answers(redis, 2) == b":5\r\n$3\r\n1.5\r\n"
+        redis.sendall(command(b"DEL", b"n"))
+        assert answers(redis, 1) == b":1\r\n"
         redis.sendall(command(b"KEYS", b"*"))
         assert answers(redis, 1) == b"*1\r\n$1\r\nk\r\n"
         assert "gpkvs_serving 1" in server.metrics_text()

@@ -6,11 +6,13 @@ import ctypes
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import gpkvs
+from gpkvs.config import Limits, StoreConfig
 from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import NativeEngine
 from gpkvs.server.redis import scripts
@@ -80,6 +82,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.fixture
 def ask(store: Store) -> Iterator[Ask]:
     """Send commands together; return their answers."""
+    with locks(store) as ask:
+        yield ask
+
+
+@contextmanager
+def locks(store: Store) -> Iterator[Ask]:
+    """The same of a store, with a door that knows scripts of locks."""
     with resp_door(store, handed_on) as (door, port), connect(port) as connection:
         door.set_scripts({hashlib.sha1(text).hexdigest().encode(): known for text, known in KNOWN.items()})
 
@@ -294,7 +303,19 @@ def test_values_that_are_made_at_once_have_a_bound(store: Store, ask: Ask) -> No
     refused = ask([b"MULTI"], *[whole] * count, [b"EXEC"])
     assert refused.endswith(
         b"-EXECABORT Transaction discarded because of: ERR ops: its operations make %s bytes of "
-        b"values of others, the limit is %s: split it\r\n"
+        b"others' values, or read them first, the limit is %s (batch_result_bytes_max): split it\r\n"
         % (f"{count * most:,}".encode(), f"{store._engine._made_limits[1]:,}".encode())
     )
     assert ask([b"EXISTS", b"key"], *[whole] * count) == b":0\r\n" + b":%d\r\n" % most * count
+
+
+def test_what_conditions_read_has_a_bound(tmp_path: Path) -> None:
+    """Nothing of it is returned, and nothing made."""
+    value, keys = bytes(5000), [b"%d" % number for number in range(5)]
+    config = StoreConfig(limits=Limits(result_bytes_max=10_000), batch_result_bytes_max=20_000, **SMALL)
+    with Store(tmp_path / "store", config) as store, locks(store) as ask:
+        assert ask(*[[b"SET", key, value] for key in keys]) == b"+OK\r\n" * 5
+        refused = ask([b"EVAL", RELEASE, b"5", *keys, value])
+        assert refused.startswith(b"-ERR ops: its operations make 25,")
+        assert ask([b"EXISTS", *keys], [b"EVAL", RELEASE, b"5", *keys, b"short"]) == b":5\r\n:0\r\n"
+        assert ask([b"EVAL", RELEASE, b"3", *keys[:3], value], [b"EXISTS", *keys]) == b":3\r\n:2\r\n"

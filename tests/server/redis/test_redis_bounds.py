@@ -98,10 +98,11 @@ def test_what_is_watched_is_counted(
     for number in range(3):
         assert redis.call(b"WATCH", *keys[1000 * number : 1000 * number + 1000]) == OK
     assert redis.call(b"WATCH", *keys[:1000] * 3) == OK
-    assert before + 3000 * 1000 < held_bytes(server) < before + 3000 * 1100
+    assert before + 3000 * 1000 < held_bytes(server) < before + 3000 * 1120
     if forgets == b"EXEC":
         redis.send((b"MULTI",), in_between, (b"EXEC",))
-        assert [redis.reply() for _ in range(3)][:2] == [OK, QUEUED]
+        assert [redis.reply() for _ in range(2)] == [OK, QUEUED]
+        assert isinstance(redis.reply(), list)
     else:
         assert redis.call(b"UNWATCH") == OK
     assert held_bytes(server) <= before + 50_000
@@ -124,7 +125,7 @@ def test_a_transaction_writes_no_more_than_a_message_has(redis: Connection) -> N
     redis.send((b"MULTI",), *commands, (b"EXEC",))
     assert [redis.reply() for _ in range(11)] == [OK] + [QUEUED] * 10
     refusal = (
-        b"-EXECABORT Transaction discarded because of: ERR ops: its operations make 5,000,000 bytes of values of others"
+        b"-EXECABORT Transaction discarded because of: ERR ops: its operations make 5,000,000 bytes of others' values"
     )
     assert redis.reply().startswith(refusal)
     assert redis.call(b"EXISTS", *(words[1] for words in commands)) == b":0\r\n"
