@@ -244,12 +244,15 @@ bool RespConnection::execute_queue(const RespCommand& exec) {
         answer("*0\r\n");
         return true;
     }
+    if (!watched_.empty() && !may(MAY_READ)) return hand_on();  // whether it has changed would tell something
     std::vector<Word> words;
     const bool is_taken = lend([&](const auto& take) {
         for (u64 at = 1; at < queue_.size(); at++) {
             read_message(queue_[at].message.data(), words);
             const RespCommand& command = *queue_[at].command;
             const RespOptions options = *command.options(words);
+            // The script may be forgotten.
+            if (command.program != Program::NONE && thread.scripts().program_of(words) != command.program) return false;
             if (!may(command, options) || !take(command, options, words)) return false;
         }
         return true;
@@ -277,11 +280,12 @@ bool RespConnection::is_plain(const RespCommand& command, const RespOptions& opt
 }
 
 // Whom Python has let in stays so until Python ends that caller, or lets in another one.
-bool RespConnection::may(const RespCommand& command, const RespOptions& options) {
+bool RespConnection::may(const RespCommand& command, const RespOptions& options) { return may(command.rights_for(options)); }
+
+bool RespConnection::may(u8 rights) {
     if (!thread.door.asks_for_logins) return true;
     const Caller* const caller = head_.caller.get();
     if (!caller || caller->is_gone) return false;
-    const u8 rights = command.rights_for(options);
     return !rights || caller->may(session_.table_id, rights);
 }
 

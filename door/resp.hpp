@@ -65,6 +65,7 @@ class RespConnection final : public Connection, public Responder {
     bool answer_foreigner(std::string_view first);
     void end_foreign(Language language);
     bool may(const RespCommand& command, const RespOptions& options);
+    bool may(u8 rights);
     bool queue_or_execute(const RespCommand& command, const RespOptions& options);
     bool queue(const RespCommand& command, const char* text);
     bool execute_queue(const RespCommand& exec);

@@ -170,6 +170,8 @@ std::optional<RespOptions> RespCommand::script_options(const std::vector<Word>& 
     const std::optional<i64> keys = parse_number(words[2]);
     const u64 wanted = program == Program::PROLONG ? 3 : unit_ms ? 2 : 1;
     if (!keys || *keys < 1 || (u64)*keys + first_key() + wanted > words.size()) return std::nullopt;
+    // Of several keys some would be released though another one cannot be read.
+    if (program == Program::RELEASE && *keys > 1) return std::nullopt;
     options.keys = (u64)*keys;
     options.token = words[first_key() + options.keys];
     if (!unit_ms) return options;

@@ -229,7 +229,7 @@ class Resolver:
         if requests > 1:
             return requests // 2, {}
         text = (
-            f"its operations make {made:,} bytes of others' values, or read them first, the limit is "
+            f"its operations make at least {made:,} bytes of others' values, or read them first, the limit is "
             f"{self._made_bytes_max:,} (batch_result_bytes_max): split it"
         )
         return 1, {0: InvalidArgumentError(text, field="ops")}
@@ -296,6 +296,7 @@ class Resolver:
             heap_bytes=self._files.heap.bytes,
             value_bytes_max=self._value_bytes_max,
             made_bytes=columns.made_bytes,
+            work_bytes_max=self._made_bytes_max,
             writer=np.full(len(slot), NO_OP, np.uint32),
             verdict=np.zeros(len(slot), np.uint8),
             status=columns.status,

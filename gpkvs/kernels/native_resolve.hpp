@@ -49,6 +49,7 @@ class NativeResolver {
             r.value_bytes_max = value_bytes_max;
             r.made = made_.get();
             r.made_bytes = room;
+            r.work_bytes_max = made_bytes_max;
             r.resolved = resolved;
             Resolver<resolve_args>(r).run();
             made_bytes_ = resolved[RESOLVED_MADE_BYTES];

@@ -12,6 +12,8 @@ static const u8 AS_PLANNED = 255;    // the status is what the plain operation g
 static const u8 NOT_DONE = 254;      // of an operation that changes nothing, and is no failure: it gets the same
 static const u32 NUMBER_TEXT_MAX = 20;  // characters of a signed number of 64 bits
 static const u32 DIGITS_SURE = 18;      // of a number that fits into 64 bits whatever they are
+// To read and write a digit of a long number with a point takes so many times what it takes to copy a byte, and more.
+static const u64 DECIMAL_TEXT_USUAL = 64, DECIMAL_WORK = 64;
 // How many operations before its turn what an operation needs of its chain is asked for, and its record.
 static const u64 CHAIN_SOON = 48, RECORD_SOON = 24;
 
@@ -60,7 +62,7 @@ enum Resolved {
     F(u64, requests) F(const u32*, request_ops) F(const u32*, request_tables)               \
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
-    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max) F(u64, made_bytes) \
+    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
     F(u32*, writer) F(u8*, verdict) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
 
 // How many characters a number has as decimal text.
@@ -150,16 +152,19 @@ class Resolver {
                 prefetch_soon(op);
                 a.status[op] = AS_PLANNED;
                 a.plain_ops[op] = failed == NO_OP ? plain((u32)op) : (u8)OP_EXISTS;
+                if (a.ops[op] >= OP_REQUIRE && is_too_much()) break;
             }
             if (failed != NO_OP && is_present(failed)) {
                 a.status[failed] = STATUS_CONDITION;
                 a.numbers[failed] = compared(failed);
             }
             first = last;
+            if (is_too_much()) break;
         }
         a.resolved[RESOLVED_VALUE_BYTES] = 0;
         a.resolved[RESOLVED_MADE_BYTES] = made_ + looked_at_;
         a.resolved[RESOLVED_ROOM_BYTES] = made_;
+        if (is_too_much()) return;
         for (u64 op = 0; op < a.n; op++)
             if (a.plain_ops[op] == OP_SET && (!a.has_record[op] || is_last(op) || a.is_seen[op])) {
                 a.is_seen[op] = 1;
@@ -360,19 +365,30 @@ class Resolver {
         if (!is_present(from)) return STATUS_NOT_FOUND;
         if (!measure(from, &held, &record)) return STATUS_CORRUPT;
         a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
+        if (a.base[op] != NO_OP) a.is_seen[a.base[op]] = 1;
         a.plain_expiries[op] = expiry_of(from);
         a.lengths[op] = (u32)held;
         a.numbers[op] = held;
         return STATUS_OK;
     }
 
-    // Room for a value that is made at once. Null: there is none, and the batch is too large.
+    // Room for a value that is made at once. Null: there is none, and the batch is too large. What nobody has seen of the operation
+    // before gives its room away, and lies there.
     u8* make(u32 op, u64 bytes) {
-        a.numbers[op] = made_;
+        const u32 writer = writer_of(op);
+        u64 at = made_;
+        if (writer != NO_OP && a.ops[writer] >= OP_SETRANGE && is_present(op) && !a.is_seen[writer]) {
+            const bool is_last = a.numbers[writer] + a.lengths[writer] == made_;
+            if (is_last || bytes <= a.lengths[writer]) at = a.numbers[writer];
+        }
+        a.numbers[op] = at;
         a.lengths[op] = (u32)bytes;
-        made_ += bytes;
-        return made_ <= a.made_bytes ? a.made + a.numbers[op] : nullptr;
+        if (at + bytes > made_) made_ = at + bytes;
+        return at + bytes <= a.made_bytes ? a.made + at : nullptr;
     }
+
+    // Whether more is made or read than may be: the rest does not matter then.
+    bool is_too_much() const { return made_ > a.made_bytes || made_ + looked_at_ > a.work_bytes_max; }
 
     // How long the value of a key is; and the record, if it is the table's. False: it is damaged.
     bool measure(u32 op, u64* bytes, const RecordHeader** record) const {
@@ -400,7 +416,8 @@ class Resolver {
         keep_expiry(op, record);
         u8* const to = make(op, first + bytes > held ? first + bytes : held);
         if (!to) return NOT_DONE;
-        copy_held(op, record, held, to);
+        const u32 writer = writer_of(op);
+        if (record || writer == NO_OP || a.ops[writer] < OP_SETRANGE || a.numbers[writer] != a.numbers[op]) copy_held(op, record, held, to);
         if (first > held) memset(to + held, 0, first - held);
         copy_bytes(to + first, a.values + a.value_offsets[op], bytes);
         return STATUS_OK;
@@ -413,6 +430,7 @@ class Resolver {
         u64 held;
         if (!measure(op, &held, &record)) return STATUS_CORRUPT;
         if (held >= sizeof text) return STATUS_NOT_A_NUMBER;
+        looked_at_ += held > DECIMAL_TEXT_USUAL ? held * DECIMAL_WORK : 0;
         copy_held(op, record, held, text);
         long double number = 0, added;
         if (is_present(op) && !parse_decimal(text, held, &number)) return STATUS_NOT_A_NUMBER;

@@ -464,6 +464,8 @@ class Session:
             raise Error("EXECABORT Transaction discarded because of previous errors.")
         keyed = [step for step in transaction.steps if step.command.run is not None]
         try:
+            if watched:  # whether one has changed tells something
+                self.require_read()
             replies = iter(await self.run(keyed, watched) if keyed or watched else ())
         except WatchedError:
             return NULL_ARRAY

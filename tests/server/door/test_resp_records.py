@@ -186,25 +186,38 @@ def test_a_value_gets_as_long_as_it_may(store: Store, ask: Ask) -> None:
 
 def test_locks_on_several_keys(ask: Ask) -> None:
     acquire = [b"EVAL", ACQUIRE, b"2", b"a", b"b", b"me", b"100000"]
-    extend, release = [b"EVAL", EXTEND, b"2", b"a", b"b"], [b"EVAL", RELEASE, b"2", b"a", b"b"]
+    extend, release = [b"EVAL", EXTEND, b"2", b"a", b"b"], [b"EVAL", RELEASE, b"1"]
     assert ask(acquire, acquire, [b"MGET", b"a", b"b"]) == b":2\r\n:0\r\n*2\r\n$2\r\nme\r\n$2\r\nme\r\n"
     assert ask([*extend, b"me", b"900000"], [*extend, b"you", b"1"], [b"SET", b"b", b"you"]) == b":2\r\n:0\r\n+OK\r\n"
-    assert ask([b"TTL", b"a"], [*extend, b"me", b"1"], [*release, b"me"]) == b":900\r\n:0\r\n:1\r\n"
-    assert ask([b"EXISTS", b"a", b"b"], acquire, [*release, b"you"], acquire) == b":1\r\n:0\r\n:1\r\n:2\r\n"
-    seen = [
-        [b"SET", b"a", b"them"],
-        [b"APPEND", b"a", b""],
-        [b"EVAL", RELEASE, b"1", b"a", b"this"],
-        [b"SET", b"a", b"me"],
-    ]
+    assert ask([b"TTL", b"a"], [*extend, b"me", b"1"], [*release, b"a", b"me"]) == b":900\r\n:0\r\n:1\r\n"
+    assert ask([b"EXISTS", b"a", b"b"], acquire, [*release, b"b", b"you"], acquire) == b":1\r\n:0\r\n:1\r\n:2\r\n"
+    seen = [[b"SET", b"a", b"them"], [b"APPEND", b"a", b""], [*release, b"a", b"this"], [b"SET", b"a", b"me"]]
     assert ask([b"MULTI"], *seen, [b"EXEC"]).endswith(b"+OK\r\n:4\r\n:0\r\n+OK\r\n")
-    twice = [b"EVAL", RELEASE, b"3", b"a", b"a", b"b", b"me"]
-    commands = [[b"APPEND", b"a", b"!"], twice, [b"GET", b"a"], [b"SET", b"a", b"me"], twice]
+    release_a = [*release, b"a", b"me"]
+    commands = [[b"APPEND", b"a", b"!"], release_a, [b"GET", b"a"], [b"SET", b"a", b"me"], release_a, release_a]
     assert ask([b"MULTI"], *commands, [b"EXEC"]) == (
-        b"+OK\r\n" + b"+QUEUED\r\n" * 5 + b"*5\r\n:3\r\n:1\r\n$3\r\nme!\r\n+OK\r\n:1\r\n"
+        b"+OK\r\n" + b"+QUEUED\r\n" * 6 + b"*6\r\n:3\r\n:0\r\n$3\r\nme!\r\n+OK\r\n:1\r\n:0\r\n"
     )
     name = hashlib.sha1(ACQUIRE).hexdigest().upper().encode()
     assert ask([b"EVALSHA", name, b"1", b"a", b"you", b"100000"], [b"GET", b"a"]) == b":1\r\n$3\r\nyou\r\n"
+
+
+def test_a_script_that_is_forgotten_before_exec_is_python_s(store: Store) -> None:
+    handed: list[list[bytes]] = []
+
+    def answer(words: list[bytes]) -> bytes:
+        handed.append(words)
+        return b"+OK\r\n"
+
+    with resp_door(store, answer) as (door, port), connect(port) as connection:
+        door.set_scripts({hashlib.sha1(RELEASE).hexdigest().encode(): KNOWN[RELEASE]})
+        queued = [[b"MULTI"], [b"EVAL", RELEASE, b"1", b"key", b"me"]]
+        connection.sendall(b"".join(command(*words) for words in queued))
+        assert answers(connection, 2) == b"+OK\r\n+QUEUED\r\n"
+        door.set_scripts({})
+        connection.sendall(command(b"EXEC"))
+        assert answers(connection, 1) == b"+OK\r\n"
+    assert handed == [*queued, [b"EXEC"]]
 
 
 def test_a_lock_is_prolonged(ask: Ask) -> None:
@@ -295,27 +308,53 @@ def test_no_part_begins_behind_the_longest_value(store: Store, ask: Ask) -> None
     assert ask([b"SETRANGE", b"key", b"%d" % (most - 1), b"x"]) == b":%d\r\n" % most
 
 
-def test_values_that_are_made_at_once_have_a_bound(store: Store, ask: Ask) -> None:
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Ask]:
+    """The same of a store that makes and reads little at once."""
+    config = StoreConfig(limits=Limits(result_bytes_max=10_000), batch_result_bytes_max=20_000, **SMALL)
+    with Store(tmp_path / "narrow", config) as store, locks(store) as ask:
+        yield ask
+
+
+TOO_MUCH = b"-ERR ops: its operations make at least 2"
+
+
+def test_values_that_are_made_at_once_have_a_bound(narrow: Ask) -> None:
     """A transaction that makes more is refused, and others' together run one after the other."""
-    most = store.limits.value_bytes_max
-    whole = [b"SETRANGE", b"key", b"%d" % (most - 1), b"x"]
-    count = store._engine._made_limits[1] // most + 1
-    refused = ask([b"MULTI"], *[whole] * count, [b"EXEC"])
+    parts = [[b"SETRANGE", b"%d" % number, b"4999", b"x"] for number in range(5)]
+    refused = narrow([b"MULTI"], *parts, [b"EXEC"])
     assert refused.endswith(
-        b"-EXECABORT Transaction discarded because of: ERR ops: its operations make %s bytes of "
-        b"others' values, or read them first, the limit is %s (batch_result_bytes_max): split it\r\n"
-        % (f"{count * most:,}".encode(), f"{store._engine._made_limits[1]:,}".encode())
+        b"-EXECABORT Transaction discarded because of: ERR ops: its operations make at least 25,000 bytes of others' "
+        b"values, or read them first, the limit is 20,000 (batch_result_bytes_max): split it\r\n"
     )
-    assert ask([b"EXISTS", b"key"], *[whole] * count) == b":0\r\n" + b":%d\r\n" % most * count
+    assert narrow([b"EXISTS", b"0"], *parts) == b":0\r\n" + b":5000\r\n" * 5
 
 
-def test_what_conditions_read_has_a_bound(tmp_path: Path) -> None:
+def test_a_value_that_is_changed_often_is_made_once(narrow: Ask) -> None:
+    """Where nobody sees what is between; else it is made anew."""
+    parts = [[b"SETRANGE", b"key", b"%d" % number, b"%d" % (number % 10)] for number in range(4000)]
+    assert narrow([b"MULTI"], *parts, [b"EXEC"], [b"GETRANGE", b"key", b"3990", b"-1"]).endswith(
+        b":3999\r\n:4000\r\n$10\r\n0123456789\r\n"
+    )
+    seen = [[b"SETRANGE", b"key", b"0", b"a"], [b"GETRANGE", b"key", b"0", b"1"]]
+    seen += [[b"SETRANGE", b"key", b"1", b"b"], [b"COPY", b"key", b"other"], [b"SETRANGE", b"key", b"0", b"c"]]
+    found = narrow([b"MULTI"], *seen, [b"EXEC"], [b"GETRANGE", b"other", b"0", b"1"], [b"GETRANGE", b"key", b"0", b"1"])
+    assert found.endswith(b"*5\r\n:4000\r\n$2\r\na1\r\n:4000\r\n:1\r\n:4000\r\n$2\r\nab\r\n$2\r\ncb\r\n")
+
+
+def test_what_conditions_read_has_a_bound(narrow: Ask) -> None:
     """Nothing of it is returned, and nothing made."""
     value, keys = bytes(5000), [b"%d" % number for number in range(5)]
-    config = StoreConfig(limits=Limits(result_bytes_max=10_000), batch_result_bytes_max=20_000, **SMALL)
-    with Store(tmp_path / "store", config) as store, locks(store) as ask:
-        assert ask(*[[b"SET", key, value] for key in keys]) == b"+OK\r\n" * 5
-        refused = ask([b"EVAL", RELEASE, b"5", *keys, value])
-        assert refused.startswith(b"-ERR ops: its operations make 25,")
-        assert ask([b"EXISTS", *keys], [b"EVAL", RELEASE, b"5", *keys, b"short"]) == b":5\r\n:0\r\n"
-        assert ask([b"EVAL", RELEASE, b"3", *keys[:3], value], [b"EXISTS", *keys]) == b":3\r\n:2\r\n"
+    assert narrow(*[[b"SET", key, value] for key in keys]) == b"+OK\r\n" * 5
+    assert narrow([b"EVAL", EXTEND, b"5", *keys, value, b"100000"]).startswith(TOO_MUCH)
+    assert narrow([b"EVAL", EXTEND, b"5", *keys, b"short", b"100000"], [b"TTL", b"0"]) == b":0\r\n:-1\r\n"
+    assert narrow([b"EVAL", EXTEND, b"1", *keys[:1], value, b"100000"], [b"TTL", b"0"]) == b":1\r\n:100\r\n"
+
+
+def test_long_numbers_with_a_point_have_a_bound(narrow: Ask) -> None:
+    """To read and write one takes a millisecond."""
+    assert narrow([b"SET", b"n", b"1e4000"]) == b"+OK\r\n"
+    assert narrow([b"INCRBYFLOAT", b"n", b"1"]).startswith(b"$4000\r\n999999")
+    refused = narrow([b"MULTI"], *[[b"INCRBYFLOAT", b"n", b"1"]] * 9, [b"EXEC"])
+    assert refused.endswith(b"split it\r\n")
+    assert narrow(*[[b"INCRBYFLOAT", b"short", b"1"]] * 9).endswith(b"$1\r\n9\r\n")

@@ -150,6 +150,17 @@ def test_each_command_needs_its_rights(site: Site, user: str, allowed: list[byte
         assert redis.call(b"MGET", b"k", b"n") == [("bulk", b"v" if user == "reader" else b"w"), ("bulk", b"1")]
 
 
+def test_who_may_not_read_any_more_is_not_told_whether_a_watched_key_has_changed(site: Site) -> None:
+    with site.connect("reader") as redis:
+        assert redis.call(b"WATCH", b"k") == OK
+        assert redis.call(b"AUTH", site.tokens["writer"]) == OK
+        redis.send((b"MULTI",), (b"SET", b"new", b"w"), (b"EXEC",))
+        assert [redis.reply(), redis.reply()] == [OK, QUEUED]
+        assert b" NOPERM " in redis.reply()
+    with site.connect("root") as redis:
+        assert redis.call(b"EXISTS", b"new") == b":0\r\n"
+
+
 def test_nobody_is_told_of_other_tables(site: Site) -> None:
     with site.connect("reader") as redis:
         for number in (b"9", b"8"):  # there is a table of one of them
