@@ -14,8 +14,11 @@ static const u32 NUMBER_TEXT_MAX = 20;  // characters of a signed number of 64 b
 static const u32 DIGITS_SURE = 18;      // of a number that fits into 64 bits whatever they are
 // To read and write a digit of a long number with a point takes so many times what it takes to copy a byte, and more.
 static const u64 DECIMAL_TEXT_USUAL = 64, DECIMAL_WORK = 64;
+// What is rare, and large, is not to be in the way of the others.
+#define GPKVS_RARE __attribute__((noinline))
+
 // How many operations before its turn what an operation needs of its chain is asked for, and its record.
-static const u64 CHAIN_SOON = 48, RECORD_SOON = 24;
+static const u64 CHAIN_SOON = 96, RECORD_SOON = 48;
 
 // Only the door asks for those from SOUND on: the record that the table has for the key, if it has one, must not be damaged.
 // What replaces a record that nobody could read would hide the damage.
@@ -219,7 +222,9 @@ class Resolver {
         return writer == NO_OP ? slot_version(a.old_meta[a.chain[op]]) : a.versions[writer];
     }
 
-    bool holds(u32 op) const {
+    bool holds(u32 op) const { return a.conditions[op] == CONDITION_NONE || meets_condition(op); }
+
+    bool meets_condition(u32 op) const {
         const bool present = is_present(op);
         switch (a.conditions[op]) {
             case CONDITION_ABSENT: return !present;
@@ -347,7 +352,7 @@ class Resolver {
     }
 
     // Several in a row are required together.
-    u8 require(u32 op) {
+    GPKVS_RARE u8 require(u32 op) {
         const bool is_other = a.conditions[op] == CONDITION_HOLDS && differs_in_length(op);
         const bool damaged = !is_other && a.conditions[op] >= CONDITION_SOUND && is_damaged(op);
         const bool met = !is_other && !damaged && holds(op);
@@ -358,7 +363,7 @@ class Resolver {
     }
 
     // What the key of the operation before has.
-    u8 copy(u32 op) {
+    GPKVS_RARE u8 copy(u32 op) {
         const u32 from = op - 1, writer = writer_of(from);
         const RecordHeader* record = nullptr;
         u64 held;
@@ -406,7 +411,7 @@ class Resolver {
     }
 
     // Writes over a part of the value, from the byte that `expected` says; zeros fill what is between.
-    u8 set_range(u32 op) {
+    GPKVS_RARE u8 set_range(u32 op) {
         const u64 first = a.expected[op], bytes = a.value_lengths[op];
         const RecordHeader* record = nullptr;
         u64 held;
@@ -423,8 +428,7 @@ class Resolver {
         return STATUS_OK;
     }
 
-    // Its text would be on the stack of every other operation.
-    __attribute__((noinline)) u8 increment_decimal(u32 op) {
+    GPKVS_RARE u8 increment_decimal(u32 op) {
         u8 text[DECIMAL_TEXT_MAX];
         const RecordHeader* record = nullptr;
         u64 held;
