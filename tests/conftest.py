@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -97,6 +98,15 @@ def assert_clean(path: Path) -> None:
     """Fail unless every invariant of the store holds."""
     report = check(path)
     assert report.is_clean, report
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Capture what gpkvs logs, and nothing else: asyncio may tell now of the futures of an earlier test."""
+    of_gpkvs = logging.Filter("gpkvs")
+    caplog.handler.addFilter(of_gpkvs)
+    yield caplog
+    caplog.handler.removeFilter(of_gpkvs)
 
 
 @pytest.fixture(autouse=True)
