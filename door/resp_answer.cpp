@@ -138,8 +138,11 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
             if (returns_value(rest.ops[i])) next_value(rest);
     } else {
         switch (command.answer) {
-            case Answer::VALUES: append_text("*" + std::to_string(part.n) + "\r\n", to); [[fallthrough]];
-            case Answer::VALUE: append_values(command.answer == Answer::VALUE ? 1 : part.n, answer.protocol, rest, to); break;
+            case Answer::VALUES:
+                append_text("*" + std::to_string(part.n) + "\r\n", to);
+                append_values(part.n, answer.protocol, rest, to);
+                break;
+            case Answer::VALUE: append_values(1, answer.protocol, rest, to); break;
             case Answer::RANGE: {
                 const Word found = part_of(next_value(rest), part.first_byte, part.last_byte);
                 append_bulk(found.data, found.size, to);

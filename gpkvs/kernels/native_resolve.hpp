@@ -5,7 +5,6 @@
 #pragma once
 #include <algorithm>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "engine_batch.h"
@@ -22,7 +21,7 @@ static bool needs_records(const EngineBatch& batch) {
 }
 
 static bool makes_at_once(const EngineBatch& batch) {
-    return std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return op >= OP_SETRANGE; });
+    return std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return is_made_at_once(op); });
 }
 
 static bool looks_first(const EngineBatch& batch) {
@@ -41,7 +40,7 @@ class NativeResolver {
         resolve_args r;
         // Few make much at once. Who does needs a second pass, or some.
         u64 room = makes_at_once(batch) ? std::min(made_bytes_max, ROOM_BYTES) : 0;
-        do {
+        for (;;) {
             made_.reset();
             made_.reset(room ? new u8[room] : nullptr);
             make_columns(a, batch);
@@ -54,7 +53,9 @@ class NativeResolver {
             Resolver<resolve_args>(r).run();
             made_bytes_ = resolved[RESOLVED_MADE_BYTES];
             if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;
-        } while (resolved[RESOLVED_ROOM_BYTES] > std::exchange(room, std::min(made_bytes_max, 4 * resolved[RESOLVED_ROOM_BYTES])));
+            if (resolved[RESOLVED_ROOM_BYTES] <= room) break;
+            room = std::min(made_bytes_max, 4 * resolved[RESOLVED_ROOM_BYTES]);
+        }
         take_conflicts(batch);
         values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
         make_values(r);

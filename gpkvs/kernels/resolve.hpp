@@ -90,6 +90,9 @@ static void write_number(long long number, u8* text) {
     if (left >= 10) text[--at] = (u8)('0' + left / 10);
 }
 
+// What such an operation leaves lies in `made`; else values are made after the pass.
+static bool is_made_at_once(u32 kind) { return kind >= OP_SETRANGE; }
+
 // The value that the table has for an operation's key.
 template <class Args>
 static const u8* table_value(const Args& a, u32 op) {
@@ -103,7 +106,7 @@ static void give_value(const Args& a, u32 op, Take take) {
     u64 size = a.lengths[op];
     for (u32 piece = op;;) {
         const u8 kind = a.ops[piece];
-        if (kind >= OP_SETRANGE) {
+        if (is_made_at_once(kind)) {
             take(0, a.made + a.numbers[piece], size);
             return;
         }
@@ -172,7 +175,7 @@ class Resolver {
             if (a.plain_ops[op] == OP_SET && (!a.has_record[op] || is_last(op) || a.is_seen[op])) {
                 a.is_seen[op] = 1;
                 a.resolved[RESOLVED_VALUE_BYTES] += a.lengths[op];
-                if (a.ops[op] != OP_SET && a.ops[op] < OP_SETRANGE) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
+                if (a.ops[op] != OP_SET && !is_made_at_once(a.ops[op])) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
             }
     }
 
@@ -330,11 +333,11 @@ class Resolver {
     }
 
     u8 expiry(u32 op) {
+        const RecordHeader* record = nullptr;
+        u64 held;
         a.numbers[op] = 0;
-        if (!is_present(op)) return AS_PLANNED;
-        const RecordHeader* record = writer_of(op) == NO_OP ? record_of(op) : nullptr;
-        if (writer_of(op) == NO_OP && !record) return STATUS_CORRUPT;
-        a.numbers[op] = expiry_of(op, record);
+        if (!measure(op, &held, &record)) return STATUS_CORRUPT;
+        if (is_present(op)) a.numbers[op] = expiry_of(op, record);
         return AS_PLANNED;
     }
 
@@ -377,12 +380,15 @@ class Resolver {
         return STATUS_OK;
     }
 
+    // Whether what an operation leaves lies in `made`.
+    bool is_made(u32 op) const { return op != NO_OP && is_made_at_once(a.ops[op]); }
+
     // Room for a value that is made at once. Null: there is none, and the batch is too large. What nobody has seen of the operation
     // before gives its room away, and lies there.
     u8* make(u32 op, u64 bytes) {
         const u32 writer = writer_of(op);
         u64 at = made_;
-        if (writer != NO_OP && a.ops[writer] >= OP_SETRANGE && is_present(op) && !a.is_seen[writer]) {
+        if (is_made(writer) && is_present(op) && !a.is_seen[writer]) {
             const bool is_last = a.numbers[writer] + a.lengths[writer] == made_;
             if (is_last || bytes <= a.lengths[writer]) at = a.numbers[writer];
         }
@@ -422,7 +428,8 @@ class Resolver {
         u8* const to = make(op, first + bytes > held ? first + bytes : held);
         if (!to) return NOT_DONE;
         const u32 writer = writer_of(op);
-        if (record || writer == NO_OP || a.ops[writer] < OP_SETRANGE || a.numbers[writer] != a.numbers[op]) copy_held(op, record, held, to);
+        const bool lies_there = is_made(writer) && a.numbers[writer] == a.numbers[op];
+        if (!lies_there) copy_held(op, record, held, to);
         if (first > held) memset(to + held, 0, first - held);
         copy_bytes(to + first, a.values + a.value_offsets[op], bytes);
         return STATUS_OK;

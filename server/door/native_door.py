@@ -262,7 +262,7 @@ class NativeDoor:
 
     def _scripts_changed(self) -> None:
         """Tell the door soon, however many scripts come; at once that there are none."""
-        if scripts.loaded.known:
+        if len(scripts.loaded):
             self._loop.call_soon_threadsafe(self._set_scripts_soon)  # another server's thread may say so
         else:
             self._set_scripts()

@@ -133,6 +133,9 @@ class Loaded:
         self._known: dict[bytes, Known] = {}
         self._followers: list[Callable[[], None]] = []
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     @property
     def known(self) -> Mapping[bytes, Known]:
         """All of them, as they are now."""
