@@ -245,7 +245,13 @@ int gpkvs_door_turn(Door* door, u64 timeout_ns) { return door->turn.run(timeout_
 void gpkvs_door_interrupt(Door* door) { door->turn.interrupt(); }
 const EngineBatch* gpkvs_door_left(Door* door) { return door->turn.left(); }
 
+void gpkvs_door_left_lacks(Door* door, uint32_t what, const DoorRefusal* refusal) {
+    door->turn.left_lacks(what, copy_of(*door, *refusal));
+}
+
 bool gpkvs_door_run_left(Door* door) { return door->turn.run_left(); }
+
+uint64_t gpkvs_door_left_without(Door* door, uint32_t what) { return door->turn.left_without(what); }
 
 void gpkvs_door_left_refused(Door* door, u64 request, const DoorRefusal* refusal) {
     door->turn.left_refused(request, copy_of(*door, *refusal));

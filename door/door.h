@@ -55,7 +55,7 @@ typedef struct DoorRefusal {
     const char* text;
     const char* full;  // what is full, or ""
     bool is_refusal;   // the request surely changed nothing
-    const EngineConflict* conflict;  // null: no check of the request stopped it
+    const EngineRefusal* conflict;  // null: no check of the request stopped it
 } DoorRefusal;
 
 enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
@@ -153,8 +153,12 @@ DOOR_EXPORT int gpkvs_door_turn(Door* door, uint64_t timeout_ns);
 DOOR_EXPORT void gpkvs_door_interrupt(Door* door);
 // The batch that the turn left; it stays until it is answered by `left_done` or `left_failed`, before the next turn.
 DOOR_EXPORT const EngineBatch* gpkvs_door_left(Door* door);
+// Says what requests of it hear that lack something (EngineLeft), before the engine runs it again.
+DOOR_EXPORT void gpkvs_door_left_lacks(Door* door, uint32_t what, const DoorRefusal* refusal);
 // Has the engine run it again, which may be able to now. True: it is answered.
 DOOR_EXPORT bool gpkvs_door_run_left(Door* door);
+// Returns how many requests have heard that; nobody will any more.
+DOOR_EXPORT uint64_t gpkvs_door_left_without(Door* door, uint32_t what);
 // A request of it was not executed; told before `left_done`.
 DOOR_EXPORT void gpkvs_door_left_refused(Door* door, uint64_t request, const DoorRefusal* refusal);
 // The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered and

@@ -373,8 +373,8 @@ void each_get(const Request& request, Add add) {
 // Calls `add` with each RequestFailure, and what stands before it.
 template <class Add>
 void each_failure(const Request& request, Add add) {
-    const EngineConflict* const end = request.conflicts() + request.conflict_count;
-    for (const EngineConflict* conflict = request.conflicts(); conflict < end; conflict++) {
+    const EngineRefusal* const end = request.conflicts() + request.conflict_count;
+    for (const EngineRefusal* conflict = request.conflicts(); conflict < end; conflict++) {
         const std::string text = conflict_text(*conflict);
         MessageWriter head, failure;
         failure.add_number(1, conflict->request);

@@ -22,12 +22,12 @@ struct Refusal {
     std::string text;
     std::string full;  // what is full, if that is the reason
     bool is_refusal;   // the request surely changed nothing
-    std::optional<EngineConflict> conflict = {};  // if a check of the request stopped it
+    std::optional<EngineRefusal> conflict = {};  // if a check of the request stopped it
 };
 
 inline Refusal refusal_of(const DoorRefusal& given) {
     return {given.code, given.text, given.full, given.is_refusal,
-            given.conflict ? std::optional<EngineConflict>(*given.conflict) : std::nullopt};
+            given.conflict ? std::optional<EngineRefusal>(*given.conflict) : std::nullopt};
 }
 
 enum Outcome {
@@ -87,7 +87,7 @@ struct Request {
         memcpy(&count, request_ops + 4 * number, sizeof count);
         return count;
     }
-    const EngineConflict* conflicts() const { return results->conflicts + first_conflict; }
+    const EngineRefusal* conflicts() const { return results->refusals + first_conflict; }
     u64 done() const { return n - stopped; }
     u64 done_returning() const { return returning - stopped_returning; }
 

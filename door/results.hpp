@@ -16,12 +16,12 @@ namespace door {
 class Results {
   public:
     // The columns of a batch. Null where there is no memory. The maker holds it.
-    static Results* make(Account& account, u64 n, u64 returning, u64 value_bytes, u64 conflict_count = 0) {
-        const u64 columns = sizeof(EngineConflict) * conflict_count + 8 * n + 4 * returning + n;
+    static Results* make(Account& account, u64 n, u64 returning, u64 value_bytes, u64 refusal_count = 0) {
+        const u64 columns = sizeof(EngineRefusal) * refusal_count + 8 * n + 4 * returning + n;
         const u64 bytes = sizeof(Results) + columns + 2 * RESPONSE_ROOM + value_bytes;
         void* block = malloc(bytes);
         if (block && bytes >= POPULATED_BYTES_MIN) populate(block, bytes);
-        return block ? new (block) Results(account, n, returning, value_bytes, conflict_count) : nullptr;
+        return block ? new (block) Results(account, n, returning, value_bytes, refusal_count) : nullptr;
     }
 
     void keep(u64 holders = 1) { holders_.fetch_add(holders, std::memory_order_relaxed); }
@@ -39,9 +39,9 @@ class Results {
     // Before the values and behind them: a lone holder may make a response of them where they are.
     static constexpr u64 RESPONSE_ROOM = 64;
 
-    const u64 n, returning, value_bytes, conflict_count;
+    const u64 n, returning, value_bytes, refusal_count;
     bool has_versions = false;
-    EngineConflict* const conflicts;
+    EngineRefusal* const refusals;
     u64* const versions;       // n
     u32* const value_lengths;  // returning
     u64 now_ms = 0;            // as of when the operations looked at times, if any did
@@ -59,9 +59,9 @@ class Results {
         madvise((void*)first, end - first, POPULATE_WRITE);
     }
 
-    Results(Account& account, u64 n, u64 returning, u64 value_bytes, u64 conflict_count)
-        : n(n), returning(returning), value_bytes(value_bytes), conflict_count(conflict_count),
-          conflicts((EngineConflict*)(this + 1)), versions((u64*)(conflicts + conflict_count)), value_lengths((u32*)(versions + n)),
+    Results(Account& account, u64 n, u64 returning, u64 value_bytes, u64 refusal_count)
+        : n(n), returning(returning), value_bytes(value_bytes), refusal_count(refusal_count),
+          refusals((EngineRefusal*)(this + 1)), versions((u64*)(refusals + refusal_count)), value_lengths((u32*)(versions + n)),
           status((u8*)(value_lengths + returning)), values(status + n + RESPONSE_ROOM), account_(account),
           charged_bytes_(value_bytes) {
         account_.change(ANSWERS, (i64)value_bytes);

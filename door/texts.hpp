@@ -54,7 +54,7 @@ constexpr const char* RESP_PORT_TEXT =
     "this port speaks the Redis protocol; gRPC and metrics are on other ports, which --listen and --metrics name";
 
 // Of a request that a check stopped (gpkvs/errors.py).
-inline std::string conflict_text(const EngineConflict& conflict) {
+inline std::string conflict_text(const EngineRefusal& conflict) {
     return "the check of operation " + std::to_string(conflict.failed_check) + " does not hold: its key " +
            (conflict.is_there ? "has the version (or number) " + std::to_string(conflict.found) : "is not there") +
            "; nothing of the request was done";

@@ -82,10 +82,14 @@ bool Turn::run_here() {
     return ran == ENGINE_DONE && queue_.is_empty();
 }
 
+void Turn::left_lacks(u32 what, const std::shared_ptr<const Refusal>& refusal) { lacking_[what] = {refusal, 0}; }
+
 bool Turn::run_left() {
     std::lock_guard<std::mutex> lock(mutex_);
     return run_batch() != ENGINE_LEFT;
 }
+
+u64 Turn::left_without(u32 what) { return std::exchange(lacking_[what], {}).requests; }
 
 void Turn::set_engine(const Engine* engine) {
     gates_.set_engine(engine);
@@ -216,28 +220,31 @@ void Turn::learn(u64 covered) {
     else returning_max_ += std::min(returning_max_ / 8 + 1, NEVER - returning_max_);
 }
 
-std::shared_ptr<const Refusal> Turn::stopped_by(const EngineConflict& conflict) try {
-    return std::make_shared<const Refusal>(Refusal{ABORTED, conflict_text(conflict), "", true, conflict});
+std::shared_ptr<const Refusal> Turn::stopped_by(const EngineRefusal& refusal) try {
+    if (!refusal.lacks) return std::make_shared<const Refusal>(Refusal{ABORTED, conflict_text(refusal), "", true, refusal});
+    lacking_[refusal.lacks].requests++;
+    return lacking_[refusal.lacks].refusal;
 } catch (const std::bad_alloc&) {
     return door_.no_memory;
 }
 
-// Tells the requests of which a check does not hold.
+// Tells the requests that were not done.
 void Turn::refuse_stopped() {
     Request* request = first_;
-    EngineConflict* next = results_->conflicts;
-    EngineConflict* const end = next + results_->conflict_count;
+    EngineRefusal* next = results_->refusals;
+    EngineRefusal* const end = next + results_->refusal_count;
     for (u64 number = 0; next < end; number += request->requests, request = request->next) {
         if (next->request >= number + request->requests) continue;
         if (!request->request_ops) request->refusal = stopped_by(*next++);
         else next = take_stopped(*request, number, next, end);
     }
-    door_.engine_stats.conflicts.add(results_->conflict_count);
+    door_.engine_stats.conflicts.add(
+        (u64)std::count_if(results_->refusals, end, [](const EngineRefusal& refusal) { return !refusal.lacks; }));
 }
 
 // The same of the requests of one message, of which the first has a number; returns the next conflict of the batch.
-EngineConflict* Turn::take_stopped(Request& request, u64 first_number, EngineConflict* next, EngineConflict* end) {
-    request.first_conflict = (u32)(next - results_->conflicts);
+EngineRefusal* Turn::take_stopped(Request& request, u64 first_number, EngineRefusal* next, EngineRefusal* end) {
+    request.first_conflict = (u32)(next - results_->refusals);
     u64 op = 0;
     for (u64 number = 0; number < request.requests; number++) {
         const u64 last = op + request.operations_of(number);
@@ -252,13 +259,13 @@ EngineConflict* Turn::take_stopped(Request& request, u64 first_number, EngineCon
     return next;
 }
 
-bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 conflicts, EngineRoom* room) {
+bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 refusals, EngineRoom* room) {
     Turn& turn = *(Turn*)self;
     turn.release_results();
-    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes, conflicts);
+    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes, refusals);
     if (!results) return false;
     results->now_ms = turn.columns_.now_ms();
-    *room = {results->status, results->versions, results->value_lengths, results->values, results->conflicts};
+    *room = {results->status, results->versions, results->value_lengths, results->values, results->refusals};
     return true;
 }
 
@@ -336,7 +343,7 @@ void Turn::share_out(u64 covered, u64 gate) {
 }
 
 void Turn::count_operations(const Request& request) {
-    const EngineConflict *next = request.conflicts(), *const end = next + request.conflict_count;
+    const EngineRefusal *next = request.conflicts(), *const end = next + request.conflict_count;
     const u8* status = request.status();
     const u8* op = request.ops;
     for (u64 number = 0; number < request.requests; number++) {

@@ -1,6 +1,7 @@
 // The turns of the engine's thread: it makes batches of the requests that wait, and runs them one after the other
 // (server/batcher.py). While one runs, the next one's requests gather. A small batch may run in the thread that brought it.
 #pragma once
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -28,7 +29,10 @@ class Turn {
     void set_engine(const Engine* engine);
     void set_clock(u64* latest_ms) { latest_ms_ = latest_ms; }
     const EngineBatch* left() const { return &columns_.batch(); }
+    // Before it runs again: what requests hear that lack something (EngineLeft). After it: how many have heard that.
+    void left_lacks(u32 what, const std::shared_ptr<const Refusal>& refusal);
     bool run_left();
+    u64 left_without(u32 what);
     void left_refused(u64 request, const std::shared_ptr<const Refusal>& refusal);
     void left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate);
     void left_failed(const std::shared_ptr<const Refusal>& refusal);
@@ -62,11 +66,11 @@ class Turn {
     bool count_working();
     int run_batch();
     void learn(u64 covered);
-    static bool give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 conflicts,
+    static bool give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 refusals,
                           EngineRoom* room);
     void refuse_stopped();
-    std::shared_ptr<const Refusal> stopped_by(const EngineConflict& conflict);
-    EngineConflict* take_stopped(Request& request, u64 first_number, EngineConflict* next, EngineConflict* end);
+    std::shared_ptr<const Refusal> stopped_by(const EngineRefusal& refusal);
+    EngineRefusal* take_stopped(Request& request, u64 first_number, EngineRefusal* next, EngineRefusal* end);
     void share_out(u64 covered, u64 gate);
     void count_operations(const Request& request);
     bool hand_on_several();
@@ -101,6 +105,11 @@ class Turn {
     u64 returning_max_ = NEVER;  // with more, the values would be too many
     BatchColumns columns_;
     Results* results_ = nullptr;
+    struct Lacking {
+        std::shared_ptr<const Refusal> refusal;
+        u64 requests = 0;
+    };
+    std::array<Lacking, LEFT_COUNT> lacking_;  // while a batch that was left runs again
     u64 counted_bytes_ = 0, began_ns_ = 0;
     Request* dropped_ = nullptr;  // a list
     // As many batches waited for their gate when there was no memory for one more.

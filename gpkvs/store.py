@@ -292,8 +292,8 @@ class Store(KeyValues):
             return None
         if answer.gate:
             self._engine.wait_for(answer.gate)
-        if answer.conflict:
-            raise answer.conflict
+        if answer.refusal:
+            raise answer.refusal
         return ResultLists(answer.statuses, answer.versions, answer.values)
 
     def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:

@@ -163,9 +163,9 @@ class Metrics:
         """Note a request whose client gave up before it was executed."""
         self._refused.labels(reason).inc()
 
-    def request_refused(self, reason: str) -> None:
-        """Note a request that was refused before it was executed."""
-        self._refused.labels(reason).inc()
+    def requests_refused(self, reason: str, count: int = 1) -> None:
+        """Note requests that were refused before they were executed."""
+        self._refused.labels(reason).inc(count)
 
     def login(self, method: str, result: str) -> None:
         """Note that somebody logged in, or was refused."""

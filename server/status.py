@@ -101,17 +101,27 @@ def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
     for kind, code in _NOT_DONE:
         if isinstance(error, kind):
             return ErrorStatus(code, status_text(error), "", is_refusal=True)
-    code, reason = status_of(error)
-    if reason:
-        metrics.request_refused(reason)
+    told = told_of(error)
+    if told.is_refusal:
+        note_refused(error, metrics)
     else:
-        _log.error("%s: %s", code.name, error)
-    full = ""
-    if isinstance(error, NoSpaceError):
-        full = error.resource
-        _FULL_LOG.note(error)
+        _log.error("%s: %s", told.code.name, error)
+    return told
+
+
+def told_of(error: GpkvsError) -> ErrorStatus:
+    """Return what a client is told of an error, and count nothing."""
+    code, reason = status_of(error)
+    full = error.resource if isinstance(error, NoSpaceError) else ""
     conflict = error if isinstance(error, ConflictError) else None
     return ErrorStatus(code, status_text(error), full, bool(reason), conflict)
+
+
+def note_refused(error: GpkvsError, metrics: Metrics, requests: int = 1) -> None:
+    """Count requests that were refused for the same reason; the log says once in a while what is full."""
+    metrics.requests_refused(status_of(error)[1], requests)
+    if isinstance(error, NoSpaceError):
+        _FULL_LOG.note(error)
 
 
 def status_of(error: GpkvsError) -> tuple[grpc.StatusCode, str]:

@@ -14,6 +14,7 @@ from gpkvs.engine.heap import Heap, charge_of, segments_of
 from gpkvs.engine.plan import Plan
 from gpkvs.engine.table import Table
 from gpkvs.errors import GpkvsError, NoSpaceError
+from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.text import counted, quoted
 
@@ -110,13 +111,25 @@ def heap_full(heap: Heap) -> NoSpaceError:
     )
 
 
-def heap_too_small(heap: Heap, units: int) -> NoSpaceError:
+def heap_too_small(heap: Heap) -> NoSpaceError:
     """Return why a request is refused whose records find no room at once, though they may be stored."""
-    free = f"{heap.free_units * UNIT_BYTES:,} are free to be written at once"
-    if units <= heap.free_units:
-        free += ", but not side by side"
     return NoSpaceError(
-        "heap", f"one request takes {units * UNIT_BYTES:,} bytes, and {free}: send smaller requests; {_way_out(heap)}"
+        "heap",
+        f"{heap.free_units * UNIT_BYTES:,} bytes are free to be written at once, and one request takes more, or a value "
+        f"more than lie side by side: send smaller requests; {_way_out(heap)}",
+    )
+
+
+def log_full(files: StoreFiles) -> NoSpaceError:
+    """Return why a request is refused that undo log or journal do not take."""
+    option = "--journal-bytes-max" if files.data else "--log-bytes-max"
+    way_out = f"start the server with a larger {option}, and see that the disk has the room"
+    if files.log_waits:
+        way_out = f"make room and try again: {files.log_waits}"
+    return NoSpaceError(
+        "log",
+        f"one transaction would log more than the {8 * files.log_words_max:,} bytes that there is room for: send "
+        f"smaller requests, or {way_out}",
     )
 
 

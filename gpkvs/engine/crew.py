@@ -1,7 +1,7 @@
 """What Python does so that the native engine can run a batch which it has left: then the same batch runs again.
 
-Nobody else has the engine meanwhile. Each reason comes at most once a batch; one that comes again, or for which nothing
-can be done here, leaves the batch to Python's engine.
+Nobody else has the engine meanwhile. Each reason comes at most once a batch. One that comes again, or for which nothing
+can be done here, is closed: the native engine refuses the requests that lack it, in the words of this room.
 """
 
 from __future__ import annotations
@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpkvs.batch import Batch
-from gpkvs.engine.capacity import IndexFullError, record_bytes_max
+from gpkvs.engine.capacity import IndexFullError, heap_full, heap_too_small, log_full, record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import Growing
+from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine
 from gpkvs.engine.native_planner import NativePlanner
+from gpkvs.errors import NoSpaceError
+from gpkvs.media.files import StoreFiles
+
+# Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
+_CLOSES = {Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP, Left.EXPIRED}
 
 
 class Crew:
@@ -26,7 +32,9 @@ class Crew:
 
     Parameters
     ----------
-    native, planner, committer, expiry, growth, free_space, heap_growth, meter
+    files
+        The mapped store.
+    native, planner, committer, expiry, growth, free_space, heap, heap_growth, meter
         The engine, and what it uses.
     grow_log
         Has undo log or journal grow for a batch, in which each operation may take so many entries; says whether it did.
@@ -34,27 +42,33 @@ class Crew:
 
     def __init__(
         self,
+        files: StoreFiles,
         native: NativeEngine,
         planner: NativePlanner,
         committer: Committer,
         expiry: Expiry,
         growth: Growing,
         free_space: FreeSpace,
+        heap: Heap,
         heap_growth: HeapGrowth,
         meter: Meter,
         grow_log: Callable[[Batch, int], bool],
     ) -> None:
+        self._files = files
         self._native = native
         self._planner = planner
         self._committer = committer
         self._expiry = expiry
         self._growth = growth
         self._free_space = free_space
+        self._heap = heap
         self._heap_growth = heap_growth
         self._meter = meter
         self._grow_log = grow_log
 
-    def run_again(self, batch: Batch, run: Callable[[], bool]) -> bool:
+    def run_again(
+        self, batch: Batch, run: Callable[[], bool], refuse: Callable[[Left, NoSpaceError], None]
+    ) -> bool:
         """Run a batch again that the native engine has just left.
 
         Parameters
@@ -63,6 +77,8 @@ class Crew:
             Its columns.
         run
             Runs it natively; says whether it ran.
+        refuse
+            Is told, before a batch runs, what those of its requests hear that lack what is named by the reason.
 
         Returns
         -------
@@ -75,18 +91,38 @@ class Crew:
             If there is no memory for what it lacks; nothing of it has run.
         """
         asked: set[Left] = set()
+        closed: set[Left] = set()
         now = self._expiry.now()  # once: each look at the clock might find more that has expired
-        while (left := self._meter.last_left) is not None:
+        has_run = False
+        while not has_run and (left := self._meter.last_left) is not None:
             # What could be freed may not be enough.
             reason = Left.GROW_HEAP if left is Left.FREE_HEAP and left in asked else left
-            if reason in asked or not self._do(reason, batch, now):
+            if reason not in asked and self._do(reason, batch, now):
+                asked.add(reason)
+            elif left in _CLOSES and left not in closed:
+                if left is not Left.EXPIRED:
+                    refuse(left, self._refusal(left, batch))
+                closed.add(left)
+            else:
                 break
-            asked.add(reason)
-            self._native.begin_turn(now)  # it ends the one before, and tells native code of all that is new
+            # It ends the one before, and tells native code of all that is new.
+            self._native.begin_turn(now, sum(1 << reason for reason in closed))
             self._meter.helped(left)
-            if run():
-                return True
-        return False
+            has_run = run()
+        if closed:  # the next batch may find more
+            self._native.end_turn()
+        return has_run
+
+    def _refusal(self, reason: Left, batch: Batch) -> NoSpaceError:
+        """Return what requests are told for which nothing can be done now."""
+        match reason:
+            case Left.GROW_INDEX:
+                return self._growth.refusal(IndexFullError(*self._planner.planned_last(batch)))
+            case Left.GROW_LOG:
+                return log_full(self._files)
+            case Left.GROW_HEAP:
+                return heap_full(self._heap)
+        return heap_too_small(self._heap)
 
     def _do(self, reason: Left, batch: Batch, now: int) -> bool:
         """Do what a reason asks for; return whether it was done."""

@@ -258,12 +258,14 @@ class Engine:
     def crew_of(self, native: NativeEngine) -> Crew:
         """Return what serves a native engine of this one."""
         return Crew(
+            self._files,
             native,
             self._native,
             self.committer,
             self.expiry,
             self.growth,
             self.free_space,
+            self.heap,
             self._heap_growth,
             self.meter,
             self._grow_log,

@@ -43,7 +43,7 @@ _LOOKS_SHARE: Final = 64
 # What changes between turns. The sums of a turn come last.
 _OF_TURN = (
     *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
-    *("clock_ms", "held_ms", "ends_at_ns", "heap_units_max"),
+    *("clock_ms", "held_ms", "ends_at_ns", "heap_units_max", "closed"),
 )
 _SUMS = ("commits", "heap_units")
 
@@ -57,10 +57,11 @@ class Ran(IntEnum):
 
 
 class Conflict(ctypes.Structure):
-    """`EngineConflict` in kernels/engine_batch.h: a request that was not done, since a check of it does not hold."""
+    """`EngineRefusal` in kernels/engine_batch.h: a request that was not done."""
 
     _fields_ = [
         ("request", ctypes.c_uint64),
+        ("lacks", ctypes.c_uint32),
         ("failed_check", ctypes.c_uint32),
         ("is_there", ctypes.c_uint32),
         ("found", ctypes.c_uint64),
@@ -69,7 +70,7 @@ class Conflict(ctypes.Structure):
     @classmethod
     def of(cls, error: ConflictError) -> Conflict:
         """Return what an error says."""
-        return cls(0, error.index, error.found is not None, error.found or 0)
+        return cls(0, 0, error.index, error.found is not None, error.found or 0)
 
     def error(self) -> ConflictError:
         """Return the same as an error."""
@@ -183,7 +184,7 @@ class NativeEngine:
         self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
         self._row_of: dict[int, int] = {}
 
-    def begin_turn(self, held_ms: int = 0) -> bool:
+    def begin_turn(self, held_ms: int = 0, closed: int = 0) -> bool:
         """Do what is due beside batches, and let native code run them; return whether it may.
 
         Where it may not, it leaves every batch: a committer or a test wants Python.
@@ -192,6 +193,8 @@ class NativeEngine:
         ----------
         held_ms
             The time that counts for the next batch that runs, in milliseconds since 1970; 0: that of the clock.
+        closed
+            A bit for each reason (`Left`) for which nothing can be done: requests that lack it are refused.
         """
         self.end_turn()
         limits = self._before_turn()
@@ -211,6 +214,7 @@ class NativeEngine:
             held_ms,
             self.ends_at_ns,
             limits.heap_units,
+            closed,
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True

@@ -14,8 +14,9 @@ from gpkvs import failpoint
 from gpkvs.backends.fields import fields_of
 from gpkvs.batch import RequestColumns
 from gpkvs.engine.crew import Crew
+from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import Conflict, NativeEngine, Ran
-from gpkvs.errors import ConflictError, NoMemoryError, memory_refused
+from gpkvs.errors import GpkvsError, NoMemoryError, NoSpaceError, memory_refused
 from gpkvs.native import library
 
 # A larger request is run as a batch. Python's lock may be kept for so long.
@@ -36,15 +37,15 @@ class Answer(NamedTuple):
         Of each operation.
     values
         Of those that return one.
-    conflict
-        If a check stopped the request: nothing of it was done.
+    refusal
+        If there is no room for the request, or a check stopped it: nothing of it was done.
     """
 
     gate: int
     statuses: Sequence[int]
     versions: Sequence[int]
     values: Sequence[bytes]
-    conflict: ConflictError | None = None
+    refusal: GpkvsError | None = None
 
 
 class OwnTurn:
@@ -76,6 +77,7 @@ class OwnTurn:
         self._results = (ctypes.c_char * _RESULTS.size).from_address(library.gpkvs_own_results(self._room))
         # To hand over Python's lock takes longer than a small request, unless that waits for a disk.
         function_type = ctypes.PYFUNCTYPE if native.never_waits else ctypes.CFUNCTYPE
+        self._no_room: dict[Left, NoSpaceError] = {}  # what the last request heard that was left
         self._run = function_type(ctypes.c_int, *_PARAMETERS)(("gpkvs_run_own", library))
 
     def run(self, table: int, columns: RequestColumns) -> Answer | None:
@@ -120,7 +122,8 @@ class OwnTurn:
             ran = int(self._run(self._native.engine_address, self._room, table, len(columns.ops), *columns))
             return ran != Ran.LEFT
 
-        self._crew.run_again(columns.batch(table), run)
+        self._no_room.clear()
+        self._crew.run_again(columns.batch(table), run, self._no_room.__setitem__)
         return ran
 
     def _answer(self, n: int) -> Answer:
@@ -129,7 +132,8 @@ class OwnTurn:
         if is_durable:
             gate = 0
         if conflict:
-            return Answer(gate, (), (), (), Conflict.from_address(conflict).error())
+            refused = Conflict.from_address(conflict)
+            return Answer(gate, (), (), (), self._no_room[Left(refused.lacks)] if refused.lacks else refused.error())
         data = ctypes.string_at(values, value_bytes) if value_bytes else b""
         if n == 1:
             return Answer(gate, (status,), (version,), (data,) if returning else ())

@@ -16,7 +16,7 @@ import numpy as np
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
 from gpkvs.engine.allocation import Allocation, allocate
-from gpkvs.engine.capacity import CutError, DoesNotFitError, NoRoomError, cut_to, cut_to_tables, heap_too_small
+from gpkvs.engine.capacity import CutError, DoesNotFitError, NoRoomError, cut_to, cut_to_tables, heap_too_small, log_full
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases import Phases
@@ -27,8 +27,8 @@ from gpkvs.engine.planner import Planned
 from gpkvs.engine.sharded_phases import NotTogetherError, ShardedPhases
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
-from gpkvs.errors import GpkvsError, NoSpaceError, UnknownTableError, memory_refused
-from gpkvs.media.files import StoreFiles, log_bytes_for
+from gpkvs.errors import GpkvsError, UnknownTableError, memory_refused
+from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import RUNS_MAX, LogRun
 
 TablePlan = tuple[Phases, Plan]
@@ -96,7 +96,7 @@ class PhasePlanner:
             if batch.has_writes:
                 requests = min(requests, cut_to(batch.request_ops, self._files.log_entries_max))
             if not requests:  # the log should have grown, and could not
-                return Planned(BatchResult((), {0: self._log_full(log_bytes_for(int(batch.request_ops[0])))}, 1), None)
+                return Planned(BatchResult((), {0: log_full(self._files)}, 1), None)
             rejected = self._dropped_tables(batch, requests)
             admitted = np.arange(len(batch.request_ops)) < requests
             admitted[list(rejected)] = False
@@ -124,7 +124,7 @@ class PhasePlanner:
                     if not makes_do:
                         raise
                     if fitting == 0:
-                        rejected[int(numbers[0])] = heap_too_small(self._heap, int(cut.units[0]))
+                        rejected[int(numbers[0])] = heap_too_small(self._heap)
                         admitted[numbers[0]] = False
                         continue
                 requests = int(numbers[fitting])
@@ -309,18 +309,7 @@ class PhasePlanner:
         requests = len(batch.request_ops)
         if requests > 1:
             raise CutError(requests // 2)
-        raise DoesNotFitError({0: self._log_full(8 * needed)})
-
-    def _log_full(self, needed_bytes: int) -> NoSpaceError:
-        option = "--journal-bytes-max" if self._files.data else "--log-bytes-max"
-        way_out = f"start the server with a larger {option}, and see that the disk has the room"
-        if self._files.log_waits:
-            way_out = f"make room and try again: {self._files.log_waits}"
-        return NoSpaceError(
-            "log",
-            f"one transaction would log {needed_bytes:,} bytes, there is room for {8 * self._files.log_words_max:,}: "
-            f"send smaller requests, or {way_out}",
-        )
+        raise DoesNotFitError({0: log_full(self._files)})
 
 
 def for_each_table(plans: Sequence[TablePlan], phase: Callable[[Phases, Plan], None]) -> None:

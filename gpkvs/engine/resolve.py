@@ -283,6 +283,7 @@ class Resolver:
             requests=len(batch.request_ops),
             request_ops=np.ascontiguousarray(batch.request_ops),
             request_tables=np.ascontiguousarray(batch.request_tables),
+            refused=0,
             conditions=columns.conditions,
             expected=columns.expected,
             expiries=columns.expiries,

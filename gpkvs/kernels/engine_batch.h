@@ -32,13 +32,14 @@ typedef struct EngineBatch {
     uint32_t table_id;
 } EngineBatch;
 
-// A request that was not done, since a check of it does not hold.
-typedef struct EngineConflict {
+// A request that was not done: it lacks what cannot be had, or a check of it does not hold.
+typedef struct EngineRefusal {
     uint64_t request;       // its number in the batch
+    uint32_t lacks;         // why (EngineLeft); 0: a check, of which the rest tells
     uint32_t failed_check;  // the number of the operation in its request
     uint32_t is_there;      // the key is
     uint64_t found;         // the version that it has, or in a table of numbers its number
-} EngineConflict;
+} EngineRefusal;
 
 // Where results go: of all requests that were done. `values` may be unaligned. A column without an item may be null.
 typedef struct EngineRoom {
@@ -46,10 +47,10 @@ typedef struct EngineRoom {
     uint64_t* versions;       // the same; all 0 where the table has none
     uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY, LENGTH
     uint8_t* values;
-    EngineConflict* conflicts;  // in the order of their requests
+    EngineRefusal* refusals;  // in the order of their requests
 } EngineRoom;
 
-typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t conflicts,
+typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t refusals,
                                 EngineRoom* out);
 
 // Why a batch is Python's: the list (gpkvs/engine/left.py). The last three are batches that no native engine is asked to run.

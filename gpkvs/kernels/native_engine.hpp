@@ -23,9 +23,10 @@ struct EngineTable {
 // `tables`: by id. A turn ends at `ends_at_ns`, when the records of a table are more than its `looks_at`, or when so many
 // units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `clock_ms`: the time
 // that counted last, where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
+// `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused.
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
-    F(u64*, clock_ms) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max)             \
+    F(u64*, clock_ms) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
@@ -61,6 +62,8 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.blocks = table.blocks;
     a.unmoved = table.unmoved;
     a.expiries = (const u64*)batch.expiries;
+    a.requests = batch.requests;
+    a.request_ops = batch.request_ops;
 }
 
 // Whether no request reads more than one may.
@@ -124,7 +127,7 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
     if (resolver) {
         resolver->place_results(a);
         const NativeResolver& r = *resolver;
-        if (!give_room(sink, r.operations(), r.returning(), r.value_bytes(), r.conflicts(), &room)) return false;
+        if (!give_room(sink, r.operations(), r.returning(), r.value_bytes(), r.refusals(), &room)) return false;
         r.give_results(a, room);
     } else {
         if (!give_room(sink, a.n, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], 0, &room)) return false;
@@ -193,9 +196,11 @@ static EngineLeft resolve_batch(NativeEngine& e, Planner& a, NativeResolver& res
     return LEFT_MEMORY;
 }
 
-// When keys count as expired; 0: none may.
+static bool is_closed(const NativeEngine& e, u64 reason) { return e.closed >> reason & 1; }
+
+// When keys count as expired; 0: none may, or what looks so is only damaged.
 static u64 time_of(const NativeEngine& e) {
-    if (!e.clock_ms) return 0;
+    if (!e.clock_ms || is_closed(e, LEFT_EXPIRED)) return 0;
     return e.held_ms ? e.held_ms : take_time((uint64_t*)e.clock_ms, wall_clock_ms());
 }
 
@@ -218,13 +223,13 @@ static EngineLeft plan_given(NativeEngine& e, Planner& a, const EngineTable& tab
 }
 
 template <class Planner>
-static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
-                        void* sink, u64& requests, u64& gate) {
-    std::optional<NativeResolver> made;
-    NativeResolver* const resolver = looks_first(batch) ? &made.emplace() : nullptr;
-    if (!has_records<typename Planner::Slot> && (batch.expiries || (resolver && needs_records(batch))))
-        return leave(e.meter, LEFT_NUMBERS);
-    const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
+static bool writes_any(const Planner& a) {
+    return a.writes->slots || a.planned[PLANNED_SETS];  // a SET has a version, even if its key is deleted after
+}
+
+// Plans as many of the first messages as may run together; returns why they do not.
+template <class Planner>
+static EngineLeft plan_first(NativeEngine& e, Planner& a, const EngineTable& table, EngineBatch& batch, NativeResolver* resolver) {
     EngineLeft left = plan_given(e, a, table, batch, resolver);
     // Others must not wait for what one makes of long values: they are read, checked and written anew.
     while (resolver && batch.messages > 1 && resolver->made_bytes() > std::min<u64>(e.made_bytes_max, batch.value_bytes_max)) {
@@ -233,17 +238,69 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     }
     if (batch.requests > 1 && a.planned[PLANNED_RESULT_BYTES] > batch.value_bytes_max) {
         batch = cut_to_values(a, batch);
-        if (!batch.messages) return leave(e.meter, LEFT_LARGE_READS);
+        if (!batch.messages) return LEFT_LARGE_READS;
         left = plan_given(e, a, table, batch, resolver);
     }
+    if (left) return left;
+    if (!may_read(e, a, batch)) return LEFT_LARGE_READS;
+    if (a.expiries && !table.earliest && gives_expiry(a)) return LEFT_EXPIRY;
+    return writes_any(a) ? (EngineLeft)e.committer->lacks(*e.commit, run_words(a.writes->slots, table.entry_bytes)) : LEFT_NOT;
+}
+
+// Whether a refused request is one of several of a message: Python keeps account of those.
+static bool refuses_of_several(const EngineBatch& batch, const std::vector<u8>& refused) {
+    u64 request = 0;
+    for (u64 message = 0; message < batch.messages; message++) {
+        const u64 end = request + batch.message_requests[message];
+        const bool is_any = std::any_of(refused.begin() + (long)request, refused.begin() + (long)end, [](u8 reason) { return reason; });
+        if (is_any && end - request > 1) return true;
+        request = end;
+    }
+    return false;
+}
+
+static u64 count_refused(const std::vector<u8>& refused) { return refused.size() - (u64)std::count(refused.begin(), refused.end(), 0); }
+
+// Plans a batch that lacks what cannot be had: without the requests that lack it, or fewer messages. A plan itself refuses who
+// finds no slot, or would be charged too much. Returns why the batch is left after all.
+template <class Planner>
+static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& table, EngineBatch& batch, NativeResolver& resolver) try {
+    std::vector<u8> refused(batch.requests);
+    resolver.refuse(refused);
+    a.refused = refused.data();
+    EngineLeft left, lacked = LEFT_NOT;
+    for (u64 before = 0;; before = count_refused(refused)) {
+        left = plan_first(e, a, table, batch, &resolver);
+        if (!left || !is_closed(e, left)) break;
+        lacked = left;
+        const bool has_one = batch.messages == 1 && batch.requests == 1;
+        if (count_refused(refused) > before) continue;
+        if (has_one && !refused[0]) refused[0] = (u8)left;
+        else if (batch.messages > 1) batch = half_of(batch);
+        else break;
+    }
+    a.refused = nullptr;
+    return left || !refuses_of_several(batch, refused) ? left : lacked;
+} catch (const std::bad_alloc&) {
+    a.refused = nullptr;
+    return LEFT_MEMORY;
+}
+
+template <class Planner>
+static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
+                        void* sink, u64& requests, u64& gate) {
+    std::optional<NativeResolver> resolver;
+    if (looks_first(batch)) resolver.emplace();
+    if (!has_records<typename Planner::Slot> && (batch.expiries || (resolver && needs_records(batch))))
+        return leave(e.meter, LEFT_NUMBERS);
+    const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
+    EngineLeft left = plan_first(e, a, table, batch, resolver ? &*resolver : nullptr);
+    if (left && is_closed(e, left)) left = plan_closed(e, a, table, batch, resolver ? *resolver : resolver.emplace());
     requests = batch.requests;
-    if (!left && !may_read(e, a, batch)) left = LEFT_LARGE_READS;
-    if (!left && a.expiries && !table.earliest && gives_expiry(a)) left = LEFT_EXPIRY;
-    const bool writes = a.writes->slots || a.planned[PLANNED_SETS];  // a SET has a version, even if its key is deleted after
-    if (!left && writes) left = e.committer->lacks(*e.commit, run_words(a.writes->slots, table.entry_bytes));
-    if (!left && !give_results(a, resolver, give_room, sink)) left = LEFT_MEMORY;
+    if (!left && !give_results(a, resolver ? &*resolver : nullptr, give_room, sink)) left = LEFT_MEMORY;
     if (left) return leave(e.meter, left);
     end_phase(e.meter, PHASE_PLAN);
+    const bool writes = writes_any(a);
     gate = writes ? commit_planned(e, a, table) : read_gate(e, a, table);
     if (gate == NO_GATE) return leave(e.meter, LEFT_MEMORY);
     e.meter[METER_TRANSACTIONS]++;

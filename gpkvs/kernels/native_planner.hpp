@@ -9,17 +9,20 @@
 #include "allocate.hpp"
 #include "engine_batch.h"
 #include "expiry.hpp"
+#include "native_admit.hpp"
 #include "probe.cuh"
 #include "write_set.hpp"
 
 // The caller gives a batch, whose columns have a step (1, or 0 where one number stands for all), its table, and constants.
+// `refused`: what does not fit is refused, and that column says which requests (native_admit.hpp); null: the batch is left.
 #define PLANNER_GIVEN(F, Buckets)                                                           \
     F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u8*, out) \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
-    F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence)
+    F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
+    F(u64, requests) F(const u32*, request_ops) F(u8*, refused)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them.
 #define PLANNER_COLUMNS(F, Slot)                                                            \
@@ -198,7 +201,7 @@ static u64 place_keys(const Args& a, u64 chains) {
         PLANNER_RUN_BLOCKS(place_bytes, PLACE_BYTES_ARGS, blocks, changes / blocks);
     else PLANNER_RUN_BLOCKS(place_u64, PLACE_U64_ARGS, blocks, changes / blocks);
     for (u64 i = 0; i < changes; i++)
-        if (a.slot[a.changed_chain[i]] == NO_SLOT) return NO_SLOT;
+        if (a.slot[a.changed_chain[i]] == NO_SLOT) return a.refused && !admit_keys(a, chains, changes) ? changes : NO_SLOT;
     return changes;
 }
 
@@ -210,8 +213,14 @@ static u64 kept_charge(const PlannerBytes& a) {
     return charge;
 }
 
+// Records would be charged more than the heap may hold.
+static EngineLeft over_charge(const PlannerBytes& a, u64 chains, u64 changes) {
+    if (a.refused) admit_charges(a, chains, changes);
+    return LEFT_GROW_HEAP;
+}
+
 // Gives each record that is kept its place behind the tail, in arrival order; returns what there is no room for.
-static EngineLeft allocate_records(const PlannerBytes& a, u64 changes, Tail& tail) {
+static EngineLeft allocate_records(const PlannerBytes& a, u64 chains, u64 changes, Tail& tail) {
     TableWrites& w = *a.writes;
     const u64 kept = ~0ull;  // until it has a reference
     u64 lost_charge = 0;
@@ -229,7 +238,8 @@ static EngineLeft allocate_records(const PlannerBytes& a, u64 changes, Tail& tai
         if (a.reference[op] == NO_RECORD) continue;
         const u64 units = record_units(a.key_lengths[op], a.value_lengths[op]);
         const u64 reference = appender.append(units);
-        if (reference == NO_RECORD) return is_charge_accepted(a.heap_state, kept_charge(a), lost_charge) ? LEFT_FREE_HEAP : LEFT_GROW_HEAP;
+        if (reference == NO_RECORD)
+            return is_charge_accepted(a.heap_state, kept_charge(a), lost_charge) ? LEFT_FREE_HEAP : over_charge(a, chains, changes);
         a.reference[op] = a.put_reference[records] = reference;
         a.put_op[records++] = (u32)op;
         heap_units += units;
@@ -238,7 +248,7 @@ static EngineLeft allocate_records(const PlannerBytes& a, u64 changes, Tail& tai
     w.records = records;
     w.heap_units = heap_units;
     w.filled = appender.segments_filled();
-    return is_charge_accepted(a.heap_state, appender.charged(), lost_charge) ? LEFT_NOT : LEFT_GROW_HEAP;
+    return is_charge_accepted(a.heap_state, appender.charged(), lost_charge) ? LEFT_NOT : over_charge(a, chains, changes);
 }
 
 // Where the next record goes: a tail segment in which nothing is live begins again (`Heap.start`).
@@ -282,7 +292,7 @@ static EngineLeft plan_writes(const Args& a, u64 chains) {
     if (changes == NO_SLOT) return LEFT_GROW_INDEX;
     Tail tail = start_of(a);
     if constexpr (has_records<typename Args::Slot>)
-        if (const EngineLeft left = allocate_records(a, changes, tail)) return left;
+        if (const EngineLeft left = allocate_records(a, chains, changes, tail)) return left;
     a.planned[PLANNED_TAIL_SEGMENT] = tail.segment;
     a.planned[PLANNED_TAIL_UNITS] = tail.units;
     stage_slots(a, changes);

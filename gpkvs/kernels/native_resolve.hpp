@@ -31,6 +31,9 @@ static bool looks_first(const EngineBatch& batch) {
 // What a batch that looks first becomes. The plain batch and its columns lie here.
 class NativeResolver {
   public:
+    // Refuses requests, of each of which `refused` says what it lacks (EngineLeft), or 0: the batch becomes plain without them.
+    void refuse(const std::vector<u8>& refused) { refused_ = refused.data(); }
+
     // Returns why the batch is Python's. The planner has found its keys, and none of them looks expired. std::bad_alloc.
     template <class Planner>
     EngineLeft resolve(const Planner& a, const EngineBatch& batch, u64 value_bytes_max, u64 made_bytes_max) {
@@ -56,7 +59,7 @@ class NativeResolver {
             if (resolved[RESOLVED_ROOM_BYTES] <= room) break;
             room = std::min(made_bytes_max, 4 * resolved[RESOLVED_ROOM_BYTES]);
         }
-        take_conflicts(batch);
+        take_refusals(batch);
         values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
         make_values(r);
         make_plain(batch);
@@ -87,7 +90,7 @@ class NativeResolver {
     u64 operations() const { return operations_; }
     u64 returning() const { return returning_; }
     u64 value_bytes() const { return value_bytes_; }
-    u64 conflicts() const { return conflicts_.size(); }
+    u64 refusals() const { return refusals_.size(); }
 
     // Gives all but the values of the GETs.
     template <class Planner>
@@ -106,31 +109,36 @@ class NativeResolver {
                 value += *length++;
             }
         }
-        std::copy(conflicts_.begin(), conflicts_.end(), room.conflicts);
+        std::copy(refusals_.begin(), refusals_.end(), room.refusals);
     }
 
   private:
-    // Whether an operation belongs to a request that a check stops: then it is a plain EXISTS, and nobody hears of it.
+    // Whether an operation belongs to a request that is not done: then it is a plain EXISTS, and nobody hears of it.
     bool is_stopped(u64 op) const { return !is_stopped_.empty() && is_stopped_[op]; }
 
-    // Takes note of the requests that a check stops.
-    void take_conflicts(const EngineBatch& batch) {
-        conflicts_.clear();
+    // Takes note of the requests that are refused, or that a check stops.
+    void take_refusals(const EngineBatch& batch) {
+        refusals_.clear();
         is_stopped_.clear();
         operations_ = batch.n;
         u64 first = 0;
         for (u64 request = 0; request < batch.requests; request++) {
             const u64 ops = batch.request_ops[request];
-            const u32 failed = failed_check_[request];
-            if (failed != NO_OP) {
-                const u32 is_there = status_[failed] == STATUS_CONDITION;
-                conflicts_.push_back({request, (u32)(failed - first), is_there, is_there ? numbers_[failed] : 0});
+            const u32 lacks = refused_ ? refused_[request] : 0, failed = failed_check_[request];
+            if (lacks) refusals_.push_back({request, lacks, 0, 0, 0});
+            else if (failed != NO_OP) refusals_.push_back(conflict_of(request, failed, first));
+            if (lacks || failed != NO_OP) {
                 is_stopped_.resize(batch.n);
                 std::fill_n(is_stopped_.begin() + (long)first, ops, 1);
                 operations_ -= ops;
             }
             first += ops;
         }
+    }
+
+    EngineRefusal conflict_of(u64 request, u32 failed, u64 first) const {
+        const u32 is_there = status_[failed] == STATUS_CONDITION;
+        return {request, 0, (u32)(failed - first), is_there, is_there ? numbers_[failed] : 0};
     }
 
     template <class Planner>
@@ -180,6 +188,7 @@ class NativeResolver {
         r.requests = batch.requests;
         r.request_ops = batch.request_ops;
         r.request_tables = tables_.data();
+        r.refused = refused_;
         r.conditions = batch.conditions ? batch.conditions : conditions_.data();
         r.expected = (const u64*)batch.expected;
         r.expiries = batch.expiries ? (const u64*)batch.expiries : expiries_.data();
@@ -228,8 +237,9 @@ class NativeResolver {
     std::vector<u8> has_record_, conditions_, plain_ops_, is_seen_, status_, verdict_, values_;
     std::vector<u32> tables_, base_, lengths_, writer_, failed_check_, set_lengths_;
     std::vector<u64> expiries_, numbers_, plain_expiries_, versions_;
-    std::vector<u8> is_stopped_;  // of each operation; empty: no check stops any
-    std::vector<EngineConflict> conflicts_;
+    const u8* refused_ = nullptr;  // of each request; null: none is
+    std::vector<u8> is_stopped_;   // of each operation; empty: all are done
+    std::vector<EngineRefusal> refusals_;
     std::unique_ptr<u8[]> made_;
     u64 made_bytes_ = 0, operations_ = 0, returning_ = 0, value_bytes_ = 0;
 };

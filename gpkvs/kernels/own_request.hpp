@@ -11,7 +11,7 @@
 #define OWN_RESULTS_FIELDS(F)                                                               \
     F(u64, gate) F(u64, is_durable) F(u64, returning) F(u64, value_bytes)                   \
     F(u8*, status) F(u64*, versions) F(u32*, value_lengths) F(u8*, values) F(u64, first_status) F(u64, first_version) \
-    F(EngineConflict*, conflict)
+    F(EngineRefusal*, conflict)
 
 struct OwnResults {
     OWN_RESULTS_FIELDS(GPKVS_FIELD)
@@ -54,7 +54,7 @@ class OwnRoom {
     std::vector<u8> status_, values_;
     std::vector<u64> versions_;
     std::vector<u32> lengths_;
-    EngineConflict conflict_;
+    EngineRefusal conflict_;
 };
 
 extern "C" {

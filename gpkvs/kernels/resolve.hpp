@@ -54,7 +54,8 @@ enum Resolved {
 // tables. An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is that (a COPY), or is its
 // own. NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What a SETRANGE or INCREMENT_DECIMAL
 // leaves lies in `made`, from where `numbers` says. No key that has expired is there any
-// more: the engine has removed those that the batch meets.
+// more: the engine has removed those that the batch meets. `refused`: of each request, whether nothing of it is done; null: all
+// are.
 #define RESOLVE_COMMON_ARGS(F)                                                              \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
     F(const u8*, has_record) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
@@ -62,7 +63,7 @@ enum Resolved {
 
 #define RESOLVE_ARGS(F)                                                                     \
     RESOLVE_COMMON_ARGS(F)                                                                  \
-    F(u64, requests) F(const u32*, request_ops) F(const u32*, request_tables)               \
+    F(u64, requests) F(const u32*, request_ops) F(const u32*, request_tables) F(const u8*, refused) \
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
     F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
@@ -151,13 +152,14 @@ class Resolver {
         for (u64 request = 0; request < a.requests; request++) {
             table_id_ = a.request_tables[request];
             const u64 last = first + a.request_ops[request];
-            const u32 failed = a.failed_check[request] = failed_check(first, last);
+            const bool is_refused = a.refused && a.refused[request];
+            const u32 failed = a.failed_check[request] = is_refused ? NO_OP : failed_check(first, last);
             is_required_ = true;
             is_in_row_ = false;
             for (u64 op = first; op < last; op++) {
                 prefetch_soon(op);
                 a.status[op] = AS_PLANNED;
-                a.plain_ops[op] = failed == NO_OP ? plain((u32)op) : (u8)OP_EXISTS;
+                a.plain_ops[op] = failed == NO_OP && !is_refused ? plain((u32)op) : (u8)OP_EXISTS;
                 if (a.ops[op] >= OP_REQUIRE && is_too_much()) break;
             }
             if (failed != NO_OP && is_present(failed)) {

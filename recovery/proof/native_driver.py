@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import RETURNS_VALUE, Batch, Status
+from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import Conflict, Ran
 from gpkvs.errors import ConflictError
 from gpkvs.store import Store
@@ -50,7 +51,7 @@ class _EngineRoom(ctypes.Structure):
         ("versions", _POINTER),
         ("value_lengths", _POINTER),
         ("values", _POINTER),
-        ("conflicts", _POINTER),
+        ("refusals", _POINTER),
     ]
 
 
@@ -98,6 +99,7 @@ class Answer:
     values: list[bytes]  # of the operations that return one
     requests: int = 0  # that were run: the first ones
     conflicts: Mapping[int, ConflictError] = field(default_factory=dict)  # of the requests that a check stopped
+    lacking: Mapping[int, Left] = field(default_factory=dict)  # what those lack that were refused
 
 
 class NativeDriver:
@@ -158,10 +160,10 @@ class NativeDriver:
         )
         status, versions = np.full(n, 255, np.uint8), np.full(n, 255, np.uint64)
         lengths, rooms = np.empty(returning, np.uint32), []
-        conflicts: list[ctypes.Array[Conflict]] = []
+        refusals: list[ctypes.Array[Conflict]] = []
 
         def give_room(
-            _: int | None, operations: int, count: int, value_bytes: int, conflict_count: int, out: Any
+            _: int | None, operations: int, count: int, value_bytes: int, refusal_count: int, out: Any
         ) -> bool:
             nonlocal n, returning
             assert operations <= n
@@ -169,8 +171,8 @@ class NativeDriver:
             n, returning = operations, count
             rooms.append(_unaligned(np.empty(value_bytes, np.uint8)))
             addresses = [_address(column) for column in (status, versions, lengths, rooms[0])]
-            conflicts.append((Conflict * conflict_count)())
-            out[0] = _EngineRoom(*addresses, ctypes.addressof(conflicts[0]))
+            refusals.append((Conflict * refusal_count)())
+            out[0] = _EngineRoom(*addresses, ctypes.addressof(refusals[0]))
             return self.has_room
 
         requests, gate, has_versions = _U64(), _U64(), _U64()
@@ -184,14 +186,15 @@ class NativeDriver:
             assert self.durable() >= gate.value
         tells_numbers = status[:n] == Status.CONDITION_FAILED
         assert bool(has_versions.value) or not versions[:n][~tells_numbers].any()
-        stopped = {int(conflict.request): conflict.error() for conflict in conflicts[0]}
+        stopped = {int(one.request): one.error() for one in refusals[0] if not one.lacks}
+        lacking = {int(one.request): Left(one.lacks) for one in refusals[0] if one.lacks}
         is_done = np.ones(requests.value, np.bool_)
-        is_done[list(stopped)] = False
+        is_done[[*stopped, *lacking]] = False
         assert n == batch.request_ops[: requests.value][is_done].sum()
         ends = np.cumsum(lengths[:returning]).tolist()
         data = rooms[0].tobytes()
         values = [data[first:last] for first, last in zip([0, *ends], ends, strict=False)]
-        return Answer(ran, gate.value, status[:n].tolist(), versions[:n].tolist(), values, requests.value, stopped)
+        return Answer(ran, gate.value, status[:n].tolist(), versions[:n].tolist(), values, requests.value, stopped, lacking)
 
     def wait(self, gate: int) -> None:
         """Return when everything up to a gate is durable, from any thread."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gpkvs.batch import Batch
 from gpkvs.config import ServerConfig
+from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import Conflict
 from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
@@ -200,7 +201,9 @@ _SLOW: _Functions = {
     "drain": (None, []),
     "stop": (None, []),
     "turn": (c_int, [c_uint64]),
+    "left_lacks": (None, [c_uint32, _REFUSAL]),
     "run_left": (c_bool, []),
+    "left_without": (c_uint64, [c_uint32]),
 }
 # These take microseconds and keep Python's lock: to get it back may take much longer.
 _QUICK: _Functions = {
@@ -443,6 +446,14 @@ class Library:
     def left(self) -> Batch:
         """Return the batch that the turn left; its columns are the door's, until that one is told the outcome."""
         return batch_of(self._call["left"](self._door).contents)
+
+    def left_lacks(self, what: Left, refusal: Refusal) -> None:
+        """Say what requests of it hear that lack something, before it runs again."""
+        self._call["left_lacks"](self._door, what, _packed(refusal))
+
+    def left_without(self, what: Left) -> int:
+        """Return how many requests have heard that; nobody will any more."""
+        return int(self._call["left_without"](self._door, what))
 
     def run_left(self) -> bool:
         """Have the native engine run that batch again; return whether it did, and all is done."""

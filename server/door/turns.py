@@ -6,11 +6,12 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from gpkvs.engine.begun_batch import BegunBatch
-from gpkvs.errors import StoreClosedError
+from gpkvs.engine.left import Left
+from gpkvs.errors import NoSpaceError, StoreClosedError
 from gpkvs.server.door.left_batch import results_of
 from gpkvs.server.door.library import Library, Refusal, Turn
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.status import tell
+from gpkvs.server.status import ErrorStatus, note_refused, tell, told_of
 from gpkvs.store import Store
 
 _log = logging.getLogger("gpkvs")
@@ -82,13 +83,23 @@ class Turns:
         return ended
 
     def _run_again(self) -> bool:
-        """Have the batch that is left run natively after all, if what it lacks can be done; return whether it ran."""
+        """Have the batch that is left run natively after all; return whether it ran."""
         assert self._crew
+        told: dict[Left, NoSpaceError] = {}
+
+        def refuse(what: Left, error: NoSpaceError) -> None:
+            told[what] = error
+            self._library.left_lacks(what, _packed(told_of(error)))
+
         try:
-            return self._crew.run_again(self._library.left(), self._library.run_left)
+            return self._crew.run_again(self._library.left(), self._library.run_left, refuse)
         except Exception as error:  # noqa: BLE001 - Python's engine says what is wrong
             _log.warning("a batch is left to Python: what it lacks could not be done: %r", error)
             return False
+        finally:
+            for what, reason in told.items():
+                if requests := self._library.left_without(what):
+                    note_refused(reason, self._metrics, requests)
 
     def _maintain(self) -> bool:
         try:
@@ -129,5 +140,8 @@ class Turns:
         self._library.durable(begun.gate)
 
     def _refusal(self, error: Exception) -> Refusal:
-        told = tell(error, "batch", self._metrics)
-        return Refusal(told.code.value[0], told.text, told.full, told.is_refusal, told.conflict)
+        return _packed(tell(error, "batch", self._metrics))
+
+
+def _packed(told: ErrorStatus) -> Refusal:
+    return Refusal(told.code.value[0], told.text, told.full, told.is_refusal, told.conflict)

@@ -65,6 +65,7 @@ class Served:
         self.driver = NativeDriver(store)
         self._crew = store._engine.crew_of(self.driver.native)
         self._is_own = is_own
+        self.refusals: dict[Left, NoSpaceError] = {}  # what requests of the last batch heard that was left
 
     def run(self, batch: Batch) -> Results:
         """Run a batch; return the results of its requests."""
@@ -77,36 +78,42 @@ class Served:
         if answer is None:
             return by_python(self.store, batch)
         self.store._engine.wait_for(answer.gate)
+        if answer.refusal:
+            raise answer.refusal
         return [([*answer.statuses], [*answer.versions], [*answer.values])]
 
     def _run_as_a_door(self, batch: Batch) -> Results:
-        answers: list[Answer] = []
-
-        def run() -> bool:
-            answers.append(self.driver.run(batch))
-            return answers[-1].ran is not Ran.LEFT
-
-        native = self.driver.native
-        native.begin_turn()
-        try:
-            if not run() and not self._crew.run_again(batch, run):
-                return by_python(self.store, batch)
-        finally:
-            native.end_turn()
-        answer = answers[-1]
+        if (answer := self.run_with_help(batch)) is None:
+            return by_python(self.store, batch)
         assert answer.requests == len(batch.request_ops)
+        for lacking in answer.lacking.values():
+            raise self.refusals[lacking]
         return [(answer.status, answer.versions, answer.values)]
+
+    def run_with_help(self, batch: Batch) -> Answer | None:
+        """Run a batch in a turn of its own; None: it is left to Python's engine."""
+        self.driver.native.begin_turn()
+        try:
+            answer = self.driver.run(batch)
+            return answer if answer.ran is not Ran.LEFT else self._helped(batch)
+        finally:
+            self.driver.native.end_turn()
 
     def run_again(self, batch: Batch) -> Answer:
         """Have a batch run that was left, which the crew can help."""
+        answer = self._helped(batch)
+        assert answer
+        return answer
+
+    def _helped(self, batch: Batch) -> Answer | None:
         answers: list[Answer] = []
 
         def run() -> bool:
             answers.append(self.driver.run(batch))
             return answers[-1].ran is not Ran.LEFT
 
-        assert self._crew.run_again(batch, run)
-        return answers[-1]
+        self.refusals.clear()
+        return answers[-1] if self._crew.run_again(batch, run, self.refusals.__setitem__) else None
 
     @property
     def helped(self) -> dict[Left, int]:
@@ -136,6 +143,10 @@ def regions_of(store: Store) -> tuple[Any, ...]:
     """Return what only batches change: checkpoints beside them write the root of a store with a journal."""
     files = store._files
     return files.regions if files.undo_log else files.regions[1:]
+
+
+def _nobody_hears(what: Left, error: NoSpaceError) -> None:
+    pytest.fail(f"{what!r}: {error}")
 
 
 class Twins:
@@ -303,8 +314,8 @@ def test_a_heap_that_is_as_large_as_may_be_refuses(tmp_path: Path, commit: Commi
 
     with pytest.raises(NoSpaceError):
         fill()
-    assert twins.served.helped.keys() <= {Left.FREE_HEAP}
-    assert twins.served.python_ran == {Left.GROW_HEAP: 1}
+    assert twins.served.helped.keys() <= {Left.FREE_HEAP, Left.GROW_HEAP}
+    assert twins.served.python_ran == {}
     assert twins.stores[0].count() * 50_000 > 2 << 20
     twins.both(Store.close)
 
@@ -400,13 +411,14 @@ def test_the_log_grows_for_a_batch(tmp_path: Path, commit: CommitName) -> None:
     served, files = Served(store), store._files
     native, committer = served.driver.native, store._engine.committer
     native.begin_turn()
-    for helps in (True, False):
+    for refused in (set(), {Left.GROW_LOG}):
         log = files.log.address if files.undo_log else 0
         committer.begin_turn().begin(files.growth, log, 63)  # type: ignore[union-attr]
         assert served.driver.run(sets(1)).ran is Ran.LEFT
-        assert served._crew.run_again(sets(1), lambda: served.driver.run(sets(1)).ran is not Ran.LEFT) is helps
+        served.run_again(sets(1))
+        assert served.refusals.keys() == refused
     assert grown == [2, 2]
-    assert served.helped == {Left.GROW_LOG: 1}
+    assert served.helped == {Left.GROW_LOG: 2}
     native.end_turn()
     twins.both(Store.close)
 
@@ -421,9 +433,9 @@ def test_the_next_incarnation_begins(twins: Twins) -> None:
     native = twins.served.driver.native
     native.begin_turn()
     twins.both(spend)
-    driver, crew = twins.served.driver, twins.served._crew
-    assert driver.run(sets(1)).ran is Ran.LEFT
-    assert crew.run_again(sets(1), lambda: driver.run(sets(1)).ran is not Ran.LEFT)
+    served = twins.served
+    assert served.driver.run(sets(1)).ran is Ran.LEFT
+    served.run_again(sets(1))
     native.end_turn()
     assert twins.served.helped == {Left.RENEW: 1}
     by_python(twins.stores[1], sets(1))
@@ -443,7 +455,7 @@ def test_a_reason_that_comes_again_leaves_the_batch(twins: Twins) -> None:
         seen.append(served.store.meter.last_left)
         return False
 
-    assert not served._crew.run_again(many, run)
+    assert not served._crew.run_again(many, run, _nobody_hears)
     assert seen == [Left.COLUMNS]
     served.driver.native.end_turn()
 
@@ -454,7 +466,7 @@ def test_what_no_crew_can_do_is_left(twins: Twins) -> None:
     served.driver.native.begin_turn()
     served.driver.has_room = False
     assert served.driver.run(sets(1)).ran is Ran.LEFT
-    assert not served._crew.run_again(sets(1), lambda: pytest.fail("it has not got more memory"))
+    assert not served._crew.run_again(sets(1), lambda: pytest.fail("it has not got more memory"), _nobody_hears)
     served.driver.native.end_turn()
     assert served.store.meter.last_left is Left.MEMORY
     assert served.helped == {}
@@ -462,7 +474,7 @@ def test_what_no_crew_can_do_is_left(twins: Twins) -> None:
 
 @pytest.mark.undo
 def test_damaged_records_only_look_expired(tmp_path: Path) -> None:
-    """The crew can do nothing about them, so Python's engine reads them as what they are."""
+    """The crew can do nothing about them, so they are read as what they are."""
     twins = Twins(tmp_path, "undo")
     twins.run(sets(2, twins.now + 1000))
 
@@ -474,7 +486,8 @@ def test_damaged_records_only_look_expired(tmp_path: Path) -> None:
     twins.both(damage)
     twins.pass_by(1000)
     twins.run(Batch.of([(Op.GET, b"key 0")]))
-    assert twins.served.python_ran == {Left.EXPIRED: 1}
+    assert twins.served.helped == {Left.EXPIRY: 1, Left.EXPIRED: 1}
+    assert twins.served.python_ran == {}
     twins.both(Store.close)
 
 

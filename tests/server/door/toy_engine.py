@@ -16,7 +16,7 @@ _Address, _U64 = ctypes.c_void_p, ctypes.c_uint64
 
 
 class _Room(ctypes.Structure):
-    _fields_ = [(name, _Address) for name in ("status", "versions", "value_lengths", "values", "conflicts")]
+    _fields_ = [(name, _Address) for name in ("status", "versions", "value_lengths", "values", "refusals")]
 
 
 _GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _Address, _U64, _U64, _U64, _U64, ctypes.POINTER(_Room))
@@ -83,7 +83,7 @@ class ToyEngine:
         for at, (request, error) in enumerate(conflicts):
             told = Conflict.of(error)
             told.request = request
-            (Conflict * len(conflicts)).from_address(room.conflicts)[at] = told
+            (Conflict * len(conflicts)).from_address(room.refusals)[at] = told
         requests, gate, has_versions = outs
         requests[0] = len(batch.request_ops)
         gate[0] = has_versions[0] = 0

@@ -1,0 +1,153 @@
+"""What finds no room and cannot have it: the native engine refuses the same requests as Python's, and runs the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from gpkvs.batch import Batch, Op
+from gpkvs.config import CommitName
+from gpkvs.engine.growth import Growing
+from gpkvs.engine.left import Left
+from gpkvs.recovery.proof.native_driver import Answer
+from gpkvs.errors import NoSpaceError
+from gpkvs.store import Store
+
+from tests.conftest import assert_clean
+from tests.engine.test_crew import _CROWDED, Twins, alike  # noqa: F401 - a fixture
+
+Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
+
+
+def seeded() -> Random:
+    seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
+    print(f"GPKVS_SEED={seed}")
+    return Random(seed)
+
+
+def requests_of(
+    random: Random, keys: int, value: Callable[[], bytes], kinds: tuple[Op, ...] = (Op.SET, Op.SET, Op.GET, Op.DELETE)
+) -> list[list[Operation]]:
+    """Return random requests, of which some put in what is too much."""
+    requests = []
+    for _ in range(random.randrange(1, 30)):
+        operations: list[Operation] = []
+        for _ in range(random.randrange(1, 5)):
+            key = random.randrange(keys).to_bytes(8, "little")
+            match random.choice(kinds):
+                case Op.SET:
+                    operations.append((Op.SET, key, value()))
+                case Op.INCREMENT:
+                    operations.append((Op.INCREMENT, key, bytes(8)))
+                case op:
+                    operations.append((op, key))
+        requests.append(operations)
+    return requests
+
+
+def run_on_both(twins: Twins, batch: Batch, versions: dict[int, int]) -> Answer:
+    """Run requests on both; compare who was refused, and what the others got.
+
+    Operations of refused requests are left out of the versions by Python's engine, and not by the native one: of each
+    version there are the other's.
+    """
+    answer = twins.served.run_with_help(batch)
+    assert answer is not None
+    by_python = twins.stores[1].execute_requests(batch)
+    assert answer.requests == by_python.requests == len(batch.request_ops)
+    assert answer.lacking.keys() == by_python.rejected.keys()
+    for number, lacking in answer.lacking.items():
+        told, reason = twins.served.refusals[lacking], by_python.rejected[number]
+        assert isinstance(reason, NoSpaceError)
+        assert told.resource == reason.resource
+    results = [result for part in by_python.parts for result in part.requests()]
+    assert answer.status == [status for result in results for status in result.status.tolist()]
+    expected = [version for result in results for version in result.versions.tolist()]
+    assert answer.versions == [versions.setdefault(*pair) for pair in zip(expected, answer.versions, strict=True)]
+    assert len(set(versions.values())) == len(versions)
+    assert answer.values == [value for result in results for value in result.value_list()]
+    return answer
+
+
+@pytest.mark.parametrize("layout", ["bytes", "u64"])
+def test_new_keys_of_an_index_that_does_not_grow(
+    tmp_path: Path, commit: CommitName, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Growing, "make_room", lambda *_: False)
+    monkeypatch.setattr(Growing, "gained", lambda *_: None)
+    monkeypatch.setattr(Growing, "after", lambda *_: None)
+    twins, random = Twins(tmp_path, commit), seeded()
+    for store in twins.stores:
+        store.create_table("small", layout=layout, index_bytes=64 << 10)
+    number = twins.stores[0].table("small").id
+    slots = twins.stores[0]._engine.tables[number].index.slots
+    refused, versions = 0, {0: 0}
+    many = [Batch.of([(Op.SET, key.to_bytes(8, "little"), bytes(8))]).on_table(number) for key in range(slots)]
+    assert run_on_both(twins, Batch.concatenate(many), versions).lacking
+    kinds = (Op.SET, Op.SET, Op.GET, Op.DELETE, Op.INCREMENT)
+    for _ in range(100):
+        requests = requests_of(random, 2 * slots, lambda: random.randbytes(8), kinds)
+        batch = Batch.concatenate([Batch.of(request).on_table(number) for request in requests])
+        refused += len(run_on_both(twins, batch, versions).lacking)
+    assert refused
+    assert dict(twins.stores[0].table("small").scan()) == dict(twins.stores[1].table("small").scan())
+    assert twins.served.python_ran == {}
+    twins.both(Store.close)
+    assert_clean(tmp_path / "native")
+
+
+def test_records_that_a_heap_may_not_hold(tmp_path: Path, commit: CommitName) -> None:
+    """A batch is cut where its records find no room at once: the rest comes again."""
+    twins, random = Twins(tmp_path, commit, **_CROWDED), seeded()
+    store, model, refused = twins.stores[0], dict[bytes, bytes](), dict[Left, int]()
+    for _ in range(150):
+        requests = requests_of(random, 1000, lambda: bytes(random.randrange(20_000)))
+        while requests:
+            answer = twins.served.run_with_help(Batch.concatenate([Batch.of(request) for request in requests]))
+            assert answer is not None
+            values = iter(answer.values)
+            for number, request in enumerate(requests[: answer.requests]):
+                if number in answer.lacking:
+                    refused[answer.lacking[number]] = refused.get(answer.lacking[number], 0) + 1
+                    continue
+                for op in request:
+                    if op[0] is Op.GET:
+                        assert next(values) == model.get(op[1], b"")
+                    elif len(op) == 3:
+                        model[op[1]] = op[2]
+                    else:
+                        model.pop(op[1], None)
+            assert not list(values)
+            requests = requests[answer.requests :]
+    assert refused[Left.GROW_HEAP] > 10
+    assert dict(store.scan()) == model
+    assert twins.served.python_ran == {}
+    twins.both(Store.close)
+    assert_clean(tmp_path / "native")
+
+
+def test_several_requests_of_a_message_are_left(
+    tmp_path: Path, commit: CommitName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these Python keeps account."""
+    monkeypatch.setattr(Growing, "make_room", lambda *_: False)
+    twins = Twins(tmp_path, commit)
+    store = twins.stores[0]
+    store.create_table("small", index_bytes=64 << 10)
+    number = store.table("small").id
+    full = 2 * store._engine.tables[number].index.slots
+    batch = Batch.of([(Op.SET, key.to_bytes(8, "little"), b"v") for key in range(full)]).on_table(number)
+    several = Batch(**{**batch.__dict__, "request_ops": np.array([1, full - 1], np.uint32), "request_tables": np.full(2, number, np.uint32)})
+    served = twins.served
+    served.driver.native.begin_turn()
+    run = lambda: served.driver.run(several, message_requests=[2]).ran.name != "LEFT"  # noqa: E731
+    assert not run()
+    assert not served._crew.run_again(several, run, lambda *_: None)
+    served.driver.native.end_turn()
+    assert served.python_ran[Left.GROW_INDEX] >= 1
+    twins.both(Store.close)
