@@ -13,7 +13,7 @@ from gpkvs.batch import U32, U64, Batch, Op
 from gpkvs.engine.heap import Heap, charge_of, segments_of
 from gpkvs.engine.plan import Plan
 from gpkvs.engine.table import Table
-from gpkvs.errors import GpkvsError, NoSpaceError
+from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.text import counted, quoted
@@ -101,6 +101,22 @@ def record_bytes_max(batch: Batch) -> int:
     return len(batch.keys) + len(batch.values) + len(batch) * (RECORD_HEADER_BYTES + UNIT_BYTES - 1)
 
 
+def reads_too_much(result_bytes_max: int) -> InvalidArgumentError:
+    """Return why a request is refused that reads more than one may."""
+    return InvalidArgumentError(
+        f"its GETs read more than {result_bytes_max:,} bytes of values (result_bytes_max): split it", field="ops"
+    )
+
+
+def makes_too_much(made_bytes_max: int) -> InvalidArgumentError:
+    """Return why a request is refused that makes more than a transaction may."""
+    return InvalidArgumentError(
+        f"its operations make more than {made_bytes_max:,} bytes of others' values, or read them first "
+        "(batch_result_bytes_max): split it",
+        field="ops",
+    )
+
+
 def heap_full(heap: Heap) -> NoSpaceError:
     """Return why requests are refused that raise what records are charged: "heap full: ..."."""
     charged, most = heap.charged * UNIT_BYTES, heap.charged_max * UNIT_BYTES
@@ -115,8 +131,8 @@ def heap_too_small(heap: Heap) -> NoSpaceError:
     """Return why a request is refused whose records find no room at once, though they may be stored."""
     return NoSpaceError(
         "heap",
-        f"{heap.free_units * UNIT_BYTES:,} bytes are free to be written at once, and one request takes more, or a value "
-        f"more than lie side by side: send smaller requests; {_way_out(heap)}",
+        f"one request takes more than the {heap.free_units * UNIT_BYTES:,} bytes that are free to be written at once, "
+        f"or than lie side by side: send smaller requests; {_way_out(heap)}",
     )
 
 

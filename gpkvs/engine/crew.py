@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpkvs.batch import Batch
-from gpkvs.engine.capacity import IndexFullError, heap_full, heap_too_small, log_full, record_bytes_max
+from gpkvs.engine.capacity import (
+    IndexFullError,
+    heap_full,
+    heap_too_small,
+    log_full,
+    makes_too_much,
+    reads_too_much,
+    record_bytes_max,
+)
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
@@ -20,11 +28,14 @@ from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine
 from gpkvs.engine.native_planner import NativePlanner
-from gpkvs.errors import NoSpaceError
+from gpkvs.errors import GpkvsError
 from gpkvs.media.files import StoreFiles
 
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
-_CLOSES = {Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP, Left.EXPIRED}
+_CLOSES = {
+    *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP),
+    *(Left.LARGE_READS, Left.LARGE_VALUES, Left.EXPIRED),
+}
 
 
 class Crew:
@@ -66,9 +77,7 @@ class Crew:
         self._meter = meter
         self._grow_log = grow_log
 
-    def run_again(
-        self, batch: Batch, run: Callable[[], bool], refuse: Callable[[Left, NoSpaceError], None]
-    ) -> bool:
+    def run_again(self, batch: Batch, run: Callable[[], bool], refuse: Callable[[Left, GpkvsError], None]) -> bool:
         """Run a batch again that the native engine has just left.
 
         Parameters
@@ -113,7 +122,7 @@ class Crew:
             self._native.end_turn()
         return has_run
 
-    def _refusal(self, reason: Left, batch: Batch) -> NoSpaceError:
+    def _refusal(self, reason: Left, batch: Batch) -> GpkvsError:
         """Return what requests are told for which nothing can be done now."""
         match reason:
             case Left.GROW_INDEX:
@@ -122,6 +131,10 @@ class Crew:
                 return log_full(self._files)
             case Left.GROW_HEAP:
                 return heap_full(self._heap)
+            case Left.LARGE_READS:
+                return reads_too_much(self._planner.result_bytes_max)
+            case Left.LARGE_VALUES:
+                return makes_too_much(self._native.made_bytes_max)
         return heap_too_small(self._heap)
 
     def _do(self, reason: Left, batch: Batch, now: int) -> bool:

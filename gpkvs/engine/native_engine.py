@@ -151,6 +151,7 @@ class NativeEngine:
         self._planner = planner
         self._before_turn, self._after_turn = before_turn, after_turn
         names = [field.name for field in KernelFields("begin_turn").fields]
+        self.made_bytes_max = made_bytes_max
         self._words = (ctypes.c_uint64 * len(names))()
         at = {name: number for number, name in enumerate(names)}
         self._of_turn = slice(0, len(_OF_TURN))

@@ -16,7 +16,7 @@ from gpkvs.batch import RequestColumns
 from gpkvs.engine.crew import Crew
 from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import Conflict, NativeEngine, Ran
-from gpkvs.errors import GpkvsError, NoMemoryError, NoSpaceError, memory_refused
+from gpkvs.errors import GpkvsError, NoMemoryError, memory_refused
 from gpkvs.native import library
 
 # A larger request is run as a batch. Python's lock may be kept for so long.
@@ -77,7 +77,7 @@ class OwnTurn:
         self._results = (ctypes.c_char * _RESULTS.size).from_address(library.gpkvs_own_results(self._room))
         # To hand over Python's lock takes longer than a small request, unless that waits for a disk.
         function_type = ctypes.PYFUNCTYPE if native.never_waits else ctypes.CFUNCTYPE
-        self._no_room: dict[Left, NoSpaceError] = {}  # what the last request heard that was left
+        self._no_room: dict[Left, GpkvsError] = {}  # what the last request heard that was left
         self._run = function_type(ctypes.c_int, *_PARAMETERS)(("gpkvs_run_own", library))
 
     def run(self, table: int, columns: RequestColumns) -> Answer | None:

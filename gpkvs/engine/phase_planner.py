@@ -16,7 +16,15 @@ import numpy as np
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
 from gpkvs.engine.allocation import Allocation, allocate
-from gpkvs.engine.capacity import CutError, DoesNotFitError, NoRoomError, cut_to, cut_to_tables, heap_too_small, log_full
+from gpkvs.engine.capacity import (
+    CutError,
+    DoesNotFitError,
+    NoRoomError,
+    cut_to,
+    cut_to_tables,
+    heap_too_small,
+    log_full,
+)
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases import Phases

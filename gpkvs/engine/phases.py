@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.backends.base import Argument, Column, Processor
 from gpkvs.batch import U8, U32, U64, Batch, RequestResult, Status, constant
-from gpkvs.engine.capacity import DoesNotFitError, result_bytes_by_request
+from gpkvs.engine.capacity import DoesNotFitError, reads_too_much, result_bytes_by_request
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.plan import NOTHING_SEEN, Chains, Fingerprints, Folded, PlacedChains, Plan, Seen, SlotChanges
 from gpkvs.engine.slot_placement import Placement
 from gpkvs.engine.table import Table
-from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import NO_SLOT, UNIT_BYTES, ChangeKind
 
@@ -312,19 +311,9 @@ class Phases(ABC):
         self._refuse_large(self.by_request(plan, bounds - self._xp.minimum(bounds, _BOUND_SLACK)))
 
     def _refuse_large(self, result_bytes: NDArray[np.int64]) -> None:
-        limit = self.result_bytes_max
-        too_large = np.flatnonzero(result_bytes > limit).tolist()
+        too_large = np.flatnonzero(result_bytes > self.result_bytes_max).tolist()
         if too_large:
-            raise DoesNotFitError(
-                {
-                    request: InvalidArgumentError(
-                        f"its GETs read at least {result_bytes[request]:,} bytes of values, the limit is {limit:,} "
-                        "(result_bytes_max): split it",
-                        field="ops",
-                    )
-                    for request in too_large
-                }
-            )
+            raise DoesNotFitError(dict.fromkeys(too_large, reads_too_much(self.result_bytes_max)))
 
     def by_request(self, plan: Plan, lengths: U32) -> NDArray[np.int64]:
         """Return the sum of its GETs' lengths for each request of a plan."""

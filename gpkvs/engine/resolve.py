@@ -33,7 +33,7 @@ from gpkvs.batch import (
     constant,
     is_constant,
 )
-from gpkvs.engine.capacity import request_of_op
+from gpkvs.engine.capacity import makes_too_much, request_of_op
 from gpkvs.engine.host_find import Found, find_keys
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.plan import offsets_of
@@ -169,7 +169,7 @@ class Resolver:
             self._require_present(int(batch.request_tables[0]), located["old_word"], located["old_meta"], now)
         value_bytes, made_bytes = self._decide(batch, columns, keys)
         if made_bytes > self._made_bytes_max:
-            return (None, *self._too_much(requests, made_bytes))
+            return (None, *self._too_much(requests))
         values = np.empty(value_bytes, np.uint8)
         self._launch("make_values", 1, **columns.common, out=values)
         self._meter.lap("resolve")
@@ -224,15 +224,11 @@ class Resolver:
         tables = (self._tables.get(number) for number in np.unique(batch.request_tables).tolist())
         return any(table is not None and not table.index.has_records for table in tables)
 
-    def _too_much(self, requests: int, made: int) -> tuple[int, dict[int, GpkvsError]]:
+    def _too_much(self, requests: int) -> tuple[int, dict[int, GpkvsError]]:
         """Have fewer requests done at once, or refuse the one that makes too much by itself."""
         if requests > 1:
             return requests // 2, {}
-        text = (
-            f"its operations make at least {made:,} bytes of others' values, or read them first, the limit is "
-            f"{self._made_bytes_max:,} (batch_result_bytes_max): split it"
-        )
-        return 1, {0: InvalidArgumentError(text, field="ops")}
+        return 1, {0: makes_too_much(self._made_bytes_max)}
 
     def _find(self, batch: Batch, first_sequence: int, now: int) -> _Keys:
         """Find all keys of a batch, table by table."""

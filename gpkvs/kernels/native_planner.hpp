@@ -150,19 +150,21 @@ static bool meets_expired(const Args& a, u64 chains) {
     return false;
 }
 
-// Whether the records that the GETs see are few enough to read them; if not, lengths are those of records. The word of an
-// operation that sees no record is 0; a table without records has none to read.
+// Whether the values that the GETs see are few enough to read their records; if not, lengths are what each takes at most. The
+// word of an operation that sees no record is 0; a table without records has none to read.
 template <class Args>
 static bool may_measure(const Args& a) {
     if constexpr (has_records<typename Args::Slot>) {
-        if (!a.planned[PLANNED_GETS]) return true;
+        const u64 gets = a.planned[PLANNED_GETS];
         u64 bytes = 0;
-        for (u64 i = 0; i < a.planned[PLANNED_GETS]; i++) {
-            const u64 record_bytes = reference_length(a.source_word[a.get_op[i]]) * UNIT_BYTES;
-            a.length[i] = (u32)record_bytes;
-            bytes += record_bytes;
-        }
+        for (u64 i = 0; i < gets; i++) bytes += reference_length(a.source_word[a.get_op[i]]) * UNIT_BYTES;
         if (bytes <= a.result_bytes_max) return true;
+        PLANNER_RUN(result_bound, RESULT_BOUND_ARGS, gets);
+        bytes = 0;
+        for (u64 i = 0; i < gets; i++) bytes += a.length[i];
+        // A lone request is only refused for what it surely reads: a record is up to so much longer than it must be.
+        const u64 unsure = a.requests == 1 ? (UNIT_BYTES - 1) * gets : 0;
+        if (bytes <= a.result_bytes_max + unsure) return true;
         a.planned[PLANNED_RESULT_BYTES] = bytes;
         return false;
     }

@@ -194,7 +194,8 @@ class NativeDriver:
         ends = np.cumsum(lengths[:returning]).tolist()
         data = rooms[0].tobytes()
         values = [data[first:last] for first, last in zip([0, *ends], ends, strict=False)]
-        return Answer(ran, gate.value, status[:n].tolist(), versions[:n].tolist(), values, requests.value, stopped, lacking)
+        columns_of_done = status[:n].tolist(), versions[:n].tolist(), values
+        return Answer(ran, gate.value, *columns_of_done, requests.value, stopped, lacking)
 
     def wait(self, gate: int) -> None:
         """Return when everything up to a gate is durable, from any thread."""

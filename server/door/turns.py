@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.left import Left
-from gpkvs.errors import NoSpaceError, StoreClosedError
+from gpkvs.errors import GpkvsError, StoreClosedError
 from gpkvs.server.door.left_batch import results_of
 from gpkvs.server.door.library import Library, Refusal, Turn
 from gpkvs.server.exporter import Metrics
@@ -85,9 +85,9 @@ class Turns:
     def _run_again(self) -> bool:
         """Have the batch that is left run natively after all; return whether it ran."""
         assert self._crew
-        told: dict[Left, NoSpaceError] = {}
+        told: dict[Left, GpkvsError] = {}
 
-        def refuse(what: Left, error: NoSpaceError) -> None:
+        def refuse(what: Left, error: GpkvsError) -> None:
             told[what] = error
             self._library.left_lacks(what, _packed(told_of(error)))
 

@@ -3,190 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
 
-import gpkvs
-from gpkvs.batch import Batch, Op, RequestColumns
+from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
 from gpkvs.engine import own_turn
 from gpkvs.engine.compaction import Compactor
 from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.left import Left
-from gpkvs.errors import NoSpaceError
+from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.media.transaction import COUNTER_BITS
-from gpkvs.recovery.proof.native_driver import Answer, NativeDriver, Ran
+from gpkvs.recovery.proof.native_driver import Ran
 from gpkvs.store import Store
-from tests.conftest import SMALL, assert_clean
+from tests.conftest import assert_clean
+from tests.engine.twins import CROWDED, FAR, Served, Twins, alike, by_python, columns_of, regions_of  # noqa: F401 - a fixture
 
 _KEYS = 60
-Results = list[tuple[list[int], list[int], list[bytes]]]
-_CROWDED = {"heap_bytes": 4 << 20, "heap_bytes_max": 4 << 20}
-_FAR = 1 << 42  # milliseconds since 1970, which the machine's clock does not reach
 
 
-@pytest.fixture(autouse=True)
-def alike(natively: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let stores hash keys alike."""
-    monkeypatch.setattr("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(count)))
-    monkeypatch.setattr("gpkvs.media.directory.time.time_ns", lambda: 0)
-
-
-def columns_of(batch: Batch) -> RequestColumns:
-    """Return a request as the store makes it of Python's objects."""
-    optional = (batch.expiries, batch.conditions, batch.expected)
-    columns = (batch.ops, batch.keys, batch.key_lengths, batch.values, batch.value_lengths)
-    return RequestColumns(
-        *(column.tobytes() for column in columns),
-        *(None if column is None else column.tobytes() for column in optional),
-    )
-
-
-class Served:
-    """A store whose batches run natively, with a crew, and by Python's engine where that does not help.
-
-    Parameters
-    ----------
-    store
-        The store.
-    is_own
-        Whether batches come as requests of this process, and not as those of a door.
-    """
-
-    def __init__(self, store: Store, *, is_own: bool = False) -> None:
-        self.store = store
-        self.driver = NativeDriver(store)
-        self._crew = store._engine.crew_of(self.driver.native)
-        self._is_own = is_own
-        self.refusals: dict[Left, NoSpaceError] = {}  # what requests of the last batch heard that was left
-
-    def run(self, batch: Batch) -> Results:
-        """Run a batch; return the results of its requests."""
-        return self._run_own(batch) if self._is_own else self._run_as_a_door(batch)
-
-    def _run_own(self, batch: Batch) -> Results:
-        assert self.store._own_turn
-        table = self.store._engine.tables[int(batch.request_tables[0])].entry
-        answer = self.store._own_turn.run(table.id, columns_of(batch))
-        if answer is None:
-            return by_python(self.store, batch)
-        self.store._engine.wait_for(answer.gate)
-        if answer.refusal:
-            raise answer.refusal
-        return [([*answer.statuses], [*answer.versions], [*answer.values])]
-
-    def _run_as_a_door(self, batch: Batch) -> Results:
-        if (answer := self.run_with_help(batch)) is None:
-            return by_python(self.store, batch)
-        assert answer.requests == len(batch.request_ops)
-        for lacking in answer.lacking.values():
-            raise self.refusals[lacking]
-        return [(answer.status, answer.versions, answer.values)]
-
-    def run_with_help(self, batch: Batch) -> Answer | None:
-        """Run a batch in a turn of its own; None: it is left to Python's engine."""
-        self.driver.native.begin_turn()
-        try:
-            answer = self.driver.run(batch)
-            return answer if answer.ran is not Ran.LEFT else self._helped(batch)
-        finally:
-            self.driver.native.end_turn()
-
-    def run_again(self, batch: Batch) -> Answer:
-        """Have a batch run that was left, which the crew can help."""
-        answer = self._helped(batch)
-        assert answer
-        return answer
-
-    def _helped(self, batch: Batch) -> Answer | None:
-        answers: list[Answer] = []
-
-        def run() -> bool:
-            answers.append(self.driver.run(batch))
-            return answers[-1].ran is not Ran.LEFT
-
-        self.refusals.clear()
-        return answers[-1] if self._crew.run_again(batch, run, self.refusals.__setitem__) else None
-
-    @property
-    def helped(self) -> dict[Left, int]:
-        return {reason: count for reason, count in self.store.meter.helped_batches.items() if count}
-
-    @property
-    def python_ran(self) -> dict[Left, int]:
-        """The batches that Python's engine had to run, by the reason."""
-        meter = self.store.meter
-        return {
-            reason: left - meter.helped_batches[reason]
-            for reason, left in meter.left_batches.items()
-            if left > meter.helped_batches[reason]
-        }
-
-
-def by_python(store: Store, batch: Batch) -> Results:
-    result = store.execute_requests(batch)
-    for refusal in result.rejected.values():
-        raise refusal
-    assert result.requests == len(batch.request_ops) == 1
-    one = result.request(0)
-    return [(one.status.tolist(), one.versions.tolist(), one.value_list())]
-
-
-def regions_of(store: Store) -> tuple[Any, ...]:
-    """Return what only batches change: checkpoints beside them write the root of a store with a journal."""
-    files = store._files
-    return files.regions if files.undo_log else files.regions[1:]
-
-
-def _nobody_hears(what: Left, error: NoSpaceError) -> None:
+def _nobody_hears(what: Left, error: GpkvsError) -> None:
     pytest.fail(f"{what!r}: {error}")
-
-
-class Twins:
-    """Two stores that are given the same batches at the same time, one natively, one by Python's planner."""
-
-    def __init__(self, folder: Path, commit: CommitName, *, is_own: bool = False, **sizes: int) -> None:
-        self.stores = [
-            gpkvs.open(folder / name, backend="cpu", threads=1, durability="process", commit=commit, **SMALL | sizes)  # type: ignore[arg-type]
-            for name in ("native", "python")
-        ]
-        for store in self.stores:
-            # Nobody sweeps, or gives space back: that is a matter of time.
-            store._engine.expiry._look_at = store._engine.free_space._look_at = float("inf")
-        self.stores[1]._engine._plan_natively = lambda *_: None  # type: ignore[method-assign]
-        self.served = Served(self.stores[0], is_own=is_own)
-        self.compares_bytes = True
-        self.now = _FAR
-        self.pass_by(0)
-
-    def pass_by(self, ms: int) -> None:
-        """Let time go on."""
-        self.now += ms
-        for store in self.stores:
-            store._engine.expiry._latest.value = self.now
-
-    def both(self, do: Callable[[Store], object]) -> None:
-        for store in self.stores:
-            do(store)
-
-    def run(self, batch: Batch) -> Results:
-        """Run a batch on both; compare what they answer, which is returned, and what they hold."""
-        results = self.served.run(batch)
-        assert results == by_python(self.stores[1], batch)
-        self.both(lambda store: store._engine.settle())
-        if not self.compares_bytes:
-            return results
-        for left, right in zip(*map(regions_of, self.stores), strict=True):
-            words = left.bytes // 8
-            assert np.array_equal(left.words(0, words), right.words(0, words)), left.path
-        return results
 
 
 @pytest.fixture(params=[False, True], ids=["door", "own"])
@@ -306,7 +149,7 @@ def test_a_heap_grows_for_records(
 
 
 def test_a_heap_that_is_as_large_as_may_be_refuses(tmp_path: Path, commit: CommitName, is_own: bool) -> None:
-    twins = Twins(tmp_path, commit, is_own=is_own, **_CROWDED)
+    twins = Twins(tmp_path, commit, is_own=is_own, **CROWDED)
 
     def fill() -> None:
         for number in count():
@@ -371,7 +214,7 @@ def garbage_in_each_segment(served: Served) -> dict[bytes, int]:
 
 
 def test_space_is_freed_for_records(tmp_path: Path, commit: CommitName) -> None:
-    twins = Twins(tmp_path, commit, **_CROWDED)
+    twins = Twins(tmp_path, commit, **CROWDED)
     served = twins.served
     held = garbage_in_each_segment(served)
     assert served.helped == {Left.FREE_HEAP: 1}
