@@ -104,14 +104,15 @@ def record_bytes_max(batch: Batch) -> int:
 def reads_too_much(result_bytes_max: int) -> InvalidArgumentError:
     """Return why a request is refused that reads more than one may."""
     return InvalidArgumentError(
-        f"its GETs read more than {result_bytes_max:,} bytes of values (result_bytes_max): split it", field="ops"
+        f"its GETs read too many bytes of values, the limit is {result_bytes_max:,} (result_bytes_max): split it",
+        field="ops",
     )
 
 
 def makes_too_much(made_bytes_max: int) -> InvalidArgumentError:
     """Return why a request is refused that makes more than a transaction may."""
     return InvalidArgumentError(
-        f"its operations make more than {made_bytes_max:,} bytes of others' values, or read them first "
+        f"its operations make too many bytes of others' values, or read them first, the limit is {made_bytes_max:,} "
         "(batch_result_bytes_max): split it",
         field="ops",
     )

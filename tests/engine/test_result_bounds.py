@@ -63,16 +63,15 @@ def test_what_is_put_off_is_not_read(large: gpkvs.Store, measured: list[int]) ->
 def test_a_request_that_reads_too_much_is_refused_before_its_records_are_read(
     large: gpkvs.Store, measured: list[int]
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match="result_bytes_max") as refused:
+    with pytest.raises(InvalidArgumentError, match="the limit is 1,048,576 .result_bytes_max"):
         large.execute(reads([1] * 5000))
-    assert "499,9" in str(refused.value) or "500,000,000" in str(refused.value)
     assert measured == []
     assert large.execute(reads([1] * 10)).value_list() == [bytes([1]) * VALUE] * 10
 
 
 def test_a_get_of_a_value_of_the_same_batch_is_judged_when_it_is_known_that_its_set_fits(large: gpkvs.Store) -> None:
     batch = Batch.of([(Op.SET, b"new", bytes(VALUE)), *[(Op.GET, b"new")] * 11])
-    with pytest.raises(InvalidArgumentError, match="1,100,000"):
+    with pytest.raises(InvalidArgumentError, match="the limit is 1,048,576"):
         large.execute(batch)
     assert large.get(b"new") is None
 

@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "crew-lets-the-clock-go-on",
         "gpkvs/engine/crew.py",
-        "self._native.begin_turn(now)",
-        "self._native.begin_turn()",
+        "self._native.begin_turn(now, ",
+        "self._native.begin_turn(0, ",
         "a batch that runs again meets keys that have expired meanwhile, and Python's engine runs it",
         ("engine/test_crew.py::test_the_time_is_taken_once_a_batch[undo-door]",),
     ),

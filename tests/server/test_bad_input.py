@@ -151,7 +151,7 @@ def test_response_too_large_for_a_message(tmp_path: Any) -> None:
     try:
         server.kv.Set(kv_pb2.SetRequest(key=b"large", value=bytes(100_000)))
         many = batch([(SET, b"new", b"v"), *[(GET, b"large")] * 3])
-        with Refused(INVALID, "its GETs read more than", "result_bytes_max"):
+        with Refused(INVALID, "its GETs read too many", "result_bytes_max"):
             server.kv.Batch(many)
         assert not server.kv.Get(kv_pb2.GetRequest(key=b"new")).found
         assert len(server.kv.Batch(batch([(GET, b"large")])).values) == 100_000

@@ -124,7 +124,7 @@ def test_a_transaction_writes_no_more_than_a_message_has(redis: Connection) -> N
     commands = [(b"SETRANGE", b"new:%d" % number, b"499999", b"x") for number in range(10)]
     redis.send((b"MULTI",), *commands, (b"EXEC",))
     assert [redis.reply() for _ in range(11)] == [OK] + [QUEUED] * 10
-    refusal = b"-EXECABORT Transaction discarded because of: ERR ops: its operations make more than "
+    refusal = b"-EXECABORT Transaction discarded because of: ERR ops: its operations make too many"
     assert redis.reply().startswith(refusal)
     assert redis.call(b"EXISTS", *(words[1] for words in commands)) == b":0\r\n"
     redis.send((b"MULTI",), *commands[:2], (b"EXEC",))
