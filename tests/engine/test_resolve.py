@@ -262,7 +262,7 @@ def test_what_a_request_brings_is_not_counted_as_made(store_path: Path) -> None:
         assert store.execute(batch_of([[*sets, add]], 0)).status.max() == Status.OK
         expire: Asked = (Op.EXPIRE, b"", b"", Condition.NONE, 0)
         with pytest.raises(
-            InvalidArgumentError, match="make too many bytes of others' values, .* the limit is 1,048,576"
+            InvalidArgumentError, match=r"make too many bytes of others' values, .* the limit is 1,048,576"
         ):
             store.execute(batch_of([[(expire[0], b"%d" % n, *expire[2:]) for n in range(5)]], 0))
 

@@ -63,7 +63,7 @@ def test_what_is_put_off_is_not_read(large: gpkvs.Store, measured: list[int]) ->
 def test_a_request_that_reads_too_much_is_refused_before_its_records_are_read(
     large: gpkvs.Store, measured: list[int]
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match="the limit is 1,048,576 .result_bytes_max"):
+    with pytest.raises(InvalidArgumentError, match=r"the limit is 1,048,576 .result_bytes_max"):
         large.execute(reads([1] * 5000))
     assert measured == []
     assert large.execute(reads([1] * 10)).value_list() == [bytes([1]) * VALUE] * 10
