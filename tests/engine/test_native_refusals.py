@@ -129,6 +129,22 @@ def test_records_that_a_heap_may_not_hold(tmp_path: Path, commit: CommitName) ->
     assert_clean(tmp_path / "native")
 
 
+def test_what_takes_no_more_than_before_is_not_refused(tmp_path: Path, commit: CommitName) -> None:
+    """In a batch of which others are."""
+    twins, versions = Twins(tmp_path, commit, **CROWDED), {0: 0}
+    for number in range(1000):
+        one = Batch.of([(Op.SET, b"%d" % number, bytes(20_000))])
+        if run_on_both(twins, one, versions).lacking:
+            break
+    shorter = [Batch.of([(Op.SET, b"%d" % key, bytes(19_000))]) for key in range(5)]
+    longer = [Batch.of([(Op.SET, b"%d" % key, bytes(20_000))]) for key in range(number, number + 5)]
+    batch = Batch.concatenate([request for pair in zip(longer, shorter, strict=True) for request in pair])
+    answer = run_on_both(twins, batch, versions)
+    assert answer.lacking
+    assert not any(request % 2 for request in answer.lacking)
+    twins.both(Store.close)
+
+
 def test_several_requests_of_a_message_are_left(
     tmp_path: Path, commit: CommitName, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
+from gpkvs.engine.growth import Growing
 from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import NativeEngine
 from gpkvs.engine.native_planner import _LayoutPlanner
@@ -27,6 +28,7 @@ from gpkvs.errors import (
     ForkedError,
     GpkvsError,
     NoMemoryError,
+    NoSpaceError,
     NumberOverflowError,
     StoreClosedError,
 )
@@ -256,6 +258,29 @@ def test_what_a_request_lacks_is_done_and_its_turn_lives_on(store: gpkvs.Store) 
     with pytest.raises(ConditionFailedError):
         store.set(b"key", b"value", if_version=version)
     assert all(meter.left_batches[reason] == helped().get(reason, 0) for reason in Left), "Python's engine ran nothing"
+
+
+def test_what_had_no_room_may_find_some_the_next_time(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the next one is another one, and nothing else has happened."""
+    store.create_table("small", index_bytes=64 << 10)
+    table, keys = store.table("small"), iter(range(100_000))
+
+    def fill() -> None:
+        for number in keys:
+            table.set(b"key %d" % number, b"value")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Growing, "make_room", lambda *_: False)
+        patch.setattr(Growing, "gained", lambda *_: None)
+        with pytest.raises(NoSpaceError, match="index full: table 'small' holds"):
+            fill()
+    number = table.count()
+    assert number > 1000
+    assert table.get(b"key %d" % number) is None
+    for again in range(number, number + 100):
+        table.set(b"key %d" % again, b"value")
+    assert table.count() == number + 100
+    assert native_of(store).is_in_turn
 
 
 def test_who_finds_no_memory_for_what_a_request_lacks(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,8 +72,8 @@ MUTANTS = (
     Mutant(
         "native-engine-does-not-expect-expiries",
         _NATIVE,
-        "    if (!left && a.expiries && !table.earliest && gives_expiry(a)) left = LEFT_EXPIRY;",
-        "    if (!left && a.expiries && !table.earliest && gives_expiry(a)) a.expiries = nullptr;",
+        "    if (a.expiries && !table.earliest && gives_expiry(a)) return LEFT_EXPIRY;",
+        "    if (a.expiries && !table.earliest && gives_expiry(a)) a.expiries = nullptr;",
         "keys live for ever that a client had expire",
         ("engine/test_native_engine.py::test_the_first_expiry_of_a_table_is_left",),
     ),

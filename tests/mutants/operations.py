@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _RESOLVE = "gpkvs/kernels/resolve.hpp"
 _NATIVE_RESOLVE = "gpkvs/kernels/native_resolve.hpp"
 _NATIVE_DICTIONARY = "engine/test_native_resolve.py::test_any_operations_do_what_a_dictionary_does"
+_REFUSALS = "engine/test_native_refusals.py::"
 _DICTIONARY = ("engine/test_resolve.py::test_any_operations_do_what_a_dictionary_does",)
 
 MUTANTS = (
@@ -21,10 +22,36 @@ MUTANTS = (
     Mutant(
         "half-a-guard",
         _RESOLVE,
-        "failed == NO_OP ? plain((u32)op)",
-        "failed == NO_OP || op < failed ? plain((u32)op)",
+        "failed == NO_OP && !is_refused ? plain((u32)op)",
+        "(failed == NO_OP || op < failed) && !is_refused ? plain((u32)op)",
         "a request whose check failed is done up to the check",
         _DICTIONARY,
+    ),
+    Mutant(
+        "refused-and-done",
+        _NATIVE_RESOLVE,
+        "            else if (failed != NO_OP) refusals_.push_back(conflict_of(request, failed, first));\n"
+        "            if (lacks || failed != NO_OP) {",
+        "            else if (failed != NO_OP) refusals_.push_back(conflict_of(request, failed, first));\n"
+        "            if (failed != NO_OP) {",
+        "requests behind one that is refused get the results of those before them",
+        (f"{_REFUSALS}test_new_keys_of_an_index_that_does_not_grow",),
+    ),
+    Mutant(
+        "refused-for-ever",
+        "gpkvs/engine/crew.py",
+        "        if closed:  # the next batch may find more\n            self._native.end_turn()\n",
+        "",
+        "a store that had no room once refuses requests though it has room again",
+        ("engine/test_own_turn.py::test_what_had_no_room_may_find_some_the_next_time",),
+    ),
+    Mutant(
+        "charged-as-often-as-written",
+        "gpkvs/kernels/native_admit.hpp",
+        "        if (a.found[changed] != NO_SLOT) held[changed] =",
+        "        if (a.found[changed] == NO_SLOT) held[changed] =",
+        "a full store refuses to have values replaced by shorter ones",
+        (f"{_REFUSALS}test_what_takes_no_more_than_before_is_not_refused",),
     ),
     Mutant(
         "conditions-see-what-was-refused",
