@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "conditions-see-what-was-refused",
         _RESOLVE,
-        "failed == NO_OP ? plain((u32)op) : (u8)OP_EXISTS;",
-        "failed == NO_OP ? plain((u32)op) : (plain((u32)op), (u8)OP_EXISTS);",
+        "!is_refused ? plain((u32)op) : (u8)OP_EXISTS;",
+        "!is_refused ? plain((u32)op) : (plain((u32)op), (u8)OP_EXISTS);",
         "a condition is decided on what a request would have written that a check refused",
         _DICTIONARY,
     ),
