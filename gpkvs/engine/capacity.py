@@ -101,6 +101,15 @@ def record_bytes_max(batch: Batch) -> int:
     return len(batch.keys) + len(batch.values) + len(batch) * (RECORD_HEADER_BYTES + UNIT_BYTES - 1)
 
 
+def needs_records() -> InvalidArgumentError:
+    """Return why a table of numbers refuses a request."""
+    return InvalidArgumentError(
+        "a table of the layout u64 has no expiry, and values of 8 bytes to which nothing can be appended: leave out "
+        "the ttl, or keep the values in a table of bytes",
+        field="ops",
+    )
+
+
 def reads_too_much(result_bytes_max: int) -> InvalidArgumentError:
     """Return why a request is refused that reads more than one may."""
     return InvalidArgumentError(

@@ -15,6 +15,7 @@ from gpkvs.engine.capacity import (
     heap_too_small,
     log_full,
     makes_too_much,
+    needs_records,
     reads_too_much,
     record_bytes_max,
 )
@@ -34,7 +35,7 @@ from gpkvs.media.files import StoreFiles
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
 _CLOSES = {
     *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP),
-    *(Left.LARGE_READS, Left.LARGE_VALUES, Left.EXPIRED),
+    *(Left.LARGE_READS, Left.LARGE_VALUES, Left.NUMBERS, Left.EXPIRED),
 }
 
 
@@ -124,18 +125,23 @@ class Crew:
 
     def _refusal(self, reason: Left, batch: Batch) -> GpkvsError:
         """Return what requests are told for which nothing can be done now."""
+        refusal: GpkvsError
         match reason:
             case Left.GROW_INDEX:
-                return self._growth.refusal(IndexFullError(*self._planner.planned_last(batch)))
+                refusal = self._growth.refusal(IndexFullError(*self._planner.planned_last(batch)))
             case Left.GROW_LOG:
-                return log_full(self._files)
+                refusal = log_full(self._files)
             case Left.GROW_HEAP:
-                return heap_full(self._heap)
+                refusal = heap_full(self._heap)
+            case Left.NUMBERS:
+                refusal = needs_records()
             case Left.LARGE_READS:
-                return reads_too_much(self._planner.result_bytes_max)
+                refusal = reads_too_much(self._planner.result_bytes_max)
             case Left.LARGE_VALUES:
-                return makes_too_much(self._native.made_bytes_max)
-        return heap_too_small(self._heap)
+                refusal = makes_too_much(self._native.made_bytes_max)
+            case _:
+                refusal = heap_too_small(self._heap)
+        return refusal
 
     def _do(self, reason: Left, batch: Batch, now: int) -> bool:
         """Do what a reason asks for; return whether it was done."""

@@ -33,13 +33,13 @@ from gpkvs.batch import (
     constant,
     is_constant,
 )
-from gpkvs.engine.capacity import makes_too_much, request_of_op
+from gpkvs.engine.capacity import makes_too_much, needs_records, request_of_op
 from gpkvs.engine.host_find import Found, find_keys
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.plan import offsets_of
 from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.table import Table
-from gpkvs.errors import ConflictError, GpkvsError, InvalidArgumentError, UnknownTableError, memory_refused
+from gpkvs.errors import ConflictError, GpkvsError, UnknownTableError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import NO_OP
 
@@ -204,18 +204,11 @@ class Resolver:
         if not known.all():
             gone = UnknownTableError("the table was dropped meanwhile", field="table")
             return dict.fromkeys(np.flatnonzero(~known).tolist(), gone)
-        of_numbers = self._has_record(batch) == 0
-        unfit: dict[int, GpkvsError] = {}
-        for wrong, text, field in (
-            (batch.ops == Op.APPEND.value, "values of 8 bytes: nothing can be appended to them", "ops"),
-            (batch.ops >= Op.EXPIRE.value, "no expiry: its keys stay until they are deleted", "ops"),
-            (batch.expiries is not None and batch.gives_expiry, "no expiry: leave out the ttl", "expiries"),
-        ):
-            refused = of_numbers & wrong
-            if refused.any():
-                reason = InvalidArgumentError(f"a table of the layout u64 has {text}", field=field)
-                unfit.update(dict.fromkeys(np.unique(request_of_op(batch)[refused]).tolist(), reason))
-        return unfit
+        needs = (batch.ops == Op.APPEND.value) | (batch.ops >= Op.EXPIRE.value)
+        if batch.expiries is not None:
+            needs |= batch.gives_expiry
+        unfit = np.unique(request_of_op(batch)[needs & (self._has_record(batch) == 0)]).tolist()
+        return dict.fromkeys(unfit, needs_records())
 
     def refuses_expiries(self, batch: Batch) -> bool:
         """Whether a batch gives expiries to keys of tables that have none: then it must be planned here."""

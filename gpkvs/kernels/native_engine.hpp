@@ -264,12 +264,13 @@ static u64 count_refused(const std::vector<u8>& refused) { return refused.size()
 // Plans a batch that lacks what cannot be had: without the requests that lack it, or fewer messages. A plan itself refuses who
 // finds no slot, or would be charged too much. Returns why the batch is left after all.
 template <class Planner>
-static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& table, EngineBatch& batch, NativeResolver& resolver) try {
-    std::vector<u8> refused(batch.requests);
+static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& table, EngineBatch& batch, NativeResolver& resolver,
+                              std::vector<u8>& refused, EngineLeft lacked) try {
+    refused.resize(batch.requests);
     resolver.refuse(refused);
     a.refused = refused.data();
-    EngineLeft left, lacked = LEFT_NOT;
-    for (u64 before = 0;; before = count_refused(refused)) {
+    EngineLeft left;
+    for (u64 before = count_refused(refused);; before = count_refused(refused)) {
         left = plan_first(e, a, table, batch, &resolver);
         if (!left || !is_closed(e, left)) break;
         lacked = left;
@@ -291,11 +292,16 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
                         void* sink, u64& requests, u64& gate) {
     std::optional<NativeResolver> resolver;
     if (looks_first(batch)) resolver.emplace();
-    if (!has_records<typename Planner::Slot> && (batch.expiries || (resolver && needs_records(batch))))
-        return leave(e.meter, LEFT_NUMBERS);
+    std::vector<u8> refused;  // of each request, what it lacks; empty: none lacks anything
+    EngineLeft left = LEFT_NOT;
+    if (!has_records<typename Planner::Slot> && (resolver || batch.expiries)) {
+        if (refuse_records(batch, refused)) left = LEFT_NUMBERS;
+        batch.expiries = nullptr;
+    }
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
-    EngineLeft left = plan_first(e, a, table, batch, resolver ? &*resolver : nullptr);
-    if (left && is_closed(e, left)) left = plan_closed(e, a, table, batch, resolver ? *resolver : resolver.emplace());
+    if (!left) left = plan_first(e, a, table, batch, resolver ? &*resolver : nullptr);
+    if (left && is_closed(e, left))
+        left = plan_closed(e, a, table, batch, resolver ? *resolver : resolver.emplace(), refused, left);
     requests = batch.requests;
     if (!left && !give_results(a, resolver ? &*resolver : nullptr, give_room, sink)) left = LEFT_MEMORY;
     if (left) return leave(e.meter, left);

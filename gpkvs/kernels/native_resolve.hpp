@@ -14,10 +14,24 @@
 // What an operation returns besides a GET's value: a number of 8 bytes.
 static bool returns_number(u32 op) { return op == OP_INCREMENT || op == OP_EXPIRY || op == OP_LENGTH; }
 
-// Whether an operation of a batch that looks first is none of a table of numbers. Python has the words.
-static bool needs_records(const EngineBatch& batch) {
-    return std::any_of(batch.ops, batch.ops + batch.n,
-                       [](u8 op) { return op == OP_APPEND || op >= OP_EXPIRE; });
+// Whether an operation of a batch is none of a table of numbers.
+static bool needs_record(const EngineBatch& batch, u64 op) {
+    const u8 kind = batch.ops[op];
+    const bool may_expire = kind == OP_SET || kind == OP_INCREMENT;
+    return kind == OP_APPEND || kind >= OP_EXPIRE || (may_expire && batch.expiries && batch.expiries[op]);
+}
+
+// Refuses the requests of a batch that a table of numbers cannot do; returns whether there are any.
+static bool refuse_records(const EngineBatch& batch, std::vector<u8>& refused) {
+    bool is_any = false;
+    for (u64 request = 0, op = 0; request < batch.requests; request++)
+        for (const u64 end = op + batch.request_ops[request]; op < end; op++) {
+            if (!needs_record(batch, op)) continue;
+            refused.resize(batch.requests);
+            refused[request] = LEFT_NUMBERS;
+            is_any = true;
+        }
+    return is_any;
 }
 
 static bool makes_at_once(const EngineBatch& batch) {
