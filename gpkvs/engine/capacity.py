@@ -13,7 +13,7 @@ from gpkvs.batch import U32, U64, Batch, Op
 from gpkvs.engine.heap import Heap, charge_of, segments_of
 from gpkvs.engine.plan import Plan
 from gpkvs.engine.table import Table
-from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
+from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.text import counted, quoted
@@ -99,6 +99,11 @@ class NoRoomError(Exception):
 def record_bytes_max(batch: Batch) -> int:
     """Return what the records of a batch take in the heap at most."""
     return len(batch.keys) + len(batch.values) + len(batch) * (RECORD_HEADER_BYTES + UNIT_BYTES - 1)
+
+
+def table_gone() -> UnknownTableError:
+    """Return why requests are refused whose table was there when they came."""
+    return UnknownTableError("the table was dropped meanwhile", field="table")
 
 
 def needs_records() -> InvalidArgumentError:

@@ -18,6 +18,7 @@ from gpkvs.engine.capacity import (
     needs_records,
     reads_too_much,
     record_bytes_max,
+    table_gone,
 )
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
@@ -35,7 +36,7 @@ from gpkvs.media.files import StoreFiles
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
 _CLOSES = {
     *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP),
-    *(Left.LARGE_READS, Left.LARGE_VALUES, Left.NUMBERS, Left.EXPIRED),
+    *(Left.LARGE_READS, Left.LARGE_VALUES, Left.NUMBERS, Left.TABLE, Left.EXPIRED),
 }
 
 
@@ -133,6 +134,8 @@ class Crew:
                 refusal = log_full(self._files)
             case Left.GROW_HEAP:
                 refusal = heap_full(self._heap)
+            case Left.TABLE:
+                refusal = table_gone()
             case Left.NUMBERS:
                 refusal = needs_records()
             case Left.LARGE_READS:
@@ -147,6 +150,8 @@ class Crew:
         """Do what a reason asks for; return whether it was done."""
         is_done = False
         match reason:
+            case Left.TABLE:
+                is_done = self._planner.knows_table(batch)
             case Left.COLUMNS:
                 is_done = self._planner.have_columns(batch)
             case Left.EXPIRED:  # damaged records only look expired: Python's engine reads them as what they are

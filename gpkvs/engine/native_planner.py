@@ -129,6 +129,10 @@ class NativePlanner:
         op, units = self._of_layout[table.entry.layout].kept_records()
         return NoRoomError.of(self._heap, len(batch.request_ops), request_of_op(batch)[op], units)
 
+    def knows_table(self, batch: Batch) -> bool:
+        """Whether the table of a batch is there."""
+        return int(batch.request_tables[0]) in self._tables
+
     def have_columns(self, batch: Batch) -> bool:
         """Have columns for a batch on one table; return whether it may have as many operations."""
         table = self._tables.get(int(batch.request_tables[0]))

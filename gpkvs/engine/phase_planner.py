@@ -24,6 +24,7 @@ from gpkvs.engine.capacity import (
     cut_to_tables,
     heap_too_small,
     log_full,
+    table_gone,
 )
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
@@ -35,7 +36,7 @@ from gpkvs.engine.planner import Planned
 from gpkvs.engine.sharded_phases import NotTogetherError, ShardedPhases
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
-from gpkvs.errors import GpkvsError, UnknownTableError, memory_refused
+from gpkvs.errors import GpkvsError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import RUNS_MAX, LogRun
 
@@ -146,7 +147,7 @@ class PhasePlanner:
         if requests == 1 and int(tables[0]) in self._tables:
             return {}
         gone = np.flatnonzero(~np.isin(tables, list(self._tables)))
-        return dict.fromkeys(gone.tolist(), UnknownTableError("the table was dropped meanwhile", field="table"))
+        return dict.fromkeys(gone.tolist(), table_gone())
 
     def _plan_tables(self, batch: Batch, first_sequence: int, now: int) -> list[TablePlan]:
         """Divide a batch by table; the operations of one table keep their order."""

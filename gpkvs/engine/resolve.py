@@ -33,13 +33,13 @@ from gpkvs.batch import (
     constant,
     is_constant,
 )
-from gpkvs.engine.capacity import makes_too_much, needs_records, request_of_op
+from gpkvs.engine.capacity import makes_too_much, needs_records, request_of_op, table_gone
 from gpkvs.engine.host_find import Found, find_keys
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.plan import offsets_of
 from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.table import Table
-from gpkvs.errors import ConflictError, GpkvsError, UnknownTableError, memory_refused
+from gpkvs.errors import ConflictError, GpkvsError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import NO_OP
 
@@ -202,8 +202,7 @@ class Resolver:
             return {}
         known = np.isin(batch.request_tables, list(self._tables))
         if not known.all():
-            gone = UnknownTableError("the table was dropped meanwhile", field="table")
-            return dict.fromkeys(np.flatnonzero(~known).tolist(), gone)
+            return dict.fromkeys(np.flatnonzero(~known).tolist(), table_gone())
         needs = (batch.ops == Op.APPEND.value) | (batch.ops >= Op.EXPIRE.value)
         if batch.expiries is not None:
             needs |= batch.gives_expiry

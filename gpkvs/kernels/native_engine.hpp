@@ -318,11 +318,24 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     return is_due ? ENGINE_DUE : ENGINE_DONE;
 }
 
+// Refuses all requests of a batch, whose table is gone.
+static EngineRan refuse_all(NativeEngine& e, const EngineBatch& batch, EngineGivesRoom give_room, void* sink, u64& requests, u64& gate) {
+    EngineRoom room;
+    if (batch.messages < batch.requests) return leave(e.meter, LEFT_TABLE);
+    if (!give_room(sink, 0, 0, 0, batch.requests, &room)) return leave(e.meter, LEFT_MEMORY);
+    for (u64 request = 0; request < batch.requests; request++) room.refusals[request] = {request, LEFT_TABLE, 0, 0, 0};
+    requests = batch.requests;
+    gate = 0;
+    return ENGINE_DONE;
+}
+
 // Runs a batch; see `Engine` (engine_batch.h). Nobody has been told of it yet.
 static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGivesRoom give_room, void* sink, u64& requests,
                            u64& gate, u64& has_versions) {
     EngineTable* table = find_table(e, batch.table_id);
-    if (!table) return leave(e.meter, e.leaves ? (EngineLeft)e.leaves : LEFT_TABLE);
+    if (!table && e.leaves) return leave(e.meter, (EngineLeft)e.leaves);
+    if (!table && is_closed(e, LEFT_TABLE)) return refuse_all(e, batch, give_room, sink, requests, gate);
+    if (!table) return leave(e.meter, LEFT_TABLE);
     const bool is_bytes = has_versions = table->entry_bytes == sizeof(Entry<BytesSlot>);
     if (batch.n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return leave(e.meter, LEFT_COLUMNS);
     e.meter[METER_LAST] = monotonic_ns();

@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from gpkvs.batch import Batch, Op
+from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.left import Left
@@ -152,6 +152,25 @@ def test_numbers_have_no_records(tmp_path: Path, commit: CommitName) -> None:
     answer = run_on_both(twins, batch, versions)
     assert answer.lacking == dict.fromkeys((1, 3, 4), Left.NUMBERS)
     assert answer.values == [(7).to_bytes(8, "little")] * 3
+    assert twins.served.python_ran == {}
+    twins.both(Store.close)
+
+
+def test_a_table_that_is_not_there_any_more(tmp_path: Path, commit: CommitName) -> None:
+    """Requests came for it; one that is new is known with the next turn."""
+    twins = Twins(tmp_path, commit)
+    native = twins.served.driver.native
+    native.begin_turn()
+    twins.both(lambda store: store.create_table("later"))
+    number = twins.stores[0].table("later").id
+    two = Batch.concatenate([Batch.of([(Op.SET, key, key)]).on_table(number) for key in (b"a", b"b")])
+    assert twins.served.driver.run(two).ran is Ran.LEFT
+    assert twins.served.run_again(two).status == [Status.OK] * 2
+    assert twins.served.helped == {Left.TABLE: 1}
+    twins.stores[1].execute_requests(two)
+    twins.both(lambda store: store.drop_table("later"))
+    native.end_turn()
+    assert run_on_both(twins, two, {}).lacking == {0: Left.TABLE, 1: Left.TABLE}
     assert twins.served.python_ran == {}
     twins.both(Store.close)
 
