@@ -18,7 +18,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import U64
+from gpkvs.batch import U64, Batch
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.heap import Heap
@@ -127,6 +127,8 @@ class NativeEngine:
         Whether a turn has begun, and not ended.
     ends_at_ns
         When the turn should end, by the monotonic clock.
+    batch_bytes_max
+        Of values that a batch may return, or make of others.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class NativeEngine:
     ) -> None:
         self._files = files
         self._tables = tables
+        self.batch_bytes_max = made_bytes_max
         self._committer = committer
         self._expiry = expiry
         self._planner = planner
@@ -215,6 +218,15 @@ class NativeEngine:
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
         return not leaves
+
+    def takes(self, batch: Batch) -> bool:
+        """Whether a batch may be given to native code: on the host, not too many operations, one table."""
+        return self._planner.takes(batch)
+
+    def has_records(self, batch: Batch) -> bool:
+        """Whether the table of such a batch has records; of a table that is gone, native code leaves it."""
+        table = self._tables.get(int(batch.request_tables[0]))
+        return table is None or table.index.has_records
 
     def _leaves(self) -> Left | None:
         """Return why every batch of the next turn is left."""

@@ -43,7 +43,7 @@ typedef struct EngineConflict {
 // Where results go: of all requests that were done. `values` may be unaligned. A column without an item may be null.
 typedef struct EngineRoom {
     uint8_t* status;          // one for each operation
-    uint64_t* versions;       // the same; all 0 where the table has none
+    uint64_t* versions;       // the same; all 0 where the table has none, and null where nobody wants these zeros
     uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY, LENGTH
     uint8_t* values;
     EngineConflict* conflicts;  // in the order of their requests

@@ -131,7 +131,7 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
         memcpy(room.status, a.status, a.n);
         copy_bytes(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
         if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
-        else memset(room.versions, 0, a.n * sizeof *room.versions);
+        else if (room.versions) memset(room.versions, 0, a.n * sizeof *room.versions);
     }
     if (!a.planned[PLANNED_RESULT_BYTES]) return true;
     a.out = room.values;

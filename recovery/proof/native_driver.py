@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import RETURNS_VALUE, Batch, Status
+from gpkvs.engine.engine_batch import EngineBatch
 from gpkvs.engine.native_engine import Conflict, Ran
 from gpkvs.errors import ConflictError
 from gpkvs.store import Store
@@ -20,28 +21,6 @@ _U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 
 
 NO_BOUND = (1 << 64) - 1
-
-
-class _EngineBatch(ctypes.Structure):
-    _fields_ = [
-        ("n", _U64),
-        ("ops", _POINTER),
-        ("keys", _POINTER),
-        ("key_lengths", _POINTER),
-        ("key_length_step", _U64),
-        ("values", _POINTER),
-        ("value_lengths", _POINTER),
-        ("value_length_step", _U64),
-        ("expiries", _POINTER),
-        ("conditions", _POINTER),
-        ("expected", _POINTER),
-        ("request_ops", _POINTER),
-        ("requests", _U64),
-        ("message_requests", _POINTER),
-        ("messages", _U64),
-        ("value_bytes_max", _U64),
-        ("table_id", ctypes.c_uint32),
-    ]
 
 
 class _EngineRoom(ctypes.Structure):
@@ -58,7 +37,7 @@ _GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _POINTER, _U64, _U64, _U64, _U64, c
 _Run = ctypes.CFUNCTYPE(
     ctypes.c_int,
     _POINTER,
-    ctypes.POINTER(_EngineBatch),
+    ctypes.POINTER(EngineBatch),
     _GivesRoom,
     _POINTER,
     ctypes.POINTER(_U64),
@@ -137,7 +116,7 @@ class NativeDriver:
             columns.append(_unaligned(column) if column.dtype == np.uint8 else np.ascontiguousarray(column))
             return _address(columns[-1])
 
-        given = _EngineBatch(
+        given = EngineBatch(
             n,
             take(batch.ops),
             take(batch.keys),

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from gpkvs.batch import Batch
 from gpkvs.config import ServerConfig
+from gpkvs.engine.engine_batch import EngineBatch
 from gpkvs.engine.native_engine import Conflict
 from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.server.bounds import Bounds
 from gpkvs.server.door.context import Metadata, Opened
-from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
+from gpkvs.server.door.left_batch import Results, batch_of
 from gpkvs.server.door.versions import library_path
 from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.redis.scripts import Known

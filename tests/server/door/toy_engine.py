@@ -6,9 +6,10 @@ import ctypes
 import threading
 from typing import Any
 
+from gpkvs.engine.engine_batch import EngineBatch
 from gpkvs.engine.native_engine import Conflict
 from gpkvs.errors import ConflictError
-from gpkvs.server.door.left_batch import EngineBatch, batch_of
+from gpkvs.server.door.left_batch import batch_of
 from gpkvs.server.door.library import Library
 
 DONE, LEFT, DUE = range(3)

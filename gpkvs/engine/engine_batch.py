@@ -1,0 +1,82 @@
+"""Whole requests on one table, as native code takes them (``kernels/engine_batch.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.backends.cpu.backend import address_of
+from gpkvs.batch import Batch
+
+
+class EngineBatch(ctypes.Structure):
+    """``struct EngineBatch``."""
+
+    _fields_ = [
+        ("n", ctypes.c_uint64),
+        ("ops", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("key_lengths", ctypes.c_void_p),
+        ("key_length_step", ctypes.c_uint64),
+        ("values", ctypes.c_void_p),
+        ("value_lengths", ctypes.c_void_p),
+        ("value_length_step", ctypes.c_uint64),
+        ("expiries", ctypes.c_void_p),
+        ("conditions", ctypes.c_void_p),
+        ("expected", ctypes.c_void_p),
+        ("request_ops", ctypes.c_void_p),
+        ("requests", ctypes.c_uint64),
+        ("message_requests", ctypes.c_void_p),
+        ("messages", ctypes.c_uint64),
+        ("value_bytes_max", ctypes.c_uint64),
+        ("table_id", ctypes.c_uint32),
+    ]
+
+
+class GivenBatch:
+    """A batch on one table, for native code: each request is a message of its own.
+
+    Parameters
+    ----------
+    batch
+        Its columns, which lie on the host.
+    value_bytes_max
+        Of values that it may return, and make of others, unless it is one request: else a part of it is run.
+
+    Attributes
+    ----------
+    struct
+        Has the columns' addresses.
+    """
+
+    def __init__(self, batch: Batch, value_bytes_max: int) -> None:
+        ops = batch.ops if batch.ops.flags.c_contiguous else np.full(len(batch), batch.ops[0])
+        messages = np.ones(len(batch.request_ops), np.uint32)
+        self._columns = batch, ops, messages  # as long as their addresses are used
+        self.struct = EngineBatch(
+            len(ops),
+            address_of(ops),
+            address_of(batch.keys),
+            address_of_column(batch.key_lengths),
+            batch.key_lengths.strides[0] // 4,
+            address_of(batch.values),
+            address_of_column(batch.value_lengths),
+            batch.value_lengths.strides[0] // 4,
+            None if batch.expiries is None else address_of(batch.expiries),
+            None if batch.conditions is None else address_of(batch.conditions),
+            None if batch.expected is None else address_of(batch.expected),
+            address_of(batch.request_ops),
+            len(messages),
+            address_of(messages),
+            len(messages),
+            value_bytes_max,
+            int(batch.request_tables[0]),
+        )
+
+
+def address_of_column(column: NDArray[Any]) -> int:
+    """Return where a column begins, also one that is one number for all operations."""
+    return address_of(column) if column.flags.c_contiguous else int(column.ctypes.data)
