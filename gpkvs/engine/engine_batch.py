@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import Batch
 
+_ONE = np.ones(1, np.uint32)
+
 
 class EngineBatch(ctypes.Structure):
     """``struct EngineBatch``."""
@@ -53,25 +55,27 @@ class GivenBatch:
     """
 
     def __init__(self, batch: Batch, value_bytes_max: int) -> None:
-        ops = batch.ops if batch.ops.flags.c_contiguous else np.full(len(batch), batch.ops[0])
-        messages = np.ones(len(batch.request_ops), np.uint32)
+        ops = batch.ops if batch.ops.flags.c_contiguous else np.full(len(batch.ops), batch.ops[0])
+        requests = len(batch.request_ops)
+        messages = _ONE if requests == 1 else np.ones(requests, np.uint32)
         self._columns = batch, ops, messages  # as long as their addresses are used
+        values, value_lengths = batch.values, batch.value_lengths
         self.struct = EngineBatch(
             len(ops),
             address_of(ops),
-            address_of(batch.keys),
+            address_of_column(batch.keys),
             address_of_column(batch.key_lengths),
             batch.key_lengths.strides[0] // 4,
-            address_of(batch.values),
-            address_of_column(batch.value_lengths),
-            batch.value_lengths.strides[0] // 4,
+            address_of_column(values) if len(values) else None,
+            address_of_column(value_lengths) if len(value_lengths) else None,
+            value_lengths.strides[0] // 4,
             None if batch.expiries is None else address_of(batch.expiries),
             None if batch.conditions is None else address_of(batch.conditions),
             None if batch.expected is None else address_of(batch.expected),
             address_of(batch.request_ops),
-            len(messages),
+            requests,
             address_of(messages),
-            len(messages),
+            requests,
             value_bytes_max,
             int(batch.request_tables[0]),
         )

@@ -8,6 +8,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from gpkvs import failpoint
@@ -107,13 +108,14 @@ class OwnTurn:
         native, n = self._native, len(columns.ops)
         if len(columns.keys) + len(columns.values) > _BYTES_MAX:
             return None
-        if self._must_begin():
+        # A turn that nobody used for long is over. What a test arms between two requests counts.
+        if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
             self._begin()
         ran = self._run(native.engine_address, self._room, table, n, *columns)
         if ran == Ran.LEFT:
             with memory_refused():
                 batch = columns.batch(table)
-            ran = self._run_again(batch, lambda: self._run(native.engine_address, self._room, table, n, *columns))
+            ran = self._run_again(batch, partial(self._run, native.engine_address, self._room, table, n, *columns))
             if ran == Ran.LEFT:
                 return None
         answer = self._answer(n)
@@ -137,38 +139,31 @@ class OwnTurn:
         native = self._native
         if self._meter.last_left is not None or not native.takes(batch):
             return None
-        if self._must_begin():
+        if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
             self._begin()
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
             given = GivenBatch(batch, native.batch_bytes_max)
-
-        def run_short() -> int:
-            return int(self._run_short(native.engine_address, given.struct, *own.addresses, True))
-
-        def run_long() -> int:
-            return int(self._run_long(native.engine_address, given.struct, *own.addresses, False))
-
         is_short = len(batch) <= OPS_MAX and len(batch.keys) + len(batch.values) <= _BYTES_MAX
-        run = run_short if is_short else run_long
-        ran = run()
-        if is_short and self._meter.last_left is Left.MEMORY:
-            # It may return more than one may while Python's lock is kept.
-            self._meter.helped(Left.MEMORY)
-            run = run_long
-            ran = run()
+        run_batch = self._run_short if is_short else self._run_long
+        ran = run_batch(native.engine_address, given.struct, *own.addresses, is_short)
         if ran == Ran.LEFT:
-            ran = self._run_again(batch, run)
+            ran = self._run_batch_again(batch, given, own)
             if ran == Ran.LEFT:
                 return None
         if ran == Ran.DUE:
             native.end_turn()
         return own.result()
 
-    def _must_begin(self) -> bool:
-        """Whether no turn lives, or one that is over: nobody used it for long. What a test arms meanwhile counts."""
-        native = self._native
-        return not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns
+    def _run_batch_again(self, batch: Batch, given: GivenBatch, own: OwnBatch) -> int:
+        run = partial(self._run_long, self._native.engine_address, given.struct, *own.addresses, False)
+        # A short one may return more than one may while Python's lock is kept.
+        if self._meter.last_left is Left.MEMORY:
+            self._meter.helped(Left.MEMORY)
+            ran: int = run()
+            if ran != Ran.LEFT:
+                return ran
+        return self._run_again(batch, run)
 
     @memory_refused()
     def _begin(self) -> None:

@@ -3,11 +3,11 @@
 // Python's, and so is a batch for which the committer has something to be done before.
 #pragma once
 #include <algorithm>
-#include <optional>
 
 #include "commit.hpp"
 #include "counted_time.hpp"
 #include "engine_batch.h"
+#include "kept_resolver.hpp"
 #include "native_planner.hpp"
 #include "native_resolve.hpp"
 
@@ -220,8 +220,10 @@ static EngineLeft plan_given(NativeEngine& e, Planner& a, const EngineTable& tab
 template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
-    std::optional<NativeResolver> made;
-    NativeResolver* const resolver = looks_first(batch) ? &made.emplace() : nullptr;
+    const bool looks = looks_first(batch);
+    const KeptResolver kept(looks);
+    NativeResolver* const resolver = kept.get();
+    if (looks && !resolver) return leave(e.meter, LEFT_MEMORY);
     if (!has_records<typename Planner::Slot> && (batch.expiries || (resolver && needs_records(batch))))
         return leave(e.meter, LEFT_NUMBERS);
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];

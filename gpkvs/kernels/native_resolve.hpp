@@ -89,6 +89,19 @@ class NativeResolver {
     u64 value_bytes() const { return value_bytes_; }
     u64 conflicts() const { return conflicts_.size(); }
 
+    // Gives back what a batch may have made; returns what the columns take.
+    u64 kept_bytes() {
+        made_.reset();
+        u64 bytes = conflicts_.capacity() * sizeof(EngineConflict);
+        for (const auto* column : {&has_record_, &conditions_, &plain_ops_, &is_seen_, &status_, &verdict_, &values_, &is_stopped_})
+            bytes += column->capacity();
+        for (const auto* column : {&tables_, &base_, &lengths_, &writer_, &failed_check_, &set_lengths_})
+            bytes += column->capacity() * sizeof(u32);
+        for (const auto* column : {&expiries_, &numbers_, &plain_expiries_, &versions_})
+            bytes += column->capacity() * sizeof(u64);
+        return bytes;
+    }
+
     // Gives all but the values of the GETs.
     template <class Planner>
     void give_results(const Planner& a, const EngineRoom& room) const {
