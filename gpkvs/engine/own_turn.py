@@ -9,7 +9,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpkvs import failpoint
 from gpkvs.backends.fields import fields_of
@@ -26,7 +26,12 @@ from gpkvs.native import library
 # A larger request is run as a batch of columns. Python's lock may be kept for so long.
 OPS_MAX, _BYTES_MAX = 512, 64 << 10
 
-_BATCH_PARAMETERS = (ctypes.c_void_p, ctypes.POINTER(EngineBatch), *[ctypes.c_void_p] * 4, ctypes.c_uint64)
+_BATCH_PARAMETERS: tuple[type[Any], ...] = (
+    ctypes.c_void_p,
+    ctypes.POINTER(EngineBatch),
+    *[ctypes.c_void_p] * 4,
+    ctypes.c_uint64,
+)
 _PARAMETERS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, *[ctypes.c_char_p] * 8)
 _RESULTS = struct.Struct(f"{len(fields_of(library.gpkvs_own_results_fields()))}Q")
 
@@ -115,7 +120,8 @@ class OwnTurn:
         if ran == Ran.LEFT:
             with memory_refused():
                 batch = columns.batch(table)
-            ran = self._run_again(batch, partial(self._run, native.engine_address, self._room, table, n, *columns))
+            run = partial(self._run, native.engine_address, self._room, table, n, *columns)
+            ran = self._run_again(batch, run)
             if ran == Ran.LEFT:
                 return None
         answer = self._answer(n)

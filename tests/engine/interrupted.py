@@ -23,7 +23,14 @@ from gpkvs.engine.journal_committer import JournalCommitter
 
 SIZES = {"index_bytes": 64 << 10, "heap_bytes": 256 << 10, "journal_bytes": 1 << 20}
 HUNG_SECONDS = 60  # whatever else the machine does: a life takes milliseconds
-FILES = ("/journal_committer.py", "/media/journal.py", "/own_turn.py", "/own_batch.py", "/native_engine.py", "/store.py")
+FILES = (
+    "/journal_committer.py",
+    "/media/journal.py",
+    "/own_turn.py",
+    "/own_batch.py",
+    "/native_engine.py",
+    "/store.py",
+)
 INTERRUPTED, WHOLE = 3, 0  # exit statuses of a life that went on to its end
 
 

@@ -17,7 +17,6 @@ from gpkvs.batch import Batch, BatchResult, Condition, Op, RequestResult, Status
 from gpkvs.config import CommitName
 from gpkvs.engine.expiry import _Ranges
 from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.engine.own_turn import OwnTurn
 from gpkvs.errors import ConflictError, FormatError, InvalidArgumentError
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, Root
@@ -559,8 +558,8 @@ def test_a_kill_in_a_removal(tmp_path: Path, place: str) -> None:
         "time = [10**12]\n"
         "expiry.wall_clock_ms = lambda: time[0]\n"
         "import gpkvs\n"
-        "from tests.engine.test_expiry import SMALL, Asked, Op, OwnTurn, run\n"
-        "OwnTurn.run_batch = lambda *_: None\n"  # native code asks for the real time
+        "from tests.engine.test_expiry import SMALL, Asked, Op, run\n"
+        "gpkvs.engine.own_turn.OwnTurn.run_batch = lambda *_: None\n"  # native code asks for the real time
         "store = gpkvs.open(sys.argv[1], commit='undo', **SMALL)\n"
         "run(store, *[Asked(Op.SET, b'key %d' % n, b'value', 10**12 + 10 + n % 2 * 90) for n in range(40)])\n"
         "time[0] += 10\n"
