@@ -1,4 +1,4 @@
-"""The native engine: batch after batch without Python, for a door (``kernels/native_engine.hpp``).
+"""The native engine: batch after batch without Python's engine (``kernels/native_engine.hpp``).
 
 It runs in turns. Before each, and after it, Python does what runs beside batches; the turn ends when Python is wanted
 again. A batch that the native engine leaves is the engine's own.
