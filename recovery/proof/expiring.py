@@ -28,7 +28,7 @@ def at_time(store: Store, now: Callable[[], int]) -> None:
 
 
 def _by_python(store: Store) -> OwnTurn | None:
-    """Have Python's engine run the store's own requests: native code asks for the machine's time. Return who ran them."""
+    """Have Python's engine run the store's own requests: native code asks the machine's clock. Return who ran them."""
     with store._turn_over():
         own_turn, store._own_turn = store._own_turn, None
     return own_turn
