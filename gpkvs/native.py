@@ -170,6 +170,12 @@ library.gpkvs_own_results.argtypes = [ctypes.c_void_p]
 library.gpkvs_own_results.restype = ctypes.c_void_p
 library.gpkvs_own_results_fields.argtypes = []
 library.gpkvs_own_results_fields.restype = ctypes.c_char_p
+library.gpkvs_own_batch_fields.argtypes = []
+library.gpkvs_own_batch_fields.restype = ctypes.c_char_p
+library.gpkvs_own_batch_new.argtypes = []
+library.gpkvs_own_batch_new.restype = ctypes.c_void_p
+library.gpkvs_own_batch_set_python.argtypes = [ctypes.c_void_p]
+library.gpkvs_own_batch_set_python.restype = None
 library.gpkvs_copy_pages.argtypes = [*[ctypes.c_uint64] * 5, ctypes.c_void_p, *[ctypes.c_uint64] * 3]
 library.gpkvs_copy_pages.restype = ctypes.c_uint64
 

@@ -170,7 +170,7 @@ class Store(KeyValues):
         self._tables = {table.entry.name: table for table in tables.values()}
         self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
         if native := self._engine.native():
-            self._own_turn = OwnTurn(native, self._engine.crew_of(native))
+            self._own_turn = OwnTurn(native, self._engine.crew_of(native), self.meter)
         if not self.domain.is_logged:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
             set_unsafe(self._files, True)
@@ -211,10 +211,14 @@ class Store(KeyValues):
     def begin_requests(self, batch: Batch) -> BegunBatch:
         """Run a batch as `execute_requests` does, but let the caller wait for its end; the next may run meanwhile."""
         self._origin.require()  # before any lock, which another thread may have held at the fork
-        with self._mutex, self._turn_over():
+        with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            return BegunBatch(self._engine, *self._engine.execute(batch))
+            begun = self._own_turn.run_batch(batch) if self._own_turn else None
+            if begun is None:
+                with self._turn_over():
+                    begun = self._engine.execute(batch)
+            return BegunBatch(self._engine, *begun)
 
     def begin_turns(self, end_turn: Callable[[], None]) -> None:
         """Let the engine be used in long turns from now on (`turn`); nobody uses the store meanwhile.

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
+from gpkvs.engine.own_turn import OwnTurn
 from gpkvs.errors import StoreMissingError
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
@@ -121,6 +122,12 @@ def natively(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the native planner plan on stores of the backend ``cpu``, as users have it, whatever --backend says."""
     monkeypatch.setenv(HOST_OPS_MAX, "")
     monkeypatch.delenv("GPKVS_GPUS", raising=False)
+
+
+@pytest.fixture
+def by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Python's engine run all batches of columns, as it does where native code leaves them."""
+    monkeypatch.setattr(OwnTurn, "run_batch", lambda *_: None)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The native engine: batch after batch without Python, for a door (``kernels/native_engine.hpp``).
+"""The native engine: batch after batch without Python's engine (``kernels/native_engine.hpp``).
 
 It runs in turns. Before each, and after it, Python does what runs beside batches; the turn ends when Python is wanted
 again. A batch that the native engine leaves is the engine's own.
@@ -18,7 +18,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import U64
+from gpkvs.batch import U64, Batch
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.heap import Heap
@@ -26,7 +26,6 @@ from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.engine.table import Table
-from gpkvs.errors import ConflictError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import NO_GROWTH
@@ -54,27 +53,6 @@ class Ran(IntEnum):
     DONE = 0
     LEFT = 1
     DUE = 2
-
-
-class Conflict(ctypes.Structure):
-    """`EngineRefusal` in kernels/engine_batch.h: a request that was not done."""
-
-    _fields_ = [
-        ("request", ctypes.c_uint64),
-        ("lacks", ctypes.c_uint32),
-        ("failed_check", ctypes.c_uint32),
-        ("is_there", ctypes.c_uint32),
-        ("found", ctypes.c_uint64),
-    ]
-
-    @classmethod
-    def of(cls, error: ConflictError) -> Conflict:
-        """Return what an error says."""
-        return cls(0, 0, error.index, error.found is not None, error.found or 0)
-
-    def error(self) -> ConflictError:
-        """Return the same as an error."""
-        return ConflictError(int(self.failed_check), int(self.found) if self.is_there else None)
 
 
 class TurnLimits(NamedTuple):
@@ -128,6 +106,8 @@ class NativeEngine:
         Whether a turn has begun, and not ended.
     ends_at_ns
         When the turn should end, by the monotonic clock.
+    batch_bytes_max
+        Of values that a batch may return, or make of others.
     """
 
     def __init__(
@@ -146,6 +126,7 @@ class NativeEngine:
     ) -> None:
         self._files = files
         self._tables = tables
+        self.batch_bytes_max = made_bytes_max
         self._committer = committer
         self._expiry = expiry
         self._planner = planner
@@ -220,6 +201,15 @@ class NativeEngine:
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
         return not leaves
+
+    def takes(self, batch: Batch) -> bool:
+        """Whether a batch may be given to native code: on the host, not too many operations, one table."""
+        return self._planner.takes(batch)
+
+    def has_records(self, batch: Batch) -> bool:
+        """Whether the table of such a batch has records; of a table that is gone, native code leaves it."""
+        table = self._tables.get(int(batch.request_tables[0]))
+        return table is None or table.index.has_records
 
     def _leaves(self) -> Left | None:
         """Return why every batch of the next turn is left."""

@@ -19,6 +19,7 @@ from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U8, U64, Batch, BatchPart, BatchResult, RequestResult, constant
 from gpkvs.engine.capacity import NoRoomError, request_of_op
+from gpkvs.engine.engine_batch import address_of_column
 from gpkvs.engine.heap import Heap, Tail, record_units
 from gpkvs.engine.left import Left
 from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST
@@ -151,14 +152,14 @@ class NativePlanner:
             None: not a batch for this planner.
         """
         table = self._tables.get(int(batch.request_tables[0]))
-        if table is None or not self._takes(batch):
+        if table is None or not self._may_plan(batch):
             return None
         return self._of_layout[table.entry.layout].locate(batch, table)
 
     def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, is_located: bool = False) -> Planned | None:
         """See `Planner.plan`; `is_located`: `locate` has just found the same keys, nothing has changed since."""
         table = self._tables.get(int(batch.request_tables[0]))
-        if table is None or not self._takes(batch):
+        if table is None or not self._may_plan(batch):
             return None
         planner = self._of_layout[table.entry.layout]
         if not planner.plan(batch, table, first_sequence, now, is_located=is_located):
@@ -188,7 +189,7 @@ class NativePlanner:
         """
         return self._of_layout[table.entry.layout].read_gate(table, stable_sequence)
 
-    def _takes(self, batch: Batch) -> bool:
+    def takes(self, batch: Batch) -> bool:
         """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
         tables = batch.request_tables
         return (
@@ -196,8 +197,10 @@ class NativePlanner:
             and isinstance(batch.keys, np.ndarray)
             and isinstance(batch.values, np.ndarray)
             and (len(tables) == 1 or bool((tables == tables[0]).all()))
-            and not failpoint.armed_among(failpoint.PLANNING)
         )
+
+    def _may_plan(self, batch: Batch) -> bool:
+        return self.takes(batch) and not failpoint.armed_among(failpoint.PLANNING)
 
 
 class _LayoutPlanner:
@@ -328,13 +331,13 @@ class _LayoutPlanner:
         entry = table.entry
         self._words[: len(_OF_BATCH)] = [
             count,
-            _address(batch.ops),
+            address_of_column(batch.ops),
             batch.ops.strides[0],
-            _address(batch.keys),
-            _address(batch.values),
-            _address(batch.key_lengths),
+            address_of_column(batch.keys),
+            address_of_column(batch.values),
+            address_of_column(batch.key_lengths),
             batch.key_lengths.strides[0] // 4,
-            _address(batch.value_lengths),
+            address_of_column(batch.value_lengths),
             batch.value_lengths.strides[0] // 4,
             first_sequence,
             entry.id,
@@ -369,8 +372,3 @@ class _LayoutPlanner:
 
     def _is_short(self, payload: int) -> bool:
         return self._keeps_lock and self.writes.operations <= _LOCKED_OPS_MAX and payload <= _LOCKED_BYTES_MAX
-
-
-def _address(column: NDArray[Any]) -> int:
-    """Return where a column begins, also one that is one number for all operations."""
-    return address_of(column) if column.flags.c_contiguous else int(column.ctypes.data)

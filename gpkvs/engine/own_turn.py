@@ -1,4 +1,4 @@
-"""Small requests of this process, one after the other, in a turn of the native engine that lives on between them."""
+"""Requests of this process, batch after batch, in a turn of the native engine that lives on between them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,31 @@ import struct
 import time
 import weakref
 from array import array
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from gpkvs import failpoint
 from gpkvs.backends.fields import fields_of
-from gpkvs.batch import RequestColumns
+from gpkvs.batch import Batch, BatchResult, RequestColumns
 from gpkvs.engine.crew import Crew
+from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal, GivenBatch
 from gpkvs.engine.left import Left
-from gpkvs.engine.native_engine import Conflict, NativeEngine, Ran
+from gpkvs.engine.meter import Meter
+from gpkvs.engine.native_engine import NativeEngine, Ran
+from gpkvs.engine.own_batch import OwnBatch
 from gpkvs.errors import GpkvsError, NoMemoryError, memory_refused
 from gpkvs.native import library
 
-# A larger request is run as a batch. Python's lock may be kept for so long.
+# A larger request is run as a batch of columns. Python's lock may be kept for so long.
 OPS_MAX, _BYTES_MAX = 512, 64 << 10
 
+_BATCH_PARAMETERS: tuple[type[Any], ...] = (
+    ctypes.c_void_p,
+    ctypes.POINTER(EngineBatch),
+    *[ctypes.c_void_p] * 4,
+    ctypes.c_uint64,
+)
 _PARAMETERS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, *[ctypes.c_char_p] * 8)
 _RESULTS = struct.Struct(f"{len(fields_of(library.gpkvs_own_results_fields()))}Q")
 
@@ -49,7 +59,7 @@ class Answer(NamedTuple):
 
 
 class OwnTurn:
-    """Runs small requests natively.
+    """Runs requests natively.
 
     Others use the engine between two requests only after `end`.
 
@@ -59,6 +69,8 @@ class OwnTurn:
         Has the turns.
     crew
         Serves it.
+    meter
+        Of the store.
 
     Raises
     ------
@@ -66,9 +78,10 @@ class OwnTurn:
         If there is no memory for results.
     """
 
-    def __init__(self, native: NativeEngine, crew: Crew) -> None:
+    def __init__(self, native: NativeEngine, crew: Crew, meter: Meter) -> None:
         self._native = native
         self._crew = crew
+        self._meter = meter
         self._room = library.gpkvs_own_room_new()
         if not self._room:
             raise NoMemoryError
@@ -77,8 +90,11 @@ class OwnTurn:
         self._results = (ctypes.c_char * _RESULTS.size).from_address(library.gpkvs_own_results(self._room))
         # To hand over Python's lock takes longer than a small request, unless that waits for a disk.
         function_type = ctypes.PYFUNCTYPE if native.never_waits else ctypes.CFUNCTYPE
-        self._no_room: dict[Left, GpkvsError] = {}  # what the last request heard that was left
+        self._lacking: dict[Left, GpkvsError] = {}  # what the last request heard that was left
         self._run = function_type(ctypes.c_int, *_PARAMETERS)(("gpkvs_run_own", library))
+        run_batch = ("gpkvs_run_own_batch", library)
+        self._run_long = ctypes.CFUNCTYPE(ctypes.c_int, *_BATCH_PARAMETERS)(run_batch)
+        self._run_short = function_type(ctypes.c_int, *_BATCH_PARAMETERS)(run_batch)
 
     def run(self, table: int, columns: RequestColumns) -> Answer | None:
         """Run a request of one table; None: it is the engine's (`Engine.execute`), nothing has happened.
@@ -100,11 +116,13 @@ class OwnTurn:
             return None
         # A turn that nobody used for long is over. What a test arms between two requests counts.
         if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
-            with memory_refused():
-                native.begin_turn()
+            self._begin()
         ran = self._run(native.engine_address, self._room, table, n, *columns)
         if ran == Ran.LEFT:
-            ran = self._run_again(table, columns)
+            with memory_refused():
+                batch = columns.batch(table)
+            run = partial(self._run, native.engine_address, self._room, table, n, *columns)
+            ran = self._run_again(batch, run)
             if ran == Ran.LEFT:
                 return None
         answer = self._answer(n)
@@ -112,28 +130,73 @@ class OwnTurn:
             native.end_turn()
         return answer
 
+    def run_batch(self, batch: Batch) -> tuple[BatchResult, int] | None:
+        """Run a batch as `Engine.execute` does; None: it is the engine's, nothing has happened.
+
+        Parameters
+        ----------
+        batch
+            Valid columns; `run` may have left it just now.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing has happened.
+        """
+        native = self._native
+        if self._meter.last_left is not None or not native.takes(batch):
+            return None
+        if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
+            self._begin()
+        with memory_refused():
+            own = OwnBatch(batch, has_records=native.has_records(batch))
+            given = GivenBatch(batch, native.batch_bytes_max)
+        is_short = len(batch) <= OPS_MAX and len(batch.keys) + len(batch.values) <= _BYTES_MAX
+        run_batch = self._run_short if is_short else self._run_long
+        ran = run_batch(native.engine_address, given.struct, *own.addresses, is_short)
+        if ran == Ran.LEFT:
+            ran = self._run_batch_again(batch, given, own)
+            if ran == Ran.LEFT:
+                return None
+        if ran == Ran.DUE:
+            native.end_turn()
+        return own.result(self._lacking)
+
+    def _run_batch_again(self, batch: Batch, given: GivenBatch, own: OwnBatch) -> int:
+        run = partial(self._run_long, self._native.engine_address, given.struct, *own.addresses, False)
+        # A short one may return more than one may while Python's lock is kept.
+        if self._meter.last_left is Left.MEMORY:
+            self._meter.helped(Left.MEMORY)
+            ran: int = run()
+            if ran != Ran.LEFT:
+                return ran
+        return self._run_again(batch, run)
+
     @memory_refused()
-    def _run_again(self, table: int, columns: RequestColumns) -> int:
-        """Have what the request lacks done, and run it again; return how it ran in the end."""
+    def _begin(self) -> None:
+        self._native.begin_turn()
+
+    @memory_refused()
+    def _run_again(self, batch: Batch, run: Callable[[], int]) -> int:
+        """Have what a batch lacks done, and run it again; return how it ran in the end."""
         ran = int(Ran.LEFT)
 
-        def run() -> bool:
+        def run_again() -> bool:
             nonlocal ran
-            ran = int(self._run(self._native.engine_address, self._room, table, len(columns.ops), *columns))
+            ran = run()
             return ran != Ran.LEFT
 
-        self._no_room.clear()
-        self._crew.run_again(columns.batch(table), run, self._no_room.__setitem__)
+        self._lacking.clear()
+        self._crew.run_again(batch, run_again, self._lacking.__setitem__)
         return ran
 
     def _answer(self, n: int) -> Answer:
         words = _RESULTS.unpack_from(self._results)
-        gate, is_durable, returning, value_bytes, statuses, versions, lengths, values, status, version, conflict = words
+        gate, is_durable, returning, value_bytes, statuses, versions, lengths, values, status, version, refusal = words
         if is_durable:
             gate = 0
-        if conflict:
-            refused = Conflict.from_address(conflict)
-            return Answer(gate, (), (), (), self._no_room[Left(refused.lacks)] if refused.lacks else refused.error())
+        if refusal:
+            return Answer(gate, (), (), (), EngineRefusal.from_address(refusal).error(self._lacking))
         data = ctypes.string_at(values, value_bytes) if value_bytes else b""
         if n == 1:
             return Answer(gate, (status,), (version,), (data,) if returning else ())

@@ -40,6 +40,7 @@
 #include "native_engine.hpp"
 #include "native_planner.hpp"
 #include "number_plan.hpp"
+#include "own_batch.hpp"
 #include "own_request.hpp"
 #include "pack.hpp"
 #include "resolve.hpp"

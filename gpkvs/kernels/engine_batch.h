@@ -44,7 +44,7 @@ typedef struct EngineRefusal {
 // Where results go: of all requests that were done. `values` may be unaligned. A column without an item may be null.
 typedef struct EngineRoom {
     uint8_t* status;          // one for each operation
-    uint64_t* versions;       // the same; all 0 where the table has none
+    uint64_t* versions;       // the same; all 0 where the table has none, and null where nobody wants these zeros
     uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY, LENGTH
     uint8_t* values;
     EngineRefusal* refusals;  // in the order of their requests
@@ -72,7 +72,7 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(MEMORY)       /* none for the plan, the results or the frame */                                                          \
     F(DEVICE)       /* the store has no native engine: it is on a GPU */                                                       \
     F(TABLES)       /* its requests are on several tables */                                                                   \
-    F(PYTHON)       /* it comes from Python */
+    F(PYTHON)       /* it comes from Python of a server */
 
 #define ENGINE_LEFT_REASON(name) LEFT_##name,
 enum EngineLeft { LEFT_NOT, ENGINE_LEFT_REASONS(ENGINE_LEFT_REASON) LEFT_COUNT };

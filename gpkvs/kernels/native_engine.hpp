@@ -3,11 +3,11 @@
 // Python's, and so is a batch for which the committer has something to be done before.
 #pragma once
 #include <algorithm>
-#include <optional>
 
 #include "commit.hpp"
 #include "counted_time.hpp"
 #include "engine_batch.h"
+#include "kept_resolver.hpp"
 #include "native_planner.hpp"
 #include "native_resolve.hpp"
 
@@ -134,7 +134,7 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
         memcpy(room.status, a.status, a.n);
         copy_bytes(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
         if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
-        else memset(room.versions, 0, a.n * sizeof *room.versions);
+        else if (room.versions) memset(room.versions, 0, a.n * sizeof *room.versions);
     }
     if (!a.planned[PLANNED_RESULT_BYTES]) return true;
     a.out = room.values;
@@ -267,7 +267,7 @@ template <class Planner>
 static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& table, EngineBatch& batch, NativeResolver& resolver,
                               std::vector<u8>& refused, EngineLeft lacked) try {
     refused.resize(batch.requests);
-    resolver.refuse(refused);
+    resolver.refuse(refused.data());
     a.refused = refused.data();
     EngineLeft left;
     for (u64 before = count_refused(refused);; before = count_refused(refused)) {
@@ -290,20 +290,24 @@ static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& ta
 template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
-    std::optional<NativeResolver> resolver;
-    if (looks_first(batch)) resolver.emplace();
+    KeptResolver kept;
+    const bool looks = looks_first(batch);
+    NativeResolver* resolver = looks ? kept.take() : nullptr;
+    if (looks && !resolver) return leave(e.meter, LEFT_MEMORY);
     std::vector<u8> refused;  // of each request, what it lacks; empty: none lacks anything
     EngineLeft left = LEFT_NOT;
-    if (!has_records<typename Planner::Slot> && (resolver || batch.expiries)) {
+    if (!has_records<typename Planner::Slot> && (looks || batch.expiries)) {
         if (refuse_records(batch, refused)) left = LEFT_NUMBERS;
         batch.expiries = nullptr;
     }
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
-    if (!left) left = plan_first(e, a, table, batch, resolver ? &*resolver : nullptr);
-    if (left && is_closed(e, left))
-        left = plan_closed(e, a, table, batch, resolver ? *resolver : resolver.emplace(), refused, left);
+    if (!left) left = plan_first(e, a, table, batch, resolver);
+    if (left && is_closed(e, left)) {
+        if (!resolver) resolver = kept.take();
+        left = resolver ? plan_closed(e, a, table, batch, *resolver, refused, left) : LEFT_MEMORY;
+    }
     requests = batch.requests;
-    if (!left && !give_results(a, resolver ? &*resolver : nullptr, give_room, sink)) left = LEFT_MEMORY;
+    if (!left && !give_results(a, resolver, give_room, sink)) left = LEFT_MEMORY;
     if (left) return leave(e.meter, left);
     end_phase(e.meter, PHASE_PLAN);
     const bool writes = writes_any(a);

@@ -45,8 +45,9 @@ static bool looks_first(const EngineBatch& batch) {
 // What a batch that looks first becomes. The plain batch and its columns lie here.
 class NativeResolver {
   public:
-    // Refuses requests, of each of which `refused` says what it lacks (EngineLeft), or 0: the batch becomes plain without them.
-    void refuse(const std::vector<u8>& refused) { refused_ = refused.data(); }
+    // Refuses requests, of each of which `refused` says what it lacks (EngineLeft), or 0: batches become plain without them.
+    // Null: all are done.
+    void refuse(const u8* refused) { refused_ = refused; }
 
     // Returns why the batch is Python's. The planner has found its keys, and none of them looks expired. std::bad_alloc.
     template <class Planner>
@@ -106,6 +107,19 @@ class NativeResolver {
     u64 value_bytes() const { return value_bytes_; }
     u64 refusals() const { return refusals_.size(); }
 
+    // Gives back what a batch may have made; returns what the columns take.
+    u64 kept_bytes() {
+        made_.reset();
+        u64 bytes = refusals_.capacity() * sizeof(EngineRefusal);
+        for (const auto* column : {&has_record_, &conditions_, &plain_ops_, &is_seen_, &status_, &verdict_, &values_, &is_stopped_})
+            bytes += column->capacity();
+        for (const auto* column : {&tables_, &base_, &lengths_, &writer_, &failed_check_, &set_lengths_})
+            bytes += column->capacity() * sizeof(u32);
+        for (const auto* column : {&expiries_, &numbers_, &plain_expiries_, &versions_})
+            bytes += column->capacity() * sizeof(u64);
+        return bytes;
+    }
+
     // Gives all but the values of the GETs.
     template <class Planner>
     void give_results(const Planner& a, const EngineRoom& room) const {
@@ -115,7 +129,8 @@ class NativeResolver {
         for (u64 op = 0, get = 0; op < a.n; op++) {
             if (is_stopped(op)) continue;
             room.status[done] = status_of(a, op);
-            room.versions[done++] = version_of(a, op);
+            if (room.versions) room.versions[done] = version_of(a, op);
+            done++;
             if (asked_[op] == OP_GET) {
                 value += *length++ = a.length[get++];
             } else if (returns_number(asked_[op])) {

@@ -6,12 +6,12 @@
 
 #include "native_engine.hpp"
 
-// Python reads the words. Results have so many operations as were asked for, and so many of them return a value; none if a
-// check stopped the request: then `conflict` is not null.
+// Python reads the words. Results have so many operations as were asked for, and so many of them return a value; none if the
+// request was refused, or a check stopped it: then `refusal` is not null.
 #define OWN_RESULTS_FIELDS(F)                                                               \
     F(u64, gate) F(u64, is_durable) F(u64, returning) F(u64, value_bytes)                   \
     F(u8*, status) F(u64*, versions) F(u32*, value_lengths) F(u8*, values) F(u64, first_status) F(u64, first_version) \
-    F(EngineRefusal*, conflict)
+    F(EngineRefusal*, refusal)
 
 struct OwnResults {
     OWN_RESULTS_FIELDS(GPKVS_FIELD)
@@ -25,15 +25,15 @@ class OwnRoom {
   public:
     OwnResults results = {};
 
-    bool give(u64 operations, u64 returning, u64 value_bytes, u64 conflicts, EngineRoom& out) try {
+    bool give(u64 operations, u64 returning, u64 value_bytes, u64 refusals, EngineRoom& out) try {
         if (value_bytes > OWN_BYTES_MAX) return false;
         // Each has an address.
         status_.resize(operations + 1);
         versions_.resize(operations + 1);
         lengths_.resize(returning + 1);
         if (values_.size() <= value_bytes) values_.resize(value_bytes + 1);
-        out = {status_.data(), (uint64_t*)versions_.data(), lengths_.data(), values_.data(), &conflict_};
-        results.conflict = conflicts ? &conflict_ : nullptr;
+        out = {status_.data(), (uint64_t*)versions_.data(), lengths_.data(), values_.data(), &refusal_};
+        results.refusal = refusals ? &refusal_ : nullptr;
         results.returning = returning;
         results.value_bytes = value_bytes;
         return true;
@@ -54,7 +54,7 @@ class OwnRoom {
     std::vector<u8> status_, values_;
     std::vector<u64> versions_;
     std::vector<u32> lengths_;
-    EngineRefusal conflict_;
+    EngineRefusal refusal_;
 };
 
 extern "C" {
@@ -73,8 +73,8 @@ int gpkvs_run_own(void* engine, void* room, u64 table_id, u32 n, const u8* ops, 
                                conditions, (const uint64_t*)expected, &n, 1,        &requests,     1,        NO_BOUND,
                                (uint32_t)table_id};
     const EngineGivesRoom gives = [](void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes,
-                                     uint64_t conflicts, EngineRoom* out) {
-        return ((OwnRoom*)sink)->give(operations, returning, value_bytes, conflicts, *out);
+                                     uint64_t refusals, EngineRoom* out) {
+        return ((OwnRoom*)sink)->give(operations, returning, value_bytes, refusals, *out);
     };
     OwnRoom& own = *(OwnRoom*)room;
     u64 run_requests = 0, has_versions = 0;

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import RETURNS_VALUE, Batch, Status
+from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.engine.left import Left
-from gpkvs.engine.native_engine import Conflict, Ran
+from gpkvs.engine.native_engine import Ran
 from gpkvs.errors import ConflictError
 from gpkvs.store import Store
 
@@ -21,28 +22,6 @@ _U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 
 
 NO_BOUND = (1 << 64) - 1
-
-
-class _EngineBatch(ctypes.Structure):
-    _fields_ = [
-        ("n", _U64),
-        ("ops", _POINTER),
-        ("keys", _POINTER),
-        ("key_lengths", _POINTER),
-        ("key_length_step", _U64),
-        ("values", _POINTER),
-        ("value_lengths", _POINTER),
-        ("value_length_step", _U64),
-        ("expiries", _POINTER),
-        ("conditions", _POINTER),
-        ("expected", _POINTER),
-        ("request_ops", _POINTER),
-        ("requests", _U64),
-        ("message_requests", _POINTER),
-        ("messages", _U64),
-        ("value_bytes_max", _U64),
-        ("table_id", ctypes.c_uint32),
-    ]
 
 
 class _EngineRoom(ctypes.Structure):
@@ -59,7 +38,7 @@ _GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _POINTER, _U64, _U64, _U64, _U64, c
 _Run = ctypes.CFUNCTYPE(
     ctypes.c_int,
     _POINTER,
-    ctypes.POINTER(_EngineBatch),
+    ctypes.POINTER(EngineBatch),
     _GivesRoom,
     _POINTER,
     ctypes.POINTER(_U64),
@@ -139,7 +118,7 @@ class NativeDriver:
             columns.append(_unaligned(column) if column.dtype == np.uint8 else np.ascontiguousarray(column))
             return _address(columns[-1])
 
-        given = _EngineBatch(
+        given = EngineBatch(
             n,
             take(batch.ops),
             take(batch.keys),
@@ -160,7 +139,7 @@ class NativeDriver:
         )
         status, versions = np.full(n, 255, np.uint8), np.full(n, 255, np.uint64)
         lengths, rooms = np.empty(returning, np.uint32), []
-        refusals: list[ctypes.Array[Conflict]] = []
+        refusals: list[ctypes.Array[EngineRefusal]] = []
 
         def give_room(
             _: int | None, operations: int, count: int, value_bytes: int, refusal_count: int, out: Any
@@ -171,7 +150,7 @@ class NativeDriver:
             n, returning = operations, count
             rooms.append(_unaligned(np.empty(value_bytes, np.uint8)))
             addresses = [_address(column) for column in (status, versions, lengths, rooms[0])]
-            refusals.append((Conflict * refusal_count)())
+            refusals.append((EngineRefusal * refusal_count)())
             out[0] = _EngineRoom(*addresses, ctypes.addressof(refusals[0]))
             return self.has_room
 
@@ -186,7 +165,7 @@ class NativeDriver:
             assert self.durable() >= gate.value
         tells_numbers = status[:n] == Status.CONDITION_FAILED
         assert bool(has_versions.value) or not versions[:n][~tells_numbers].any()
-        stopped = {int(one.request): one.error() for one in refusals[0] if not one.lacks}
+        stopped = {int(one.request): one.conflict() for one in refusals[0] if not one.lacks}
         lacking = {int(one.request): Left(one.lacks) for one in refusals[0] if one.lacks}
         is_done = np.ones(requests.value, np.bool_)
         is_done[[*stopped, *lacking]] = False

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import HAS_VALUE, U8, U32, U64, Batch, BatchResult, constant, is_constant
+from gpkvs.engine.engine_batch import EngineBatch
 
 _U8, _U32, _U64 = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.uint64)
 _PyBUF_READ = 0x100
@@ -17,30 +18,6 @@ _PyBUF_READ = 0x100
 _memory_at: Callable[[int, int, int], memoryview] = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
 )(("PyMemoryView_FromMemory", ctypes.pythonapi))
-
-
-class EngineBatch(ctypes.Structure):
-    """``struct EngineBatch`` of gpkvs/kernels/engine_batch.h: whole requests on one table."""
-
-    _fields_ = [
-        ("n", ctypes.c_uint64),
-        ("ops", ctypes.c_void_p),
-        ("keys", ctypes.c_void_p),
-        ("key_lengths", ctypes.c_void_p),
-        ("key_length_step", ctypes.c_uint64),
-        ("values", ctypes.c_void_p),
-        ("value_lengths", ctypes.c_void_p),
-        ("value_length_step", ctypes.c_uint64),
-        ("expiries", ctypes.c_void_p),
-        ("conditions", ctypes.c_void_p),
-        ("expected", ctypes.c_void_p),
-        ("request_ops", ctypes.c_void_p),
-        ("requests", ctypes.c_uint64),
-        ("message_requests", ctypes.c_void_p),
-        ("messages", ctypes.c_uint64),
-        ("value_bytes_max", ctypes.c_uint64),
-        ("table_id", ctypes.c_uint32),
-    ]
 
 
 def batch_of(left: EngineBatch) -> Batch:

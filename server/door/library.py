@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from gpkvs.batch import Batch
 from gpkvs.config import ServerConfig
+from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.engine.left import Left
-from gpkvs.engine.native_engine import Conflict
 from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.server.bounds import Bounds
 from gpkvs.server.door.context import Metadata, Opened
-from gpkvs.server.door.left_batch import EngineBatch, Results, batch_of
+from gpkvs.server.door.left_batch import Results, batch_of
 from gpkvs.server.door.versions import library_path
 from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.redis.scripts import Known
@@ -126,7 +126,7 @@ class _Refusal(ctypes.Structure):
         ("text", c_char_p),
         ("full", c_char_p),
         ("is_refusal", c_bool),
-        ("conflict", ctypes.POINTER(Conflict)),
+        ("conflict", ctypes.POINTER(EngineRefusal)),
     ]
 
 
@@ -591,6 +591,6 @@ def _functions(library: ctypes.CDLL, functions: _Functions) -> dict[str, Any]:
 
 
 def _packed(refusal: Refusal) -> Any:
-    conflict = ctypes.pointer(Conflict.of(refusal.conflict)) if refusal.conflict else None
+    conflict = ctypes.pointer(EngineRefusal.of(refusal.conflict)) if refusal.conflict else None
     texts = _encoded(refusal.text), _encoded(refusal.full)
     return ctypes.byref(_Refusal(refusal.code, *texts, refusal.is_refusal, conflict))

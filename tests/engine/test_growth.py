@@ -86,7 +86,7 @@ class Grown:
     def step(self, rng: random.Random) -> None:
         """Begin growth if there is none, and move some blocks: where no block has moved, or when all have, too."""
         growing, table = self.store._engine.growth, self.store._engine.tables[1]
-        with self.store._mutex, growing._waiting(table):
+        with self.store._mutex, self.store._turn_over(), growing._waiting(table):
             if growing.table is None:
                 growing.is_reserved(table, waits=True)
                 growing.begin(table)
@@ -168,7 +168,7 @@ def test_a_gpu_moves_slots_as_the_host_does(tmp_path: Path, layout: str) -> None
     grown.store.close()
 
 
-def test_growth_keeps_its_pace(store_path: Path) -> None:
+def test_growth_keeps_its_pace(store_path: Path, by_python: None) -> None:
     """It begins at 0.65 of the slots and ends by 0.78, a part of it after each batch."""
     with gpkvs.open(store_path, **{**SIZES, "index_bytes": 1 << 20}) as store:
         index = store._engine.tables[0].index
@@ -401,16 +401,18 @@ def test_the_last_step_is_durable_before_the_catalogue(tmp_path: Path, monkeypat
     grown.store.close()
 
 
-def test_a_batch_does_not_wait_for_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_does_not_wait_for_the_last_step(
+    tmp_path: Path, by_python: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next one after that is durable writes the catalogue, whatever it stores."""
     grown = Grown(tmp_path / "store", "bytes", 1, commit="journal")
     grown.run([(Op.SET, b"%08d" % key, b"%08d" % key) for key in range(100)])
-    monkeypatch.setattr(grown.store._engine.committer, "is_durable", lambda gate: False)
-    grown.step(random.Random(1))
-    assert (grown.index.unmoved, grown.index.blocks) == (0, 1)
-    grown.run([(Op.SET, b"%08d" % 1, b"again")])
-    assert grown.index.blocks == 1
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(grown.store._engine.committer, "is_durable", lambda gate: False)
+        grown.step(random.Random(1))
+        assert (grown.index.unmoved, grown.index.blocks) == (0, 1)
+        grown.run([(Op.SET, b"%08d" % 1, b"again")])
+        assert grown.index.blocks == 1
     grown.store._engine.settle()
     grown.run([(Op.SET, b"%08d" % 2, b"again")])
     assert (grown.index.blocks, grown.store._engine.growth.table) == (2, None)

@@ -38,11 +38,12 @@ def memory_path() -> Iterator[Path]:
         ("close", ["_append_empty", "begin", "append", "end"], True),
         ("close", ["close", "cover", "_cover", "reserve"], False),
         ("batch", ["commit", "_commit_natively"], False),
+        ("columns", ["begin_requests", "run_batch", "_begin", "begin_turn", "end_turn", "result", "_part"], False),
         ("set", ["_run_natively", "run", "begin_turn", "end_turn", "_answer"], False),
         ("set-in-steps", ["_store", "_describe", "begin", "append", "end", "_count"], True),
         ("set-in-steps", ["commit", "_commit_in_steps", "reserve"], False),
     ],
-    ids=["empty-frame", "close", "batch", "set", "batch-in-steps", "room-for-a-batch-in-steps"],
+    ids=["empty-frame", "close", "batch", "columns", "set", "batch-in-steps", "room-for-a-batch-in-steps"],
 )
 def test_an_interrupt_leaves_the_store_usable_or_ends_the_process(
     memory_path: Path, step: str, names: list[str], *, ends: bool
@@ -67,7 +68,7 @@ def test_an_interrupt_leaves_the_store_usable_or_ends_the_process(
 
 @pytest.mark.parametrize("is_native", [True, False], ids=["native", "in-steps"])
 def test_a_batch_that_gets_no_memory_has_begun_nothing(
-    store_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_native: bool
+    store_path: Path, by_python: None, monkeypatch: pytest.MonkeyPatch, *, is_native: bool
 ) -> None:
     with gpkvs.open(store_path, backend="cpu", commit="journal", **SMALL) as store:
         committer = store._engine.committer

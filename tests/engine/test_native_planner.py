@@ -23,7 +23,7 @@ TINY = {"index_bytes_max": 64 << 10, "index_bytes": 64 << 10, "heap_bytes": 512 
 
 
 @pytest.fixture
-def twins(tmp_path: Path) -> Iterator[tuple[gpkvs.Store, gpkvs.Store]]:
+def twins(tmp_path: Path, by_python: None) -> Iterator[tuple[gpkvs.Store, gpkvs.Store]]:
     """Return two stores that place keys alike: one takes small batches at once, the other phase by phase."""
     stores = []
     with ExitStack() as stack:

@@ -253,7 +253,7 @@ def test_expiries_in_a_row_cost_no_more_than_one(store_path: Path, last: Op) -> 
         assert store.get(b"key") == b"x"
 
 
-def test_what_a_request_brings_is_not_counted_as_made(store_path: Path) -> None:
+def test_what_a_request_brings_is_not_counted_as_made(store_path: Path, by_python: None) -> None:
     settings = {"index_bytes": 64 << 10, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}
     with gpkvs.open(store_path, limits=Limits(result_bytes_max=1 << 20, value_bytes_max=1 << 20), **settings) as store:
         store._engine._resolver._made_bytes_max = 1 << 20

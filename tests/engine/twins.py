@@ -148,6 +148,8 @@ class Twins:
             # Nobody sweeps, or gives space back: that is a matter of time.
             store._engine.expiry._look_at = store._engine.free_space._look_at = float("inf")
         self.stores[1]._engine._plan_natively = lambda *_: None  # type: ignore[method-assign]
+        with self.stores[1]._turn_over():
+            self.stores[1]._own_turn = None
         self.served = Served(self.stores[0], is_own=is_own)
         self.compares_bytes = True
         self.now = FAR

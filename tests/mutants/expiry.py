@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "embedded-requests-have-no-crew",
         "gpkvs/engine/own_turn.py",
-        "            ran = self._run_again(table, columns)\n",
+        "            ran = self._run_again(batch, run)\n",
         "",
         "Python's engine runs what the crew could have had run natively",
         ("engine/test_own_turn.py::test_what_a_request_lacks_is_done_and_its_turn_lives_on[undo]",),

@@ -10,7 +10,33 @@ _NATIVE_DICTIONARY = "engine/test_native_resolve.py::test_any_operations_do_what
 _REFUSALS = "engine/test_native_refusals.py::"
 _DICTIONARY = ("engine/test_resolve.py::test_any_operations_do_what_a_dictionary_does",)
 
+_OWN_BATCH = "engine/test_own_batch.py::test_the_same_results_as_by_python"
+
 MUTANTS = (
+    Mutant(
+        "columns-count-conflicts-as-done",
+        "gpkvs/engine/own_batch.py",
+        "        is_done[list(rejected)] = False\n",
+        "",
+        "results of a batch of columns belong to the requests before those that have them",
+        (_OWN_BATCH,),
+    ),
+    Mutant(
+        "values-begin-at-the-conflicts",
+        "gpkvs/engine/own_batch.py",
+        "data + refusals * _REFUSAL_BYTES, value_bytes",
+        "data, value_bytes",
+        "a batch in which a check stops a request returns other values",
+        (_OWN_BATCH,),
+    ),
+    Mutant(
+        "columns-may-return-all",
+        "gpkvs/engine/own_turn.py",
+        "GivenBatch(batch, native.batch_bytes_max)",
+        "GivenBatch(batch, (1 << 64) - 1)",
+        "native code leaves what it could cut",
+        ("engine/test_own_batch.py::test_a_batch_that_reads_too_much_is_cut",),
+    ),
     Mutant(
         "located-keys-keep-their-writes",
         "gpkvs/kernels/native_planner.hpp",

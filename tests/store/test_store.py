@@ -254,7 +254,7 @@ def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
     ("where", "name"), [(PhasePlanner, "_plan_tables"), (NativePlanner, "plan"), (OperationList, "_check")]
 )
 def test_memory_that_is_not_given_is_a_refusal(
-    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
+    store: gpkvs.Store, by_python: None, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
 ) -> None:
     def refuse(*_: object, **_named: object) -> None:
         raise error
@@ -273,7 +273,7 @@ def test_memory_that_is_not_given_is_a_refusal(
 
 
 def test_another_error_of_the_interpreter_is_not_taken_for_a_want_of_memory(
-    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
+    store: gpkvs.Store, by_python: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise SystemError("bad argument to internal function")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpkvs.config import Limits
-from gpkvs.engine.native_engine import Conflict
+from gpkvs.engine.engine_batch import EngineRefusal
 from gpkvs.errors import ConflictError
 from gpkvs.server.door.versions import library_path
 
@@ -71,7 +71,7 @@ class _Refusal(ctypes.Structure):
         ("text", _Bytes),
         ("full", _Bytes),
         ("is_refusal", ctypes.c_bool),
-        ("conflict", ctypes.POINTER(Conflict)),
+        ("conflict", ctypes.POINTER(EngineRefusal)),
     ]
 
 
@@ -138,7 +138,7 @@ def response(
 
 def failed_response(request_id: int, code: int, text: str, full: str, conflict: ConflictError | None = None) -> bytes:
     """Return the response of a stream to a request that failed."""
-    told = ctypes.pointer(Conflict.of(conflict)) if conflict else None
+    told = ctypes.pointer(EngineRefusal.of(conflict)) if conflict else None
     refusal = _Refusal(code, text.encode(), full.encode(), True, told)
     return _written(_door.gpkvs_door_failed_response, request_id, refusal, room=100 + 4 * len(text))
 

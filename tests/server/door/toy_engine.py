@@ -6,9 +6,9 @@ import ctypes
 import threading
 from typing import Any
 
-from gpkvs.engine.native_engine import Conflict
+from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.errors import ConflictError
-from gpkvs.server.door.left_batch import EngineBatch, batch_of
+from gpkvs.server.door.left_batch import batch_of
 from gpkvs.server.door.library import Library
 
 DONE, LEFT, DUE = range(3)
@@ -81,9 +81,9 @@ class ToyEngine:
         ctypes.memset(room.status, 0, done)
         ctypes.memset(room.versions, 0, 8 * done)
         for at, (request, error) in enumerate(conflicts):
-            told = Conflict.of(error)
+            told = EngineRefusal.of(error)
             told.request = request
-            (Conflict * len(conflicts)).from_address(room.refusals)[at] = told
+            (EngineRefusal * len(conflicts)).from_address(room.refusals)[at] = told
         requests, gate, has_versions = outs
         requests[0] = len(batch.request_ops)
         gate[0] = has_versions[0] = 0

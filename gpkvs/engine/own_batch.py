@@ -1,0 +1,117 @@
+"""The results of a batch that native code runs for this process (``kernels/own_batch.hpp``)."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpkvs.backends.cpu.backend import address_of
+from gpkvs.backends.fields import fields_of
+from gpkvs.batch import U8, U64, Batch, BatchPart, BatchResult, RequestResult, Status, constant
+from gpkvs.engine.engine_batch import EngineRefusal
+from gpkvs.engine.left import Left
+from gpkvs.engine.plan import FIRST_REQUEST
+from gpkvs.errors import GpkvsError, NoMemoryError
+from gpkvs.native import library
+
+_WORDS = struct.Struct(f"{len(fields_of(library.gpkvs_own_batch_fields()))}Q")
+_REFUSAL_BYTES = ctypes.sizeof(EngineRefusal)
+
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_delete = ctypes.cast(library.gpkvs_own_batch_delete, ctypes.c_void_p)
+library.gpkvs_own_batch_set_python(ctypes.cast(ctypes.pythonapi.PyCapsule_GetPointer, ctypes.c_void_p))
+
+
+class _Values:
+    """Memory of native code's that `numpy.asarray` takes over; whoever has the array keeps the memory."""
+
+    __slots__ = ("__array_interface__", "_memory")
+
+    def __init__(self, memory: object, address: int, count: int) -> None:
+        self._memory = memory
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (count,), "data": (address, False)}
+
+
+class OwnBatch:
+    """Room for the results of one batch.
+
+    How long the values are is known when the batch is planned, so native code takes their memory. A capsule frees it,
+    in C: an interrupt that comes while a finalizer in Python runs is lost.
+
+    Parameters
+    ----------
+    batch
+        It.
+    has_records
+        Whether its table has records, and so versions.
+
+    Attributes
+    ----------
+    addresses
+        Of what native code stores to.
+
+    Raises
+    ------
+    MemoryError
+        If there is no memory for it.
+    """
+
+    def __init__(self, batch: Batch, *, has_records: bool) -> None:
+        self._batch = batch
+        self._has_records = has_records
+        n = len(batch)
+        self._status: U8 = np.empty(n, np.uint8)
+        self._lengths = np.empty(n, np.uint32)
+        # Without records all versions are 0, unless conditions fail: then they are numbers.
+        self._versions: U64 | None = np.empty(n, np.uint64) if has_records or batch.looks_first else None
+        address = library.gpkvs_own_batch_new()
+        if not address:
+            raise NoMemoryError
+        self._memory = _new_capsule(address, None, _delete)
+        self._words = (ctypes.c_char * _WORDS.size).from_address(address)
+        versions = None if self._versions is None else address_of(self._versions)
+        self.addresses = address, address_of(self._status), versions, address_of(self._lengths)
+
+    def result(self, lacking: Mapping[Left, GpkvsError]) -> tuple[BatchResult, int]:
+        """Return the results of the batch that was run, and the gate before which nobody may see them.
+
+        Requests that lacked something hear so in the words given.
+        """
+        requests, gate, operations, returning, value_bytes, refusals, data = _WORDS.unpack_from(self._words)
+        rejected: dict[int, GpkvsError] = {}
+        for at in range(data, data + refusals * _REFUSAL_BYTES, _REFUSAL_BYTES):
+            refusal = EngineRefusal.from_address(at)
+            rejected[refusal.request] = refusal.error(lacking)
+        if len(rejected) == requests:
+            return BatchResult((), rejected, requests), gate
+        values: U8 = np.empty(0, np.uint8)
+        if value_bytes:
+            values = np.asarray(_Values(self._memory, data + refusals * _REFUSAL_BYTES, value_bytes))
+        status = self._status[:operations]
+        versions, are_numbers = self._told(status)
+        result = RequestResult(status, versions, self._lengths[:returning], values, are_numbers)
+        return BatchResult((self._part(requests, rejected, result),), rejected, requests), gate
+
+    def _told(self, status: U8) -> tuple[U64, bool]:
+        """Return the versions of the operations that were done, and whether they are numbers."""
+        n = len(status)
+        if self._has_records:
+            assert self._versions is not None
+            return self._versions[:n], False
+        if self._versions is None or not bool((status == Status.CONDITION_FAILED.value).any()):
+            return constant(np.uint64(0), n), False
+        return self._versions[:n], True
+
+    def _part(self, requests: int, rejected: dict[int, GpkvsError], result: RequestResult) -> BatchPart:
+        batch = self._batch
+        if not rejected and requests == len(batch.request_ops):
+            numbers = FIRST_REQUEST if requests == 1 else np.arange(requests)
+            return BatchPart(numbers, batch, result)
+        is_done = np.arange(len(batch.request_ops)) < requests
+        is_done[list(rejected)] = False
+        return BatchPart(np.flatnonzero(is_done), batch.take(is_done), result)
