@@ -55,12 +55,12 @@ class Served:
         self.store = store
         self.driver = NativeDriver(store)
         self._crew = store._engine.crew_of(self.driver.native)
-        self._is_own = is_own
+        self.is_own = is_own
         self.refusals: dict[Left, GpkvsError] = {}  # what requests of the last batch heard that was left
 
     def run(self, batch: Batch) -> Results:
         """Run a batch; return the results of its requests."""
-        return self._run_own(batch) if self._is_own else self._run_as_a_door(batch)
+        return self._run_own(batch) if self.is_own else self._run_as_a_door(batch)
 
     def _run_own(self, batch: Batch) -> Results:
         assert self.store._own_turn
