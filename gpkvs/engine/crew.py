@@ -1,7 +1,7 @@
 """What Python does so that the native engine can run a batch which it has left: then the same batch runs again.
 
-Nobody else has the engine meanwhile. Each reason comes at most once a batch. One that comes again, or for which nothing
-can be done here, is closed: the native engine refuses the requests that lack it, in the words of this room.
+Nobody else has the engine meanwhile. Each reason comes at most once a batch, and growth as long as anything grows. One
+that comes again, or for which nothing can be done here, is closed: the native engine refuses the requests that lack it, in the words of this room.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.errors import GpkvsError
 from gpkvs.media.files import StoreFiles
 
+# These take steps, each as large as may be then: they may come again, as long as anything grows.
+_GROWS = {Left.GROW_INDEX, Left.GROW_HEAP}
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
 _CLOSES = {
     *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP),
@@ -108,7 +110,7 @@ class Crew:
         while not has_run and (left := self._meter.last_left) is not None:
             # What could be freed may not be enough.
             reason = Left.GROW_HEAP if left is Left.FREE_HEAP and left in asked else left
-            if reason not in asked and self._do(reason, batch, now):
+            if (reason not in asked or reason in _GROWS) and self._do(reason, batch, now):
                 asked.add(reason)
             elif left in _CLOSES and left not in closed:
                 if left is not Left.EXPIRED:

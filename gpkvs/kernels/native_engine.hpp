@@ -66,18 +66,21 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.request_ops = batch.request_ops;
 }
 
-// Whether no request reads more than one may.
+// Whether no request reads more than one may; where such are refused, it says which.
 template <class Planner>
 static bool may_read(const NativeEngine& e, const Planner& a, const EngineBatch& batch) {
     if (a.planned[PLANNED_RESULT_BYTES] <= e.result_bytes_max) return true;
+    bool may = true;
     u64 op = 0, get = 0;
     for (u64 request = 0; request < batch.requests; request++) {
         u64 bytes = 0;
         for (const u64 end = op + batch.request_ops[request]; op < end; op++)
             if (a.ops[op] == OP_GET) bytes += a.length[get++];
-        if (bytes > e.result_bytes_max) return false;
+        if (bytes <= e.result_bytes_max) continue;
+        if (a.refused) a.refused[request] = LEFT_LARGE_READS;
+        may = false;
     }
-    return true;
+    return may;
 }
 
 // The first messages of a planned batch that bring no more values than they may: a lone request may, or none.
