@@ -1,7 +1,8 @@
 """What Python does so that the native engine can run a batch which it has left: then the same batch runs again.
 
 Nobody else has the engine meanwhile. Each reason comes at most once a batch, and growth as long as anything grows. One
-that comes again, or for which nothing can be done here, is closed: the native engine refuses the requests that lack it, in the words of this room.
+that comes again, or for which nothing can be done here, is closed: the native engine refuses the requests that lack it,
+in the words of this room.
 """
 
 from __future__ import annotations
