@@ -21,7 +21,10 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01
 # No exception of a handler may come in the middle of these. A batch, or a scan that removes expired keys, would end the
 # process at once (`gpkvs.fatal`). A poll would keep its lock, and who waits for the child later would wait for ever.
-_UNBROKEN = [call.__code__ for call in (Engine.execute, Engine.scan, OwnTurn.run, OwnTurn.end, subprocess.Popen.poll)]
+_UNBROKEN = [
+    call.__code__
+    for call in (Engine.execute, Engine.scan, OwnTurn.run, OwnTurn.run_batch, OwnTurn.end, subprocess.Popen.poll)
+]
 
 
 @contextmanager

@@ -34,14 +34,18 @@ import os, signal, sys, time, gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.engine.native_commit import NativeCommit
+from gpkvs.engine.own_batch import OwnBatch
 from gpkvs.engine.own_turn import OwnTurn
-commit, answer = NativeCommit.run, OwnTurn._answer
+commit, answer, result = NativeCommit.run, OwnTurn._answer, OwnBatch.result
 def told(*given, **named):
     os.kill(os.getpid(), signal.SIGTERM)
     return commit(*given, **named)
 def told_natively(*given, **named):
     os.kill(os.getpid(), signal.SIGTERM)
     return answer(*given, **named)
+def told_of_columns(*given, **named):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return result(*given, **named)
 with ended_by_signals():
     store = gpkvs.open(sys.argv[1], index_bytes=1 << 20, heap_bytes=1 << 20, log_bytes=1 << 20)
     if sys.argv[2] == "scan":  # removes an expired key
@@ -52,8 +56,12 @@ with ended_by_signals():
     try:
         if sys.argv[2] == "scan":
             list(store.scan())
-        elif sys.argv[2] == "batch":
+        elif sys.argv[2] == "columns":
+            OwnBatch.result = told_of_columns
             store.execute(Batch.of([(Op.SET, b"key", b"value")]))
+        elif sys.argv[2] == "batch":  # as where native code leaves it
+            store._turn_over()
+            store._engine.execute(Batch.of([(Op.SET, b"key", b"value")]))
         else:
             OwnTurn._answer = told_natively
             store.set(b"key", b"value")
@@ -238,7 +246,7 @@ def test_a_directory_of_the_user_is_kept(folder: Path) -> None:
     assert directory.is_dir()
 
 
-@pytest.mark.parametrize("what", ["batch", "set", "scan"])
+@pytest.mark.parametrize("what", ["batch", "columns", "set", "scan"])
 def test_a_transaction_is_not_interrupted(store_path: Path, what: str) -> None:
     command = [sys.executable, "-c", IN_A_TRANSACTION, str(store_path), what]
     done = subprocess.run(command, capture_output=True, check=False, timeout=SECONDS_MAX)

@@ -209,7 +209,7 @@ def several_tables(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
 def from_python(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.store.execute_requests(Batch.concatenate([sets(1), sets(1)]))
     assert counted.reasons() == [], "native code runs it"
-    counted.store.begin_turns(lambda: None)  # as a server does, whose door may be Python's
+    counted.store.begin_turns(lambda: None)  # as a server with a native door does
     counted.store.execute_requests(Batch.concatenate([sets(1), sets(1)]))
     assert counted.reasons() == [Left.PYTHON]
 

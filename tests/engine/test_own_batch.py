@@ -61,7 +61,9 @@ def store(store_path: Path, commit: CommitName) -> Iterator[Store]:
         yield store
 
 
-def random_batch(random: Random, store: Store, table: str, expiries_given: Sequence[int]) -> Batch:
+def random_batch(
+    random: Random, store: Store, table: str, expiries_given: Sequence[int], expected_max: int
+) -> Batch:
     """Return requests of all operations, of some, or of one kind whose lengths are one number."""
     of_numbers = table == "numbers"
     looks = random.random() < 0.6
@@ -101,7 +103,7 @@ def random_batch(random: Random, store: Store, table: str, expiries_given: Seque
         np.array(request_ops, np.uint32),
         np.full(len(request_ops), store.table(table).id, np.uint32),
         conditions=conditions,
-        expected=None if conditions is None else np.array([random.randrange(40) for _ in ops], np.uint64),
+        expected=None if conditions is None else np.array([random.randint(0, expected_max) for _ in ops], np.uint64),
         expiries=None if expiries is None else np.array(expiries, np.uint64),
     )
     batch.validate(store.open_table(table).limits)
@@ -141,6 +143,20 @@ def run_all(store: Store, batch: Batch) -> tuple[list[Any], list[BatchResult]]:
         batch = batch.take(np.arange(len(batch.request_ops)) >= done)
 
 
+def without_versions(said: list[Any]) -> list[Any]:
+    """Return what is said to requests, but of versions only whether there is one."""
+    bare: list[Any] = []
+    for one in said:
+        match one:
+            case (status, versions, values):
+                bare.append((status, [version > 0 for version in versions], values))
+            case (index, found):
+                bare.append((index, found is not None))
+            case refusal:
+                bare.append(refusal)
+    return bare
+
+
 @pytest.mark.parametrize(
     ("table", "is_narrow"),
     [("default", False), ("default", True), ("numbers", False)],
@@ -150,12 +166,15 @@ def test_the_same_results_as_by_python(twins: tuple[Store, Store], table: str, i
     seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
     random = Random(seed)
-    # What is cut off meets keys that have expired in the part before it, and each engine cuts for itself.
-    expiries = (0, 0, _FAR) if is_narrow else (0, 0, 1, _FAR)
+    # Each engine cuts for itself. What is cut off meets keys that have expired in the part before it, and a part that
+    # changes nothing gives no versions.
+    expiries, expected_max = ((0, 0, _FAR), 0) if is_narrow else ((0, 0, 1, _FAR), 40)
     natively = conflicts = cuts = 0
     for _ in range(400):
-        batch = random_batch(random, twins[0], table, expiries)
+        batch = random_batch(random, twins[0], table, expiries, expected_max)
         (said, results), (by_python, of_python) = (run_all(store, batch) for store in twins)
+        if is_narrow:
+            said, by_python = without_versions(said), without_versions(by_python)
         assert said == by_python
         if len(results) == len(of_python) == 1:
             for part, other in zip(results[0].parts, of_python[0].parts, strict=True):
@@ -170,7 +189,7 @@ def test_the_same_results_as_by_python(twins: tuple[Store, Store], table: str, i
     assert conflicts > 20
     assert (cuts > 5) == is_narrow
     assert dict(twins[0].table(table).scan()) == dict(twins[1].table(table).scan())
-    assert twins[0].info().next_version == twins[1].info().next_version
+    assert is_narrow or twins[0].info().next_version == twins[1].info().next_version
 
 
 def test_a_batch_that_reads_too_much_is_cut(store_path: Path, commit: CommitName) -> None:
