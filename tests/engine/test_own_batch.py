@@ -61,9 +61,7 @@ def store(store_path: Path, commit: CommitName) -> Iterator[Store]:
         yield store
 
 
-def random_batch(
-    random: Random, store: Store, table: str, expiries_given: Sequence[int], expected_max: int
-) -> Batch:
+def random_batch(random: Random, store: Store, table: str, expiries_given: Sequence[int], expected_max: int) -> Batch:
     """Return requests of all operations, of some, or of one kind whose lengths are one number."""
     of_numbers = table == "numbers"
     looks = random.random() < 0.6
