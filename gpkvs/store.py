@@ -114,7 +114,7 @@ class Store(KeyValues):
         self.path = path
         self._origin = Origin(f"the store at {path}")
         self._mutex: threading.Lock | TurnMutex = threading.Lock()  # one batch at a time
-        self._own_turn: OwnTurn | None = None  # lives on while nobody holds the mutex
+        self._own_turn: OwnTurn | None = None  # lives on while nobody holds the mutex, unless a server has turns, too
         self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
         self._closed = self._is_closing = self._is_given_back = False
         self.meter = Meter()
@@ -215,10 +215,9 @@ class Store(KeyValues):
             if self._closed:
                 raise self._closed_error()
             begun = self._own_turn.run_batch(batch) if self._own_turn else None
-            if begun is None:
-                with self._turn_over():
-                    begun = self._engine.execute(batch)
-            return BegunBatch(self._engine, *begun)
+            if begun is None or isinstance(self._mutex, TurnMutex):
+                self._turn_over()
+            return BegunBatch(self._engine, *(begun or self._engine.execute(batch)))
 
     def begin_turns(self, end_turn: Callable[[], None]) -> None:
         """Let the engine be used in long turns from now on (`turn`); nobody uses the store meanwhile.
@@ -231,8 +230,7 @@ class Store(KeyValues):
         """
         self._origin.require()
         with self._mutex, self._turn_over():
-            self._own_turn = None
-        self._mutex = TurnMutex(end_turn)
+            self._mutex = TurnMutex(end_turn)
 
     def _turn_over(self) -> AbstractContextManager[None]:
         """End the turn of small requests: after the mutex, for who wants the engine alone.
@@ -289,9 +287,9 @@ class Store(KeyValues):
         with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            if self._own_turn is None:  # a server has taken over
-                return None
             answer = self._own_turn.run(found.id, columns)
+            if isinstance(self._mutex, TurnMutex):
+                self._turn_over()
         if answer is None:
             return None
         if answer.gate:

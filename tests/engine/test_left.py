@@ -211,6 +211,8 @@ def from_python(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted.reasons() == [], "native code runs it"
     counted.store.begin_turns(lambda: None)  # as a server with a native door does
     counted.store.execute_requests(Batch.concatenate([sets(1), sets(1)]))
+    assert counted.reasons() == [], "also behind one"
+    counted.store._engine.execute(sets(1))
     assert counted.reasons() == [Left.PYTHON]
 
 
