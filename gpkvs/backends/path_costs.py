@@ -16,7 +16,8 @@ from typing import NamedTuple
 _FEW = 64  # operations: so few are planned by the host, and nobody measures
 _REMEMBERED = 9  # batches of each size: their median tells what the next one takes, whatever some of them waited for
 _FASTER = 0.5  # of the median: what came before is forgotten, since chance makes batches slower and not faster
-_SURE = 3  # batches: of fewer, the fastest tells, or what was believed before. One that waited would rule its path out
+# Batches: of fewer, the fastest tells, or what was believed before. Two that waited would rule their path out.
+_SURE = 5
 _TRIED_PART = 0.01  # of the time, for trying the other path
 _WORSE_MAX = 2  # a path that is so many times as slow, or slower, is tried so many times as seldom
 _WRITES_FEW = 0.25  # of a batch's operations: with fewer writes, a GPU does not order most of the others

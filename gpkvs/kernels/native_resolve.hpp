@@ -39,7 +39,10 @@ static bool makes_at_once(const EngineBatch& batch) {
 }
 
 static bool looks_first(const EngineBatch& batch) {
-    return batch.conditions || std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return op > OP_EXISTS; });
+    if (batch.conditions) return true;
+    u8 highest = 0;  // without a way out of the loop, many at a time are compared
+    for (u64 op = 0; op < batch.n; op++) highest = std::max(highest, batch.ops[op]);
+    return highest > OP_EXISTS;
 }
 
 // What a batch that looks first becomes. The plain batch and its columns lie here.
