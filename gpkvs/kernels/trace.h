@@ -1,9 +1,11 @@
 // The traced build: what every thread stores to PM, writes back and fences, in one sequence, for `gpkvs crash`.
 //
 // A kernel runs as on a GPU: its items are dealt to logical threads by a grid's stride, each thread ends with its own
-// fence, and the seed permutes the threads. One real thread only: no locks here, and the CPU backend must have one.
+// fence, and the seed permutes the threads. Kernels run in one real thread: the CPU backend must have one. But a thread of the
+// host may sync files beside it, so events are added one at a time.
 #pragma once
 #include <sys/stat.h>
+#include <mutex>
 #include <vector>
 
 static const u64 TRACE_BLOCK_BITS = 20;
@@ -18,6 +20,7 @@ struct TraceEvent {
 };
 
 struct TraceState {
+    std::mutex adds;
     std::vector<TraceEvent> events;
     bool on = false;
     u64 seed = 0, thread_items = 1, thread = 0, threads = 0;
@@ -27,7 +30,9 @@ static TraceState trace_own;
 static TraceState* trace = &trace_own;
 
 static inline void trace_add(u64 kind, u64 at, u64 word) {
-    if (trace->on) trace->events.push_back({kind, trace->thread, at, word});
+    if (!trace->on) return;
+    std::lock_guard<std::mutex> lock(trace->adds);
+    trace->events.push_back({kind, trace->thread, at, word});
 }
 #define GPKVS_TRACED(kind, at, word) trace_add(kind, at, word)
 
