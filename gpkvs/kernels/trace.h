@@ -32,7 +32,7 @@ static TraceState* trace = &trace_own;
 static inline void trace_add(u64 kind, u64 at, u64 word) {
     if (!trace->on) return;
     std::lock_guard<std::mutex> lock(trace->adds);
-    trace->events.push_back({kind, trace->thread, at, word});
+    if (trace->on) trace->events.push_back({kind, trace->thread, at, word});
 }
 #define GPKVS_TRACED(kind, at, word) trace_add(kind, at, word)
 
@@ -76,6 +76,7 @@ extern "C" {
 
 // Starts a new trace; every logical thread of a kernel takes `thread_items` items.
 inline __attribute__((used)) void gpkvs_trace_begin(u64 seed, u64 thread_items) {
+    std::lock_guard<std::mutex> lock(trace->adds);
     trace->events.clear();
     trace->seed = seed;
     trace->thread_items = thread_items;
@@ -85,6 +86,7 @@ inline __attribute__((used)) void gpkvs_trace_begin(u64 seed, u64 thread_items) 
 
 // Ends it and returns the events, which stay until the next one begins.
 inline __attribute__((used)) const TraceEvent* gpkvs_trace_end(u64* count) {
+    std::lock_guard<std::mutex> lock(trace->adds);
     trace->on = false;
     *count = trace->events.size();
     return trace->events.data();
