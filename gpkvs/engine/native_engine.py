@@ -106,7 +106,7 @@ class NativeEngine:
         Whether a turn has begun, and not ended.
     ends_at_ns
         When the turn should end, by the monotonic clock.
-    batch_bytes_max
+    made_bytes_max
         Of values that a batch may return, or make of others.
     """
 
@@ -126,7 +126,6 @@ class NativeEngine:
     ) -> None:
         self._files = files
         self._tables = tables
-        self.batch_bytes_max = made_bytes_max
         self._committer = committer
         self._expiry = expiry
         self._planner = planner

@@ -150,7 +150,7 @@ class OwnTurn:
             self._begin()
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
-            given = GivenBatch(batch, native.batch_bytes_max)
+            given = GivenBatch(batch, native.made_bytes_max)
         is_short = len(batch) <= OPS_MAX and len(batch.keys) + len(batch.values) <= _BYTES_MAX
         run_batch = self._run_short if is_short else self._run_long
         ran = run_batch(native.engine_address, given.struct, *own.addresses, is_short)

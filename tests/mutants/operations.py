@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         "columns-may-return-all",
         "gpkvs/engine/own_turn.py",
-        "GivenBatch(batch, native.batch_bytes_max)",
+        "GivenBatch(batch, native.made_bytes_max)",
         "GivenBatch(batch, (1 << 64) - 1)",
         "native code leaves what it could cut",
         ("engine/test_own_batch.py::test_a_batch_that_reads_too_much_is_cut",),
