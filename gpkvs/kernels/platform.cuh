@@ -133,7 +133,7 @@ GPKVS_DEVICE void prefetch(const void* at) { __builtin_prefetch(at); }
 // The traced build (docs/reliability.md) records every store, write-back and fence; in any other build nothing is left
 // of it. Items are independent, as a GPU's threads are: a compiler may take several at once.
 #if defined(GPKVS_TRACE)
-#include "trace.h"
+#include "trace.cuh"
 #else
 #define GPKVS_ITEMS(name, soon, AT_END)                                 \
     for (u64 i = first; i < last && i < first + SOON; i++) soon(a, i);  \

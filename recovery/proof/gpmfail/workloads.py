@@ -413,6 +413,9 @@ def _search(folder: Path) -> Iterator[None]:
         cost, sequence, final = (stack.enter_context(_array(folder, f"{name}.gpm")) for name in names)
         nodes = sequence.host[: int(final.host[0])]
         costs = cost.host[nodes]
+        # A mutant may break that; the kernel would queue more nodes than there are.
+        assert len(np.unique(nodes)) == len(nodes), "a node is final twice"
+        assert costs.all(), "a final node has no cost"
         found, queue = np.zeros(len(_EDGES), np.uint64), np.zeros(len(_EDGES), np.uint64)
         found[nodes], queue[: len(nodes)] = costs, nodes
         level = np.array([np.searchsorted(costs, costs[-1]), len(nodes), costs[-1]], np.uint64)

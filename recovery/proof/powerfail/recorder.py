@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 from unittest.mock import patch
@@ -37,7 +38,7 @@ from gpkvs.recovery.proof.powerfail.trace import (
 # Recovery does not read them: nothing depends on their contents after a crash.
 IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 
-# The numbers of `enum TraceKind` in kernels/trace.h.
+# The numbers of `enum TraceKind` in kernels/trace.cuh.
 _STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE, _SYNC, _BARRIER = range(7)
 # The site of a persist is its caller, not one of the functions that all callers share.
 _SHARED_FILES = ("powerfail/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")
@@ -74,6 +75,7 @@ class TraceRecorder:
         self._random = random
         self._thread_items = thread_items
         self._notes: list[list[Event]] = []
+        self._noting = Lock()  # threads of the host write files side by side
         self._stack = ExitStack()
         self._numbers = {(directory / name).stat().st_ino: number for name, number in before.names.items()}
         self._highest = max(before.files, default=0)
@@ -163,8 +165,9 @@ class TraceRecorder:
         raise AssertionError(f"{site}: a store to memory outside the files of the store")
 
     def _note(self, *events: Event) -> None:
-        self._notes.append(list(events))
-        library.gpkvs_trace_note(len(self._notes) - 1)
+        with self._noting:
+            self._notes.append(list(events))
+            library.gpkvs_trace_note(len(self._notes) - 1)
 
     def _number(self, inode: int) -> int:
         if inode not in self._numbers:

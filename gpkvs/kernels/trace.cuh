@@ -1,8 +1,8 @@
 // The traced build: what every thread stores to PM, writes back and fences, in one sequence, for `gpkvs crash`.
 //
 // A kernel runs as on a GPU: its items are dealt to logical threads by a grid's stride, each thread ends with its own
-// fence, and the seed permutes the threads. Kernels run in one real thread: the CPU backend must have one. But a thread of the
-// host may sync files beside it, so events are added one at a time.
+// fence, and the seed permutes the threads. Kernels run in one real thread: the CPU backend must have one. But threads of
+// the host may write and sync files beside it, so events are added one at a time.
 #pragma once
 #include <sys/stat.h>
 #include <mutex>
