@@ -10,6 +10,7 @@ import ctypes
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -24,7 +25,7 @@ from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.native_planner import NativePlanner
+from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
@@ -183,7 +184,7 @@ class NativeEngine:
         self._describe_tables()
         self._describe_expiries()
         planner, expiry = self._planner, self._expiry
-        self._calls.operations_max = planner.ops_max
+        self._calls.operations_max = min(planner.ops_max, OPS_MAX)
         self.ends_at_ns = time.monotonic_ns() + int(limits.seconds * 1e9)
         self._words[self._of_turn] = [
             address_of(self._rows),
@@ -200,6 +201,12 @@ class NativeEngine:
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
         return not leaves
+
+    def let_go(self) -> None:
+        """Give back what only a large batch needs; that ends the turn."""
+        self.end_turn()
+        with suppress(MemoryError):  # for those of smaller batches: the next one asks again
+            self._planner.let_go()
 
     def takes(self, batch: Batch) -> bool:
         """Whether a batch may be given to native code: on the host, not too many operations, one table."""

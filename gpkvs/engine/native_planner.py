@@ -31,7 +31,10 @@ from gpkvs.media.image import Image
 from gpkvs.media.layout import LAYOUTS, SlotLayout
 from gpkvs.native import native_step
 
-OPS_MAX = 65_536  # of a batch: with more, Python takes a few percent, and columns kept for it much memory
+OPS_MAX = 65_536  # of a batch that Python plans with it, or a server gathers
+_ANY = 1 << 62
+_KEPT_BYTES = 64 << 20  # the columns of a larger batch are given back after it, as far as they take more
+_ALIGNMENT = 64  # bytes: a cache line
 
 # Up to so many operations, and bytes, a call keeps Python's lock: to hand it over takes longer than they do.
 _LOCKED_OPS_MAX = 512
@@ -46,12 +49,14 @@ _OF_BATCH = (
 )
 # Columns with more than one element an operation: a changed slot may displace another one, and chains have an end.
 _ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2}
+# Only tables with records need these.
+_OF_RECORDS = {"old_meta", "reference", "freed_reference", "versions", "put_op", "put_reference"}
 # `Planned` in kernels/native_planner.hpp.
 _PLANNED_COUNT = 6
 _PLANNED_GATE = 6
 _PLANNED_CHAINS = 7
 # What `locate` finds: of each operation, and of each chain.
-_LOCATED_OPS = ("ops", "key_lengths", "key_offsets", "value_lengths", "value_offsets", "chain")
+_LOCATED_OPS = ("ops", "key_lengths", "key_offsets", "value_lengths", "chain")
 _LOCATED_CHAINS = ("slot", "old_word", "old_meta")
 # The columns that the committer reads.
 _OF_WRITES = (
@@ -61,7 +66,7 @@ _OF_WRITES = (
 
 
 class NativePlanner:
-    """Plans batches of the host on one table, up to `OPS_MAX` operations, where all of the batch fits.
+    """Plans batches of the host on one table, where all of the batch fits.
 
     Parameters
     ----------
@@ -87,19 +92,19 @@ class NativePlanner:
         self.take_over_log()
         self._run_kind = files.run_kind
         self.result_bytes_max = result_bytes_max
+        block: U8 = np.empty(_KEPT_BYTES, np.uint8)  # what nobody touches takes no memory
         self._of_layout = {
-            name: _LayoutPlanner(files, layout, backend, heap, batch_result_bytes_max)
+            name: _LayoutPlanner(files, layout, backend, heap, batch_result_bytes_max, block)
             for name, layout in LAYOUTS.items()
         }
 
     @property
     def kept_bytes(self) -> int:
-        """The memory that is kept for the columns of the next batch."""
-        return sum(planner.kept_bytes for planner in self._of_layout.values())
+        """The memory that is kept for the columns of the next batch, of whichever layout."""
+        return max(planner.kept_bytes for planner in self._of_layout.values())
 
     def take_over_log(self) -> None:
         """Take note that the undo log has grown."""
-        self._ops_max = min(OPS_MAX, self._files.log_entries_max)
         self._log_words_max = self._files.log_words_max
 
     def take_over_heap(self) -> None:
@@ -110,7 +115,7 @@ class NativePlanner:
     @property
     def ops_max(self) -> int:
         """Operations of the largest batch that is planned so now."""
-        return self._ops_max if self._backend.path_costs else min(self._ops_max, self._backend.host_ops_max)
+        return _ANY if self._backend.path_costs else self._backend.host_ops_max
 
     def struct_of(self, layout: str) -> tuple[int, int]:
         """Return the address of what plans batches of a layout, and the operations that it has columns for."""
@@ -141,6 +146,16 @@ class NativePlanner:
             return False
         self._of_layout[table.entry.layout].have_columns(len(batch))
         return True
+
+    @property
+    def has_large_columns(self) -> bool:
+        """Whether there are columns that only a large batch needs."""
+        return any(planner.kept_bytes > _KEPT_BYTES for planner in self._of_layout.values())
+
+    def let_go(self) -> None:
+        """Give them back."""
+        for planner in self._of_layout.values():
+            planner.let_go()
 
     def locate(self, batch: Batch) -> dict[str, NDArray[Any]] | None:
         """Find all keys of a batch, of any operations; return columns of it that the next batch overwrites.
@@ -200,14 +215,14 @@ class NativePlanner:
         )
 
     def _may_plan(self, batch: Batch) -> bool:
-        return self.takes(batch) and not failpoint.armed_among(failpoint.PLANNING)
+        return len(batch) <= OPS_MAX and self.takes(batch) and not failpoint.armed_among(failpoint.PLANNING)
 
 
 class _LayoutPlanner:
     """Plans batches on tables of one layout; what it holds is of the last one planned."""
 
     def __init__(
-        self, files: StoreFiles, layout: SlotLayout, backend: Backend, heap: Heap, result_bytes_max: int
+        self, files: StoreFiles, layout: SlotLayout, backend: Backend, heap: Heap, result_bytes_max: int, block: U8
     ) -> None:
         self._layout = layout
         self._files = files
@@ -238,11 +253,8 @@ class _LayoutPlanner:
         # A batch fills each segment once at most. What nobody touches takes no memory.
         segments = heap.space_bytes // files.root.segment_bytes if layout.has_records else 0
         self._filled: U64 = np.empty(FILLED_WORDS * (segments + 1), np.uint64)
+        self._block = block
         self._make_columns(_OPS_MIN)
-
-    @property
-    def kept_bytes(self) -> int:
-        return sum(column.nbytes for column in self._columns.values())
 
     def take_over_heap(self) -> None:
         heap = self._heap
@@ -263,25 +275,41 @@ class _LayoutPlanner:
     def have_columns(self, count: int) -> None:
         """Have columns for so many operations."""
         if count > self.ops_max:
-            self._make_columns(1 << (count - 1).bit_length())
+            self._make_columns(max(count, min(2 * self.ops_max, self._ops_kept)))
+
+    def let_go(self) -> None:
+        if self.kept_bytes > _KEPT_BYTES:
+            self._make_columns(self._ops_kept)
 
     def _make_columns(self, ops_max: int) -> None:
-        """Make the columns that the phases hand on, for so many operations: all of them, or none."""
+        """Make the columns that the phases hand on, for so many operations, in the block as far as they fit: all, or none."""
         columns: dict[str, NDArray[Any]] = {"filled_segment": self._filled}
+        used = of_an_operation = 0
         for field in self._fields[self._at["ops"] :]:
             if field.name in columns:
                 continue
-            words = self._layout.slot_bytes // 8 if field.name == "contents" else 1
-            count = _ELEMENTS.get(field.name, 1) * words * ops_max
-            columns[field.name] = np.empty(count, field.dtype or np.uint64)
+            elements = self._elements(field.name)
+            dtype = np.dtype(field.dtype or np.uint64)
+            size = elements * dtype.itemsize * ops_max
+            room = self._block[used : used + size]
+            columns[field.name] = room.view(dtype) if len(room) == size else np.empty(elements * ops_max, dtype)
+            used += -(-size // _ALIGNMENT) * _ALIGNMENT
+            of_an_operation += elements * dtype.itemsize
+        self._ops_kept = (_KEPT_BYTES - _ALIGNMENT * len(columns)) // of_an_operation
         addresses = {name: address_of(column) for name, column in columns.items()}
-        of_writes = {name: addresses[name] for name in _OF_WRITES}
+        of_writes = {name: addresses.get(name) or addresses[f"own_{name}"] for name in _OF_WRITES}
         # The old columns are freed last: until then, all addresses are of memory that is there.
         self.ops_max = 0
         self._set(**addresses)
         self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
-        self._columns, self.ops_max = columns, ops_max
+        self._columns, self.ops_max, self.kept_bytes = columns, ops_max, used
+
+    def _elements(self, column: str) -> int:
+        """Return how many elements of a column an operation takes."""
+        if column in _OF_RECORDS and not self._has_records:
+            return 0
+        return _ELEMENTS.get(column, 1) * (self._layout.slot_bytes // 8 if column == "contents" else 1)
 
     def locate(self, batch: Batch, table: Table) -> dict[str, NDArray[Any]] | None:
         """Find all keys."""
@@ -292,6 +320,7 @@ class _LayoutPlanner:
             return None
         chains = int(columns["planned"][_PLANNED_CHAINS])
         of_ops = {name: columns[name][:count] for name in _LOCATED_OPS}
+        of_ops["value_offsets"] = columns["own_value_offsets"][:count]
         return of_ops | {name: columns[name][:chains] for name in _LOCATED_CHAINS}
 
     def plan(self, batch: Batch, table: Table, first_sequence: int, now: int, *, is_located: bool) -> bool:

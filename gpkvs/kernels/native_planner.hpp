@@ -9,6 +9,7 @@
 #include "allocate.hpp"
 #include "engine_batch.h"
 #include "expiry.hpp"
+#include "kinds.hpp"
 #include "native_admit.hpp"
 #include "probe.cuh"
 #include "write_set.hpp"
@@ -22,19 +23,21 @@
     F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u8*, out) \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
-    F(u64, requests) F(const u32*, request_ops) F(u8*, refused)
+    F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
+    F(u32*, get_op) F(u32*, source_op) F(u64*, value_offsets) F(u64*, found)
 
-// Memory for the columns that the phases hand on, under the names that the kernels have for them.
+// Memory for the columns that the phases hand on, under the names that the kernels have for them. A column that is `own_` here
+// is not always written: the kernels get none, or another one, where what it says follows from that.
 #define PLANNER_COLUMNS(F, Slot)                                                            \
-    F(u8*, ops) F(u32*, key_lengths) F(u64*, key_offsets) F(u32*, value_lengths) F(u64*, value_offsets) \
+    F(u8*, ops) F(u32*, key_lengths) F(u64*, key_offsets) F(u32*, value_lengths) F(u64*, own_value_offsets) \
     F(u64*, fingerprint0) F(u64*, fingerprint1)                                             \
     F(u32*, order) F(u32*, chain_of) F(u32*, chain_start) F(u32*, last_write)               \
     F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) F(u64*, old_word) \
-    F(u64*, old_meta) F(u64*, source_word) F(u32*, source_op) F(u8*, change) F(u32*, final_op) \
-    F(u64*, found) F(u32*, changed_chain) F(u32*, block_first) F(u64*, moved_to) \
+    F(u64*, old_meta) F(u64*, source_word) F(u32*, own_source_op) F(u8*, change) F(u32*, final_op) \
+    F(u64*, own_found) F(u32*, changed_chain) F(u32*, block_first) F(u64*, moved_to) \
     F(u64*, reference) F(u64*, freed_reference) F(u64*, filled_segment)                     \
     F(u64*, changed_slot) F(Slot*, contents) F(u64*, digest)                                \
-    F(u8*, status) F(u64*, versions) F(u32*, get_op) F(u32*, length) F(u64*, offset)        \
+    F(u8*, status) F(u64*, versions) F(u32*, own_get_op) F(u32*, length) F(u64*, offset)        \
     F(u32*, put_op) F(u64*, put_reference) F(u32*, chain) F(u64*, planned)
 
 #define PLANNER_BYTES_FIELDS(F) PLANNER_GIVEN(F, BytesBucket) PLANNER_COLUMNS(F, BytesSlot)
@@ -72,7 +75,9 @@ enum Planned {
 
 // Writes every column out, and counts the operations of each kind; returns whether all of them only read.
 template <class Args>
-static bool write_columns(const Args& a) {
+static bool write_columns(Args& a) {
+    a.value_offsets = a.own_value_offsets;
+    a.get_op = a.own_get_op;
     u64 sets = 0, gets = 0, reads = 0, key_at = 0, value_at = 0, read_bytes = 0;
     for (u64 i = 0; i < a.n; i++) {
         const u8 op = a.given_ops[i * a.op_step];
@@ -91,6 +96,31 @@ static bool write_columns(const Args& a) {
     a.planned[PLANNED_GETS] = gets;
     a.writes->user_bytes = key_at + value_at - read_bytes;
     return reads == a.n;
+}
+
+// The same for a plan of numbers, whose lengths are known. Where all operations are GETs, or SETs, their number says which they
+// are, and where their values are.
+static bool write_columns_of_numbers(PlannerU64& a) {
+    if (a.op_step) memcpy(a.ops, a.given_ops, a.n);
+    else memset(a.ops, *a.given_ops, a.n);
+    const Kinds kinds = count_kinds(a.ops, a.n);
+    a.planned[PLANNED_SETS] = kinds.sets;
+    a.planned[PLANNED_GETS] = kinds.gets;
+    a.get_op = kinds.gets == a.n ? nullptr : a.own_get_op;
+    a.value_offsets = kinds.sets == a.n ? nullptr : a.own_value_offsets;
+    a.writes->user_bytes = 2 * sizeof(u64) * kinds.sets;
+    if (!a.get_op) return true;
+    if (!a.value_offsets) return false;
+    u64 gets = 0, value_at = 0, writes = 0;
+    for (u64 i = 0; i < a.n; i++) {
+        a.value_offsets[i] = value_at;
+        value_at += has_value(a.ops[i]) * sizeof(u64);
+        a.get_op[gets] = (u32)i;
+        gets += a.ops[i] == OP_GET;
+        writes += is_write(a.ops[i]);
+    }
+    a.writes->user_bytes = (writes + kinds.sets) * sizeof(u64);
+    return !writes;
 }
 
 // The fingerprints of all keys.
@@ -121,16 +151,22 @@ static void find_last_writes(const Args& a) {
 
 // Finds every key, and what each operation sees; returns the number of chains, 0 in a batch that only reads.
 template <class Args>
-static u64 read_index(const Args& a, bool only_reads) {
+static u64 read_index(Args& a, bool only_reads) {
     if (!a.is_located) route_keys(a);
+    a.source_op = nullptr;
     if (only_reads) {
         if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(look_bytes, LOOK_BYTES_ARGS, a.n);
         else PLANNER_RUN(look_u64, LOOK_U64_ARGS, a.n);
-        for (u64 i = 0; i < a.n; i++) a.source_op[i] = NO_OP;
         return 0;
     }
     if (a.is_located) find_last_writes(a);
     else find_keys(a);
+    if (!has_records<typename Args::Slot> && !a.is_located && a.planned[PLANNED_SETS] == a.n) {
+        memset(a.status, STATUS_OK, a.n);
+        PLANNER_RUN(last_set, LAST_SET_ARGS, a.planned[PLANNED_CHAINS]);
+        return a.planned[PLANNED_CHAINS];
+    }
+    a.source_op = a.own_source_op;
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(fold_bytes, FOLD_BYTES_ARGS, a.n);
     else PLANNER_RUN(fold_u64, FOLD_ARGS, a.n);
     return a.planned[PLANNED_CHAINS];
@@ -171,13 +207,22 @@ static bool may_measure(const Args& a) {
     return true;
 }
 
+// Whether a batch of numbers is GETs that all find a value in the table: then their source words are the result.
+static bool finds_all_numbers(const PlannerU64& a) {
+    return !a.get_op && !a.source_op && (u64)std::count(a.status, a.status + a.n, (u8)STATUS_OK) == a.n;
+}
+
 // How long the values of the GETs are, and where each begins in the result.
 template <class Args>
 static void measure_values(const Args& a) {
     const u64 gets = a.planned[PLANNED_GETS];
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(measure, MEASURE_ARGS, gets);
-    else
-        for (u64 i = 0; i < gets; i++) a.length[i] = a.status[a.get_op[i]] == STATUS_OK ? 8 : 0;
+    else if (finds_all_numbers(a)) {
+        std::fill_n(a.length, gets, sizeof(u64));
+        a.planned[PLANNED_RESULT_BYTES] = gets * sizeof(u64);
+        return;
+    } else
+        for (u64 i = 0; i < gets; i++) a.length[i] = a.status[a.get_op ? a.get_op[i] : i] == STATUS_OK ? sizeof(u64) : 0;
     for (u64 i = 0; i < gets; i++) {
         a.offset[i] = a.planned[PLANNED_RESULT_BYTES];
         a.planned[PLANNED_RESULT_BYTES] += a.length[i];
@@ -186,19 +231,27 @@ static void measure_values(const Args& a) {
 
 // Finds a way for every new key; returns how many chains change their slot, or NO_SLOT if some key finds none.
 template <class Args>
-static u64 place_keys(const Args& a, u64 chains) {
-    u64 changes = 0, blocks = 0;
+static u64 place_keys(Args& a, u64 chains) {
+    u64 changes = 0, new_keys = 0, removed_keys = 0;
     for (u64 chain = 0; chain < chains; chain++) {
-        a.found[chain] = a.slot[chain];
-        if (a.change[chain] == CHANGE_NONE) continue;
-        if (!changes || a.block[chain] != a.block[a.changed_chain[changes - 1]]) a.block_first[blocks++] = (u32)changes;
-        a.moved_to[changes] = NO_SLOT;
-        a.changed_chain[changes++] = (u32)chain;
-        a.writes->new_keys += a.found[chain] == NO_SLOT;
-        a.writes->removed_keys += a.change[chain] == CHANGE_REMOVE;
+        const u8 change = a.change[chain];
+        a.changed_chain[changes] = (u32)chain;
+        changes += change != CHANGE_NONE;
+        new_keys += change != CHANGE_NONE && a.slot[chain] == NO_SLOT;
+        removed_keys += change == CHANGE_REMOVE;
+    }
+    a.writes->new_keys = new_keys;
+    a.writes->removed_keys = removed_keys;
+    a.found = a.slot;
+    if (!new_keys) return changes;
+    a.found = a.own_found;
+    memcpy(a.found, a.slot, chains * sizeof *a.found);
+    u64 blocks = 0;
+    for (u64 i = 0; i < changes; i++) {
+        a.moved_to[i] = NO_SLOT;
+        if (!i || a.block[a.changed_chain[i]] != a.block[a.changed_chain[i - 1]]) a.block_first[blocks++] = (u32)i;
     }
     a.block_first[blocks] = (u32)changes;
-    if (!a.writes->new_keys) return changes;
     if constexpr (has_records<typename Args::Slot>)
         PLANNER_RUN_BLOCKS(place_bytes, PLACE_BYTES_ARGS, blocks, changes / blocks);
     else PLANNER_RUN_BLOCKS(place_u64, PLACE_U64_ARGS, blocks, changes / blocks);
@@ -268,7 +321,7 @@ static void stage_slots(const Args& a, u64 changes) {
     else PLANNER_RUN(stage_u64, STAGE_U64_ARGS, changes);
     const Slot* slots = a.index->ways;
     u64 slot = changes;
-    for (u64 i = 0; i < changes; i++) {
+    for (u64 i = 0; a.writes->new_keys && i < changes; i++) {
         if (a.moved_to[i] == NO_SLOT) continue;
         a.changed_slot[slot] = a.moved_to[i];
         a.contents[slot++] = slots[a.changed_slot[i]];
@@ -289,7 +342,7 @@ static void describe_writes(const Args& a) {
 }
 
 template <class Args>
-static EngineLeft plan_writes(const Args& a, u64 chains) {
+static EngineLeft plan_writes(Args& a, u64 chains) {
     const u64 changes = place_keys(a, chains);
     if (changes == NO_SLOT) return LEFT_GROW_INDEX;
     Tail tail = start_of(a);
@@ -304,12 +357,14 @@ static EngineLeft plan_writes(const Args& a, u64 chains) {
 
 // Plans a batch; returns why not all of it fits.
 template <class Args>
-static EngineLeft plan_batch(const Args& a) {
+static EngineLeft plan_batch(Args& a) {
     TableWrites& w = *a.writes;
     w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.freed = w.filled = 0;
     w.log_digest = w.records_digest = 0;
     for (u32 number = 0; number < PLANNED_CHAINS; number++) a.planned[number] = 0;
-    const bool only_reads = write_columns(a);
+    bool only_reads;
+    if constexpr (has_records<typename Args::Slot>) only_reads = write_columns(a);
+    else only_reads = write_columns_of_numbers(a);
     const u64 chains = read_index(a, only_reads);
     if (a.now && meets_expired(a, chains)) return LEFT_EXPIRED;
     if (!may_measure(a)) return LEFT_LARGE_READS;
@@ -319,7 +374,7 @@ static EngineLeft plan_batch(const Args& a) {
 
 template <class Args>
 static void plan_run(const void* args, u64, u64) {
-    const Args& a = *(const Args*)args;
+    Args& a = *(Args*)args;
     try {
         a.planned[PLANNED_LEFT] = plan_batch(a);
     } catch (const std::bad_alloc&) {
@@ -330,7 +385,7 @@ static void plan_run(const void* args, u64, u64) {
 // Finds the keys of a batch that looks first (resolve.hpp), before it is planned: `is_located` says so to the plan.
 template <class Args>
 static void locate_run(const void* args, u64, u64) {
-    const Args& a = *(const Args*)args;
+    Args& a = *(Args*)args;
     a.planned[PLANNED_SETS] = a.planned[PLANNED_GETS] = 0;
     write_columns(a);
     route_keys(a);
@@ -349,6 +404,7 @@ template <class Args>
 static void values_run(const void* args, u64, u64) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(gather_bytes, GATHER_BYTES_ARGS, a.planned[PLANNED_GETS]);
+    else if (finds_all_numbers(a)) a.pool->copy(a.out, (const u8*)a.source_word, a.n * sizeof(u64));
     else PLANNER_RUN(gather_u64, GATHER_U64_ARGS, a.planned[PLANNED_GETS]);
 }
 

@@ -62,6 +62,13 @@ class Pool {
         return chains;
     }
 
+    void copy(u8* to, const u8* from, u64 bytes) {
+        run_parts((bytes + SENT_AT_ONCE - 1) / SENT_AT_ONCE, [&](u64 part) {
+            const u64 first = part * SENT_AT_ONCE;
+            memcpy(to + first, from + first, std::min(SENT_AT_ONCE, bytes - first));
+        });
+    }
+
     // Copies memory, and sends each piece on when it is whole: `send` is told of its first byte and of the one after its
     // last, in order, while the rest is still copied. It returns an error or 0; the first error ends the sending.
     template <class Send>
