@@ -8,6 +8,7 @@ and as much as they do for thousands.
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_right
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,11 @@ from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import LAYOUTS, SlotLayout
 from gpkvs.native import native_step
+from gpkvs.pm.mapping import map_memory
 
 OPS_MAX = 65_536  # of a batch that Python plans with it, or a server gathers
 _ANY = 1 << 62
-_KEPT_BYTES = 64 << 20  # the columns of a larger batch are given back after it, as far as they take more
+_KEPT_BYTES = 128 << 20  # the columns of a larger batch are given back after it, as far as they take more
 _ALIGNMENT = 64  # bytes: a cache line
 
 # Up to so many operations, and bytes, a call keeps Python's lock: to hand it over takes longer than they do.
@@ -47,8 +49,9 @@ _OF_BATCH = (
     *("first_sequence", "table_id", "index", "blocks", "unmoved"),
     *("expiries", "now", "is_located"),
 )
-# Columns with more than one element an operation: a changed slot may displace another one, and chains have an end.
-_ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2, "chain_start": 2, "block_first": 2}
+# Columns with more than one element an operation: a changed slot may displace another one.
+_ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2}
+_HAVE_END = {"chain_start", "block_first"}  # one element more
 # Only tables with records need these.
 _OF_RECORDS = {"old_meta", "reference", "freed_reference", "versions", "put_op", "put_reference"}
 # `Planned` in kernels/native_planner.hpp.
@@ -282,20 +285,26 @@ class _LayoutPlanner:
             self._make_columns(self._ops_kept)
 
     def _make_columns(self, ops_max: int) -> None:
-        """Make the columns that the phases hand on, for so many operations, in the block as far as they fit: all, or none."""
+        """Make the columns that the phases hand on, for so many operations: all of them, or none.
+
+        They lie in the block that is kept, and what it has no room for in memory of this batch alone.
+        """
         columns: dict[str, NDArray[Any]] = {"filled_segment": self._filled}
-        used = of_an_operation = 0
-        for field in self._fields[self._at["ops"] :]:
-            if field.name in columns:
-                continue
-            elements = self._elements(field.name)
-            dtype = np.dtype(field.dtype or np.uint64)
-            size = elements * dtype.itemsize * ops_max
-            room = self._block[used : used + size]
-            columns[field.name] = room.view(dtype) if len(room) == size else np.empty(elements * ops_max, dtype)
-            used += -(-size // _ALIGNMENT) * _ALIGNMENT
-            of_an_operation += elements * dtype.itemsize
-        self._ops_kept = (_KEPT_BYTES - _ALIGNMENT * len(columns)) // of_an_operation
+        fields = [field for field in self._fields[self._at["ops"] :] if field.name not in columns]
+        dtypes = [np.dtype(field.dtype or np.uint64) for field in fields]
+        of_an_operation = [self._elements(field.name) * dtype.itemsize for field, dtype in zip(fields, dtypes, strict=True)]
+        sizes = [
+            (ops_max + (field.name in _HAVE_END)) * size for field, size in zip(fields, of_an_operation, strict=True)
+        ]
+        ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]).tolist()
+        in_block = bisect_right(ends, len(self._block))
+        first_outside = ends[in_block - 1] if in_block < len(ends) else ends[-1]
+        outside: U8 = map_memory(ends[-1] - first_outside) if in_block < len(ends) else self._block[:0]
+        for number, (field, dtype) in enumerate(zip(fields, dtypes, strict=True)):
+            first = ends[number - 1] if number else 0
+            room = self._block[first:] if number < in_block else outside[first - first_outside :]
+            columns[field.name] = room[: sizes[number]].view(dtype)
+        self._ops_kept = (len(self._block) - 2 * _ALIGNMENT * len(columns)) // sum(of_an_operation)
         addresses = {name: address_of(column) for name, column in columns.items()}
         of_writes = {name: addresses.get(name) or addresses[f"own_{name}"] for name in _OF_WRITES}
         # The old columns are freed last: until then, all addresses are of memory that is there.
@@ -303,7 +312,7 @@ class _LayoutPlanner:
         self._set(**addresses)
         self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
-        self._columns, self.ops_max, self.kept_bytes = columns, ops_max, used
+        self._columns, self.ops_max, self.kept_bytes = columns, ops_max, ends[-1]
 
     def _elements(self, column: str) -> int:
         """Return how many elements of a column an operation takes."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import fields_of
-from gpkvs.batch import U8, U64, Batch, BatchPart, BatchResult, RequestResult, Status, constant
+from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, RequestResult, Status, constant
 from gpkvs.engine.engine_batch import EngineRefusal
 from gpkvs.engine.left import Left
 from gpkvs.engine.plan import FIRST_REQUEST
@@ -18,6 +18,7 @@ from gpkvs.errors import GpkvsError, NoMemoryError
 from gpkvs.native import library
 
 _WORDS = struct.Struct(f"{len(fields_of(library.gpkvs_own_batch_fields()))}Q")
+_NUMBER_BYTES = 8
 _REFUSAL_BYTES = ctypes.sizeof(EngineRefusal)
 
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
@@ -66,7 +67,8 @@ class OwnBatch:
         self._has_records = has_records
         n = len(batch)
         self._status: U8 = np.empty(n, np.uint8)
-        self._lengths = np.empty(n, np.uint32)
+        # Numbers that are read are there, or not: all have one length.
+        self._lengths: U32 | None = np.empty(n, np.uint32) if has_records or batch.gets < n else None
         # Without records all versions are 0, unless conditions fail: then they are numbers.
         self._versions: U64 | None = np.empty(n, np.uint64) if has_records or batch.looks_first else None
         address = library.gpkvs_own_batch_new()
@@ -75,7 +77,8 @@ class OwnBatch:
         self._memory = _new_capsule(address, None, _delete)
         self._words = (ctypes.c_char * _WORDS.size).from_address(address)
         versions = None if self._versions is None else address_of(self._versions)
-        self.addresses = address, address_of(self._status), versions, address_of(self._lengths)
+        lengths = None if self._lengths is None else address_of(self._lengths)
+        self.addresses = address, address_of(self._status), versions, lengths
 
     def result(self, lacking: Mapping[Left, GpkvsError]) -> tuple[BatchResult, int]:
         """Return the results of the batch that was run, and the gate before which nobody may see them.
@@ -94,8 +97,16 @@ class OwnBatch:
             values = np.asarray(_Values(self._memory, data + refusals * _REFUSAL_BYTES, value_bytes))
         status = self._status[:operations]
         versions, are_numbers = self._told(status)
-        result = RequestResult(status, versions, self._lengths[:returning], values, are_numbers)
+        result = RequestResult(status, versions, self._lengths_of(status, returning, value_bytes), values, are_numbers)
         return BatchResult((self._part(requests, rejected, result),), rejected, requests), gate
+
+    def _lengths_of(self, status: U8, returning: int, value_bytes: int) -> U32:
+        if self._lengths is not None:
+            return self._lengths[:returning]
+        if value_bytes == _NUMBER_BYTES * returning:
+            return constant(np.uint32(_NUMBER_BYTES), returning)
+        lengths: U32 = (status == Status.OK.value) * np.uint32(_NUMBER_BYTES)
+        return lengths
 
     def _told(self, status: U8) -> tuple[U64, bool]:
         """Return the versions of the operations that were done, and whether they are numbers."""

@@ -16,6 +16,7 @@ from gpkvs.backends.fields import fields_of
 from gpkvs.batch import Batch, BatchResult, RequestColumns
 from gpkvs.engine.crew import Crew
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal, GivenBatch
+from gpkvs.engine.kinds import count_kinds
 from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine, Ran
@@ -148,6 +149,7 @@ class OwnTurn:
             return None
         if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
             self._begin()
+        count_kinds(batch)
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
             given = GivenBatch(batch, native.made_bytes_max)

@@ -45,7 +45,8 @@ typedef struct EngineRefusal {
 typedef struct EngineRoom {
     uint8_t* status;          // one for each operation
     uint64_t* versions;       // the same; all 0 where the table has none, and null where nobody wants these zeros
-    uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY, LENGTH
+    uint32_t* value_lengths;  // one for each operation that returns a value: GET, INCREMENT, EXPIRY, LENGTH; null where nobody
+                              // wants those of GETs of numbers, the only operations of a batch
     uint8_t* values;
     EngineRefusal* refusals;  // in the order of their requests
 } EngineRoom;

@@ -135,7 +135,7 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
     } else {
         if (!give_room(sink, a.n, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], 0, &room)) return false;
         memcpy(room.status, a.status, a.n);
-        copy_bytes(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
+        if (room.value_lengths) copy_bytes(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
         if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
         else if (room.versions) memset(room.versions, 0, a.n * sizeof *room.versions);
     }

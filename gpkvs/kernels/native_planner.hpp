@@ -27,17 +27,17 @@
     F(u32*, get_op) F(u32*, source_op) F(u64*, value_offsets) F(u64*, found)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them. A column that is `own_` here
-// is not always written: the kernels get none, or another one, where what it says follows from that.
+// is not always written: the kernels get none, or another one, where what it says follows from that. What each batch needs comes
+// first: those of a large one may lie in memory that is taken for it alone.
 #define PLANNER_COLUMNS(F, Slot)                                                            \
-    F(u8*, ops) F(u32*, key_lengths) F(u64*, key_offsets) F(u32*, value_lengths) F(u64*, own_value_offsets) \
-    F(u64*, fingerprint0) F(u64*, fingerprint1)                                             \
-    F(u32*, order) F(u32*, chain_of) F(u32*, chain_start) F(u32*, last_write)               \
-    F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) F(u64*, old_word) \
-    F(u64*, old_meta) F(u64*, source_word) F(u32*, own_source_op) F(u8*, change) F(u32*, final_op) \
-    F(u64*, own_found) F(u32*, changed_chain) F(u32*, block_first) F(u64*, moved_to) \
-    F(u64*, reference) F(u64*, freed_reference) F(u64*, filled_segment)                     \
+    F(u8*, ops) F(u64*, fingerprint0) F(u64*, fingerprint1) F(u8*, status) F(u64*, source_word) F(u32*, length) \
+    F(u32*, order) F(u32*, chain_start) F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) \
+    F(u64*, slot) F(u64*, old_word) F(u8*, change) F(u32*, final_op) F(u32*, changed_chain) \
     F(u64*, changed_slot) F(Slot*, contents) F(u64*, digest)                                \
-    F(u8*, status) F(u64*, versions) F(u32*, own_get_op) F(u32*, length) F(u64*, offset)        \
+    F(u64*, versions) F(u64*, old_meta) F(u64*, offset) F(u32*, chain_of) F(u32*, last_write) \
+    F(u32*, key_lengths) F(u64*, key_offsets) F(u32*, value_lengths) F(u64*, own_value_offsets) \
+    F(u32*, own_get_op) F(u32*, own_source_op) F(u64*, own_found) F(u32*, block_first) F(u64*, moved_to) \
+    F(u64*, reference) F(u64*, freed_reference) F(u64*, filled_segment)                     \
     F(u32*, put_op) F(u64*, put_reference) F(u32*, chain) F(u64*, planned)
 
 #define PLANNER_BYTES_FIELDS(F) PLANNER_GIVEN(F, BytesBucket) PLANNER_COLUMNS(F, BytesSlot)
@@ -132,9 +132,9 @@ static void route_keys(const Args& a) {
 
 // Sorts the operations by their keys, and finds every key.
 template <class Args>
-static void find_keys(const Args& a) {
+static void find_keys(const Args& a, bool only_sets = false) {
     const u64 chains = a.planned[PLANNED_CHAINS] =
-        a.pool->order(a.fingerprint0, a.fingerprint1, a.ops, a.n, a.order, a.chain_of, a.chain_start, a.last_write);
+        a.pool->order(a.fingerprint0, a.fingerprint1, a.ops, a.n, a.order, only_sets ? nullptr : a.chain_of, a.chain_start, a.last_write);
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(find_bytes, FIND_BYTES_ARGS, chains);
     else PLANNER_RUN(find_u64, FIND_U64_ARGS, chains);
 }
@@ -159,9 +159,10 @@ static u64 read_index(Args& a, bool only_reads) {
         else PLANNER_RUN(look_u64, LOOK_U64_ARGS, a.n);
         return 0;
     }
+    const bool only_sets = !has_records<typename Args::Slot> && !a.is_located && a.planned[PLANNED_SETS] == a.n;
     if (a.is_located) find_last_writes(a);
-    else find_keys(a);
-    if (!has_records<typename Args::Slot> && !a.is_located && a.planned[PLANNED_SETS] == a.n) {
+    else find_keys(a, only_sets);
+    if (only_sets) {
         memset(a.status, STATUS_OK, a.n);
         PLANNER_RUN(last_set, LAST_SET_ARGS, a.planned[PLANNED_CHAINS]);
         return a.planned[PLANNED_CHAINS];
@@ -209,7 +210,7 @@ static bool may_measure(const Args& a) {
 
 // Whether a batch of numbers is GETs that all find a value in the table: then their source words are the result.
 static bool finds_all_numbers(const PlannerU64& a) {
-    return !a.get_op && !a.source_op && (u64)std::count(a.status, a.status + a.n, (u8)STATUS_OK) == a.n;
+    return !a.get_op && !a.source_op && !memchr(a.status, STATUS_NOT_FOUND, a.n);
 }
 
 // How long the values of the GETs are, and where each begins in the result.

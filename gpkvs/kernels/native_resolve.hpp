@@ -135,7 +135,9 @@ class NativeResolver {
             if (room.versions) room.versions[done] = version_of(a, op);
             done++;
             if (asked_[op] == OP_GET) {
-                value += *length++ = a.length[get++];
+                value += a.length[get];
+                if (length) *length++ = a.length[get];
+                get++;
             } else if (returns_number(asked_[op])) {
                 copy_bytes(value, &numbers_[op], *length = number_bytes(a, op));
                 value += *length++;

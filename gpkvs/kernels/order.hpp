@@ -68,7 +68,8 @@ class Order {
         return chain;
     }
 
-    // Third step, for each part: write the result. `last_write` counts inside the part: a chain never leaves it.
+    // Third step, for each part: write the result. `last_write` counts inside the part: a chain never leaves it. Without
+    // `chain_of`, nobody asks for it, nor for the last writes.
     void write(u64 number, const u8* ops, u32* order, u32* chain_of, u32* chain_start, u32* last_write) const {
         const Part& part = parts_[number];
         u64 chain = part.first_chain;
@@ -78,6 +79,7 @@ class Order {
             const Entry& entry = part.entries.at[e];
             if (e == 0 || before(part.entries.at[e - 1], entry)) chain_start[chain++] = position;
             order[position] = entry.op;
+            if (!chain_of) continue;
             chain_of[position] = (u32)(chain - 1);
             if (is_write(ops[entry.op])) written = position + 1;
             last_write[position] = written;
