@@ -38,6 +38,7 @@ class EngineBatch(ctypes.Structure):
         ("messages", ctypes.c_uint64),
         ("value_bytes_max", ctypes.c_uint64),
         ("table_id", ctypes.c_uint32),
+        ("found_words", ctypes.c_void_p),
     ]
 
 
@@ -75,6 +76,8 @@ class GivenBatch:
         Its columns, which lie on the host.
     value_bytes_max
         Of values that it may return, and make of others, unless it is one request: else a part of it is run.
+    found_words
+        Address of a word for each operation, of GETs of numbers alone: they leave there what they find.
 
     Attributes
     ----------
@@ -82,7 +85,7 @@ class GivenBatch:
         Has the columns' addresses.
     """
 
-    def __init__(self, batch: Batch, value_bytes_max: int) -> None:
+    def __init__(self, batch: Batch, value_bytes_max: int, found_words: int | None) -> None:
         ops = batch.ops if batch.ops.flags.c_contiguous else np.full(len(batch.ops), batch.ops[0])
         requests = len(batch.request_ops)
         messages = _ONE if requests == 1 else np.ones(requests, np.uint32)
@@ -106,6 +109,7 @@ class GivenBatch:
             requests,
             value_bytes_max,
             int(batch.request_tables[0]),
+            found_words,
         )
 
 

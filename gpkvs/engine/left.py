@@ -27,7 +27,6 @@ class Left(IntEnum):
     RENEW = auto()
     MEMORY = auto()
     DEVICE = auto()
-    TABLES = auto()
     PYTHON = auto()
 
 

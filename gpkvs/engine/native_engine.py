@@ -209,7 +209,7 @@ class NativeEngine:
             self._planner.let_go()
 
     def takes(self, batch: Batch) -> bool:
-        """Whether a batch may be given to native code: on the host, not too many operations, one table."""
+        """Whether a batch, if it is on one table, may be given to native code: on the host, not too many operations."""
         return self._planner.takes(batch)
 
     def has_records(self, batch: Batch) -> bool:

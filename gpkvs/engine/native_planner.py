@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
-from gpkvs.backends.fields import KernelFields
+from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.batch import U8, U64, Batch, BatchPart, BatchResult, RequestResult, constant
+from gpkvs.engine.by_table import is_on_one_table
 from gpkvs.engine.capacity import NoRoomError, request_of_op
 from gpkvs.engine.engine_batch import address_of_column
 from gpkvs.engine.heap import Heap, Tail, record_units
@@ -47,7 +49,7 @@ _OF_BATCH = (
     *("n", "given_ops", "op_step", "keys", "values"),
     *("given_key_lengths", "key_length_step", "given_value_lengths", "value_length_step"),
     *("first_sequence", "table_id", "index", "blocks", "unmoved"),
-    *("expiries", "now", "is_located"),
+    *("expiries", "now", "is_located", "found_words"),
 )
 # Columns with more than one element an operation: a changed slot may displace another one.
 _ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2}
@@ -66,6 +68,15 @@ _OF_WRITES = (
     *("changed_slot", "contents", "digest", "put_op", "put_reference", "key_offsets", "key_lengths"),
     *("value_offsets", "value_lengths", "freed_reference", "filled_segment"),
 )
+
+
+class _Column(NamedTuple):
+    """A column of so many elements an operation, and perhaps one more."""
+
+    name: str
+    dtype: np.dtype[Any]
+    elements: int
+    more: bool
 
 
 class NativePlanner:
@@ -208,17 +219,16 @@ class NativePlanner:
         return self._of_layout[table.entry.layout].read_gate(table, stable_sequence)
 
     def takes(self, batch: Batch) -> bool:
-        """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
-        tables = batch.request_tables
+        """Whether a batch, if it is on one table, may be planned in one call: on the host, not too many operations."""
         return (
             len(batch) <= self.ops_max
             and isinstance(batch.keys, np.ndarray)
             and isinstance(batch.values, np.ndarray)
-            and (len(tables) == 1 or bool((tables == tables[0]).all()))
         )
 
     def _may_plan(self, batch: Batch) -> bool:
-        return len(batch) <= OPS_MAX and self.takes(batch) and not failpoint.armed_among(failpoint.PLANNING)
+        is_taken = len(batch) <= OPS_MAX and self.takes(batch) and is_on_one_table(batch)
+        return is_taken and not failpoint.armed_among(failpoint.PLANNING)
 
 
 class _LayoutPlanner:
@@ -257,7 +267,16 @@ class _LayoutPlanner:
         segments = heap.space_bytes // files.root.segment_bytes if layout.has_records else 0
         self._filled: U64 = np.empty(FILLED_WORDS * (segments + 1), np.uint64)
         self._block = block
+        self._of_ops = [self._column(field) for field in self._fields[self._at["ops"] :] if field.name != "filled_segment"]
+        of_an_operation = sum(column.elements * column.dtype.itemsize for column in self._of_ops)
+        self._ops_kept = (len(block) - 2 * _ALIGNMENT * len(self._of_ops)) // of_an_operation
         self._make_columns(_OPS_MIN)
+
+    def _column(self, field: Field) -> _Column:
+        elements = _ELEMENTS.get(field.name, 1) * (self._layout.slot_bytes // 8 if field.name == "contents" else 1)
+        if field.name in _OF_RECORDS and not self._has_records:
+            elements = 0
+        return _Column(field.name, np.dtype(field.dtype or np.uint64), elements, field.name in _HAVE_END)
 
     def take_over_heap(self) -> None:
         heap = self._heap
@@ -289,22 +308,15 @@ class _LayoutPlanner:
 
         They lie in the block that is kept, and what it has no room for in memory of this batch alone.
         """
-        columns: dict[str, NDArray[Any]] = {"filled_segment": self._filled}
-        fields = [field for field in self._fields[self._at["ops"] :] if field.name not in columns]
-        dtypes = [np.dtype(field.dtype or np.uint64) for field in fields]
-        of_an_operation = [self._elements(field.name) * dtype.itemsize for field, dtype in zip(fields, dtypes, strict=True)]
-        sizes = [
-            (ops_max + (field.name in _HAVE_END)) * size for field, size in zip(fields, of_an_operation, strict=True)
-        ]
-        ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]).tolist()
+        sizes = [(ops_max + column.more) * column.elements * column.dtype.itemsize for column in self._of_ops]
+        ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
         in_block = bisect_right(ends, len(self._block))
-        first_outside = ends[in_block - 1] if in_block < len(ends) else ends[-1]
-        outside: U8 = map_memory(ends[-1] - first_outside) if in_block < len(ends) else self._block[:0]
-        for number, (field, dtype) in enumerate(zip(fields, dtypes, strict=True)):
-            first = ends[number - 1] if number else 0
-            room = self._block[first:] if number < in_block else outside[first - first_outside :]
-            columns[field.name] = room[: sizes[number]].view(dtype)
-        self._ops_kept = (len(self._block) - 2 * _ALIGNMENT * len(columns)) // sum(of_an_operation)
+        first_outside = ends[in_block - 1]
+        outside: U8 = map_memory(ends[-1] - first_outside) if ends[-1] > first_outside else self._block[:0]
+        columns: dict[str, NDArray[Any]] = {"filled_segment": self._filled}
+        for column, first, size in zip(self._of_ops, [0, *ends], sizes, strict=False):
+            room = self._block[first:] if first < first_outside else outside[first - first_outside :]
+            columns[column.name] = room[:size].view(column.dtype)
         addresses = {name: address_of(column) for name, column in columns.items()}
         of_writes = {name: addresses.get(name) or addresses[f"own_{name}"] for name in _OF_WRITES}
         # The old columns are freed last: until then, all addresses are of memory that is there.
@@ -313,12 +325,6 @@ class _LayoutPlanner:
         self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
         self._columns, self.ops_max, self.kept_bytes = columns, ops_max, ends[-1]
-
-    def _elements(self, column: str) -> int:
-        """Return how many elements of a column an operation takes."""
-        if column in _OF_RECORDS and not self._has_records:
-            return 0
-        return _ELEMENTS.get(column, 1) * (self._layout.slot_bytes // 8 if column == "contents" else 1)
 
     def locate(self, batch: Batch, table: Table) -> dict[str, NDArray[Any]] | None:
         """Find all keys."""
@@ -385,6 +391,7 @@ class _LayoutPlanner:
             0 if batch.expiries is None else address_of(batch.expiries),
             now,
             is_located,
+            0,
         ]
 
     def result(self) -> RequestResult:

@@ -55,6 +55,8 @@ class OwnBatch:
     ----------
     addresses
         Of what native code stores to.
+    found_words
+        Address of the numbers that GETs find, which are the values if all find one; `None` for other batches.
 
     Raises
     ------
@@ -68,7 +70,10 @@ class OwnBatch:
         n = len(batch)
         self._status: U8 = np.empty(n, np.uint8)
         # Numbers that are read are there, or not: all have one length.
-        self._lengths: U32 | None = np.empty(n, np.uint32) if has_records or batch.gets < n else None
+        only_gets_numbers = batch.gets == n and not has_records
+        self._lengths: U32 | None = None if only_gets_numbers else np.empty(n, np.uint32)
+        self._found: U64 | None = np.empty(n, np.uint64) if only_gets_numbers else None
+        self.found_words = None if self._found is None else address_of(self._found)
         # Without records all versions are 0, unless conditions fail: then they are numbers.
         self._versions: U64 | None = np.empty(n, np.uint64) if has_records or batch.looks_first else None
         address = library.gpkvs_own_batch_new()
@@ -93,7 +98,9 @@ class OwnBatch:
         if len(rejected) == requests:
             return BatchResult((), rejected, requests), gate
         values: U8 = np.empty(0, np.uint8)
-        if value_bytes:
+        if self._found is not None and value_bytes == _NUMBER_BYTES * operations:
+            values = self._found[:operations].view(np.uint8)
+        elif value_bytes:
             values = np.asarray(_Values(self._memory, data + refusals * _REFUSAL_BYTES, value_bytes))
         status = self._status[:operations]
         versions, are_numbers = self._told(status)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from gpkvs import failpoint
 from gpkvs.backends.fields import fields_of
 from gpkvs.batch import Batch, BatchResult, RequestColumns
+from gpkvs.engine.by_table import is_on_one_table
 from gpkvs.engine.crew import Crew
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal, GivenBatch
 from gpkvs.engine.kinds import count_kinds
@@ -131,6 +132,10 @@ class OwnTurn:
             native.end_turn()
         return answer
 
+    def takes(self, batch: Batch) -> bool:
+        """Whether `run_batch` takes a batch, or the requests of each of its tables."""
+        return self._native.takes(batch)
+
     def run_batch(self, batch: Batch) -> tuple[BatchResult, int] | None:
         """Run a batch as `Engine.execute` does; None: it is the engine's, nothing has happened.
 
@@ -145,14 +150,14 @@ class OwnTurn:
             If there is no memory for it; nothing has happened.
         """
         native = self._native
-        if self._meter.last_left is not None or not native.takes(batch):
+        if self._meter.last_left is not None or not native.takes(batch) or not is_on_one_table(batch):
             return None
         if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
             self._begin()
         count_kinds(batch)
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
-            given = GivenBatch(batch, native.made_bytes_max)
+            given = GivenBatch(batch, native.made_bytes_max, own.found_words)
         is_short = len(batch) <= OPS_MAX and len(batch.keys) + len(batch.values) <= _BYTES_MAX
         run_batch = self._run_short if is_short else self._run_long
         ran = run_batch(native.engine_address, given.struct, *own.addresses, is_short)

@@ -30,6 +30,7 @@ typedef struct EngineBatch {
     // Of the values that GETs return, and of those that are made of others; the first message may have more if it is one request.
     uint64_t value_bytes_max;
     uint32_t table_id;
+    uint64_t* found_words;  // where GETs of numbers, the only operations, leave what they find, or null; they may be the result
 } EngineBatch;
 
 // A request that was not done: it lacks what cannot be had, or a check of it does not hold.
@@ -54,7 +55,7 @@ typedef struct EngineRoom {
 typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t refusals,
                                 EngineRoom* out);
 
-// Why a batch is Python's: the list (gpkvs/engine/left.py). The last three are batches that no native engine is asked to run.
+// Why a batch is Python's: the list (gpkvs/engine/left.py). The last two are batches that no native engine is asked to run.
 #define ENGINE_LEFT_REASONS(F)                                                                                                 \
     F(TURN)         /* Python wants the engine: no turn has begun, or what is due beside batches failed */                     \
     F(FAILPOINT)    /* a failpoint of planning is armed */                                                                     \
@@ -72,7 +73,6 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(RENEW)        /* the last epoch of an incarnation */                                                                     \
     F(MEMORY)       /* none for the plan, the results or the frame */                                                          \
     F(DEVICE)       /* the store has no native engine: it is on a GPU */                                                       \
-    F(TABLES)       /* its requests are on several tables */                                                                   \
     F(PYTHON)       /* it was given to Python's engine */
 
 #define ENGINE_LEFT_REASON(name) LEFT_##name,

@@ -64,6 +64,7 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.expiries = (const u64*)batch.expiries;
     a.requests = batch.requests;
     a.request_ops = batch.request_ops;
+    a.found_words = (u64*)batch.found_words;
 }
 
 // Whether no request reads more than one may; where such are refused, it says which.

@@ -15,22 +15,23 @@
 #include "write_set.hpp"
 
 // The caller gives a batch, whose columns have a step (1, or 0 where one number stands for all), its table, and constants.
+// `found_words`: where the words go that GETs of numbers find, or null: in a column.
 // `refused`: what does not fit is refused, and that column says which requests (native_admit.hpp); null: the batch is left.
 #define PLANNER_GIVEN(F, Buckets)                                                           \
     F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
-    F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u8*, out) \
+    F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
-    F(u32*, get_op) F(u32*, source_op) F(u64*, value_offsets) F(u64*, found)
+    F(u64*, source_word) F(u32*, get_op) F(u32*, source_op) F(u64*, value_offsets) F(u64*, found)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them. A column that is `own_` here
 // is not always written: the kernels get none, or another one, where what it says follows from that. What each batch needs comes
 // first: those of a large one may lie in memory that is taken for it alone.
 #define PLANNER_COLUMNS(F, Slot)                                                            \
-    F(u8*, ops) F(u64*, fingerprint0) F(u64*, fingerprint1) F(u8*, status) F(u64*, source_word) F(u32*, length) \
+    F(u8*, ops) F(u64*, fingerprint0) F(u64*, fingerprint1) F(u8*, status) F(u64*, own_source_word) F(u32*, length) \
     F(u32*, order) F(u32*, chain_start) F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) \
     F(u64*, slot) F(u64*, old_word) F(u8*, change) F(u32*, final_op) F(u32*, changed_chain) \
     F(u64*, changed_slot) F(Slot*, contents) F(u64*, digest)                                \
@@ -78,6 +79,7 @@ template <class Args>
 static bool write_columns(Args& a) {
     a.value_offsets = a.own_value_offsets;
     a.get_op = a.own_get_op;
+    a.source_word = a.own_source_word;
     u64 sets = 0, gets = 0, reads = 0, key_at = 0, value_at = 0, read_bytes = 0;
     for (u64 i = 0; i < a.n; i++) {
         const u8 op = a.given_ops[i * a.op_step];
@@ -108,6 +110,7 @@ static bool write_columns_of_numbers(PlannerU64& a) {
     a.planned[PLANNED_GETS] = kinds.gets;
     a.get_op = kinds.gets == a.n ? nullptr : a.own_get_op;
     a.value_offsets = kinds.sets == a.n ? nullptr : a.own_value_offsets;
+    a.source_word = a.found_words ? a.found_words : a.own_source_word;
     a.writes->user_bytes = 2 * sizeof(u64) * kinds.sets;
     if (!a.get_op) return true;
     if (!a.value_offsets) return false;
@@ -405,8 +408,9 @@ template <class Args>
 static void values_run(const void* args, u64, u64) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(gather_bytes, GATHER_BYTES_ARGS, a.planned[PLANNED_GETS]);
-    else if (finds_all_numbers(a)) a.pool->copy(a.out, (const u8*)a.source_word, a.n * sizeof(u64));
-    else PLANNER_RUN(gather_u64, GATHER_U64_ARGS, a.planned[PLANNED_GETS]);
+    else if (finds_all_numbers(a)) {
+        if (a.out != (u8*)a.source_word) a.pool->copy(a.out, (const u8*)a.source_word, a.n * sizeof(u64));
+    } else PLANNER_RUN(gather_u64, GATHER_U64_ARGS, a.planned[PLANNED_GETS]);
 }
 
 // The gate of a planned batch that only reads: the newest epoch that may have supplied anything it saw. A found record tells

@@ -23,10 +23,12 @@ struct OwnBatchRoom {
     OwnBatch& own;
     EngineRoom columns;
     u64 value_bytes_max;
+    u8* found_words;
 
     bool give(u64 operations, u64 returning, u64 value_bytes, u64 refusals, EngineRoom& out) {
         if (value_bytes > value_bytes_max) return false;
-        const u64 refusal_bytes = refusals * sizeof(EngineRefusal), bytes = refusal_bytes + value_bytes;
+        const bool are_words = found_words && value_bytes == operations * sizeof(u64);
+        const u64 refusal_bytes = refusals * sizeof(EngineRefusal), bytes = refusal_bytes + (are_words ? 0 : value_bytes);
         free(own.data);  // of the same batch, when it was left
         own.data = bytes ? take(bytes) : nullptr;
         if (bytes && !own.data) return false;
@@ -36,7 +38,7 @@ struct OwnBatchRoom {
         own.refusals = refusals;
         out = columns;
         out.refusals = (EngineRefusal*)own.data;
-        out.values = own.data + refusal_bytes;
+        out.values = are_words ? found_words : own.data + refusal_bytes;
         return true;
     }
 
@@ -72,7 +74,8 @@ void gpkvs_own_batch_delete(void* capsule) {
 // Runs a batch; returns how (`EngineRan`). `is_short`: it keeps Python's lock, so it is left if it returns long values.
 int gpkvs_run_own_batch(void* engine, const EngineBatch* batch, OwnBatch* own, u8* status, u64* versions, u32* value_lengths,
                         u64 is_short) {
-    OwnBatchRoom room = {*own, {status, (uint64_t*)versions, value_lengths, nullptr, nullptr}, is_short ? OWN_BYTES_MAX : NO_BOUND};
+    OwnBatchRoom room = {*own, {status, (uint64_t*)versions, value_lengths, nullptr, nullptr}, is_short ? OWN_BYTES_MAX : NO_BOUND,
+                         (u8*)batch->found_words};
     const EngineGivesRoom gives = [](void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes,
                                      uint64_t refusals, EngineRoom* out) {
         return ((OwnBatchRoom*)sink)->give(operations, returning, value_bytes, refusals, *out);

@@ -15,6 +15,7 @@ import gpkvs
 from gpkvs.batch import Batch, BatchResult, Op
 from gpkvs.engine import growth
 from gpkvs.engine.heap import Tail
+from gpkvs.engine.left import Left
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import NoMemoryError
 from tests.conftest import assert_clean
@@ -155,27 +156,40 @@ def test_a_segment_with_nothing_live_begins_again(twins: tuple[gpkvs.Store, gpkv
         assert store.info().heap_live_bytes == 0
 
 
-def test_columns_grow_whole_or_not_at_all(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store._backend, "host_ops_max", OPS_MAX)  # whatever --backend says
-    keys = [b"%d" % number for number in range(5000)]
-    batch = Batch.of([(Op.SET, key, key) for key in keys])
-    for allowed in range(0, 36, 7):
-        taken = 0
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("layout", ["bytes", "u64"])
+def test_columns_of_large_batches_go_back(store_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """What does not fit the block that is kept is taken for a batch alone, as a whole or not at all."""
+    kept_bytes = 1 << 20
+    monkeypatch.setattr("gpkvs.engine.native_planner._KEPT_BYTES", kept_bytes)
+    rng, model = np.random.default_rng(1), dict[int, None]()
 
-        def refuse(count: int, dtype: object, allowed: int = allowed) -> object:
-            nonlocal taken
-            taken += 1
-            if taken > allowed:
-                raise MemoryError
-            return np.zeros(count, dtype)
+    def no_memory(count: int) -> None:
+        raise MemoryError(count)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(
-                "gpkvs.engine.native_planner.np", SimpleNamespace(empty=refuse, uint64=np.uint64, ndarray=np.ndarray)
-            )
-            with pytest.raises(NoMemoryError):
-                store.execute(batch)
-        small = store._engine._native._of_layout["bytes"]
-        assert len(small._columns["ops"]) == len(small._columns["status"]) == small.ops_max
-    store.execute(batch)
-    assert store.get(b"4999") == b"4999"
+    with gpkvs.open(store_path, backend="cpu", index_bytes=8 << 20, heap_bytes=32 << 20, log_bytes=32 << 20) as store:
+        store.create_table("own", layout=layout)
+        for count in (3000, 10, 20_000, 7000, 1, 12_000):
+            numbers = rng.integers(0, 30_000, count)
+            keys = [int(number).to_bytes(8, "little") for number in numbers]
+            sets = Batch.of([(Op.SET, key, key[::-1]) for key in keys])
+            if count > 5000:
+                with monkeypatch.context() as patched, pytest.raises(NoMemoryError):
+                    patched.setattr("gpkvs.engine.native_planner.map_memory", no_memory)
+                    store.execute(sets, table="own")
+            store.execute(sets, table="own")
+            model |= dict.fromkeys(numbers.tolist())
+            asked = rng.integers(0, 40_000, count).tolist()
+            found = store.execute(Batch.of([(Op.GET, asking.to_bytes(8, "little")) for asking in asked]), table="own")
+            assert found.value_list() == [
+                asking.to_bytes(8, "little")[::-1] if asking in model else b"" for asking in asked
+            ]
+            assert found.value_lengths.tolist() == [8 * (asking in model) for asking in asked]
+            mixed = [(Op.GET, key) if at % 3 else (Op.SET, key, key[::-1]) for at, key in enumerate(keys)]
+            values = store.execute(Batch.of(mixed), table="own").value_list()
+            assert values == [key[::-1] for at, key in enumerate(keys) if at % 3]
+            planner = store._engine._native
+            assert planner.kept_bytes <= kept_bytes
+            assert not planner.has_large_columns
+        left, helped = store.meter.left_batches[Left.COLUMNS], store.meter.helped_batches[Left.COLUMNS]
+        assert left - helped == 3, "all of them ran natively, as soon as there was memory"
