@@ -49,10 +49,10 @@ def run_by_table(batch: Batch, run: Callable[[Batch], tuple[BatchResult, int]]) 
             is_taken[numbers] = True
             try:
                 result, gate = run(batch.take(is_taken))
-            except MemoryError as error:
+            except MemoryError:
                 if not parts and not rejected:
                     raise
-                rejected |= dict.fromkeys(numbers.tolist(), NoMemoryError(str(error)))
+                rejected |= dict.fromkeys(numbers.tolist(), NoMemoryError())
                 break
             parts += [replace(part, numbers=numbers[part.numbers]) for part in result.parts]
             rejected |= {int(numbers[number]): refusal for number, refusal in result.rejected.items()}

@@ -173,7 +173,7 @@ class Crew:
             case Left.GROW_HEAP:
                 is_done = self._heap_growth.make_room(record_bytes_max(batch))
             case Left.GROW_LOG:  # keys that are displaced take two entries each
-                is_done = self._grow_log(batch, 2)
+                is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
             case Left.RENEW:
                 is_done = self._committer.begin_turn() is not None
         return is_done

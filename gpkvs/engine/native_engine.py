@@ -43,7 +43,7 @@ _LOOKS_SHARE: Final = 64
 # What changes between turns. The sums of a turn come last.
 _OF_TURN = (
     *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
-    *("clock_ms", "held_ms", "ends_at_ns", "heap_units_max", "closed"),
+    *("clock_ms", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max"),
 )
 _SUMS = ("commits", "heap_units")
 
@@ -197,6 +197,7 @@ class NativeEngine:
             self.ends_at_ns,
             limits.heap_units,
             closed,
+            self._files.log_entries_max,
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True

@@ -221,9 +221,7 @@ class NativePlanner:
     def takes(self, batch: Batch) -> bool:
         """Whether a batch, if it is on one table, may be planned in one call: on the host, not too many operations."""
         return (
-            len(batch) <= self.ops_max
-            and isinstance(batch.keys, np.ndarray)
-            and isinstance(batch.values, np.ndarray)
+            len(batch) <= self.ops_max and isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
         )
 
     def _may_plan(self, batch: Batch) -> bool:
@@ -267,7 +265,8 @@ class _LayoutPlanner:
         segments = heap.space_bytes // files.root.segment_bytes if layout.has_records else 0
         self._filled: U64 = np.empty(FILLED_WORDS * (segments + 1), np.uint64)
         self._block = block
-        self._of_ops = [self._column(field) for field in self._fields[self._at["ops"] :] if field.name != "filled_segment"]
+        of_ops = self._fields[self._at["ops"] :]
+        self._of_ops = [self._column(field) for field in of_ops if field.name != "filled_segment"]
         of_an_operation = sum(column.elements * column.dtype.itemsize for column in self._of_ops)
         self._ops_kept = (len(block) - 2 * _ALIGNMENT * len(self._of_ops)) // of_an_operation
         self._make_columns(_OPS_MIN)

@@ -194,7 +194,11 @@ class OwnTurn:
             return ran != Ran.LEFT
 
         self._lacking.clear()
-        self._crew.run_again(batch, run_again, self._lacking.__setitem__)
+        try:
+            self._crew.run_again(batch, run_again, self._lacking.__setitem__)
+        except BaseException:
+            self._meter.take_left()  # it is nobody's: the next batch is another one
+            raise
         return ran
 
     def _answer(self, n: int) -> Answer:

@@ -23,10 +23,11 @@ struct EngineTable {
 // `tables`: by id. A turn ends at `ends_at_ns`, when the records of a table are more than its `looks_at`, or when so many
 // units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `clock_ms`: the time
 // that counted last, where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
-// `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused.
+// `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused. `log_ops_max`: the
+// operations of the largest batch with writes.
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
-    F(u64*, clock_ms) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) \
+    F(u64*, clock_ms) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
@@ -110,6 +111,26 @@ static EngineBatch half_of(const EngineBatch& batch) {
     for (u64 message = 0; message < first.messages; message++)
         for (u64 left = batch.message_requests[message]; left; left--) first.n += batch.request_ops[first.requests++];
     return first;
+}
+
+// The first of a batch's messages, which have no more operations than they may.
+static EngineBatch cut_to_operations(const EngineBatch& batch, u64 operations_max) {
+    EngineBatch first = batch;
+    first.n = first.requests = first.messages = 0;
+    for (; first.messages < batch.messages; first.messages++) {
+        const u64 requests = batch.message_requests[first.messages];
+        u64 end = first.n;
+        for (u64 request = 0; request < requests; request++) end += batch.request_ops[first.requests + request];
+        if (end > operations_max && first.messages) break;
+        first.n = end;
+        first.requests += requests;
+    }
+    return first;
+}
+
+// Whether a batch that is not of GETs alone may have more operations than undo log or journal have entries for.
+static bool exceeds_log(const NativeEngine& e, const EngineBatch& batch) {
+    return batch.n > e.log_ops_max && std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return op != OP_GET; });
 }
 
 // The gate of a planned batch that changes nothing.
@@ -234,6 +255,8 @@ static bool writes_any(const Planner& a) {
 // Plans as many of the first messages as may run together; returns why they do not.
 template <class Planner>
 static EngineLeft plan_first(NativeEngine& e, Planner& a, const EngineTable& table, EngineBatch& batch, NativeResolver* resolver) {
+    const bool is_refused = a.refused && batch.requests == 1 && *a.refused;  // then it writes nothing
+    if (exceeds_log(e, batch) && !is_refused) return LEFT_GROW_LOG;
     EngineLeft left = plan_given(e, a, table, batch, resolver);
     // Others must not wait for what one makes of long values: they are read, checked and written anew.
     while (resolver && batch.messages > 1 && resolver->made_bytes() > std::min<u64>(e.made_bytes_max, batch.value_bytes_max)) {
@@ -281,7 +304,7 @@ static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& ta
         const bool has_one = batch.messages == 1 && batch.requests == 1;
         if (count_refused(refused) > before) continue;
         if (has_one && !refused[0]) refused[0] = (u8)left;
-        else if (batch.messages > 1) batch = half_of(batch);
+        else if (batch.messages > 1) batch = exceeds_log(e, batch) ? cut_to_operations(batch, e.log_ops_max) : half_of(batch);
         else break;
     }
     a.refused = nullptr;
