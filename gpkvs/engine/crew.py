@@ -125,8 +125,6 @@ class Crew:
             has_run = run()
         if closed:  # the next batch may find more
             self._native.end_turn()
-        if self._planner.has_large_columns:
-            self._native.let_go()
         return has_run
 
     def _refusal(self, reason: Left, batch: Batch) -> GpkvsError:

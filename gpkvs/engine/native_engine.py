@@ -10,7 +10,6 @@ import ctypes
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -202,12 +201,6 @@ class NativeEngine:
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
         return not leaves
-
-    def let_go(self) -> None:
-        """Give back what only a large batch needs; that ends the turn."""
-        self.end_turn()
-        with suppress(MemoryError):  # for those of smaller batches: the next one asks again
-            self._planner.let_go()
 
     def takes(self, batch: Batch) -> bool:
         """Whether a batch, if it is on one table, may be given to native code: on the host, not too many operations."""

@@ -37,7 +37,7 @@ from gpkvs.pm.mapping import map_memory
 
 OPS_MAX = 65_536  # of a batch that Python plans with it, or a server gathers
 _ANY = 1 << 62
-_KEPT_BYTES = 128 << 20  # the columns of a larger batch are given back after it, as far as they take more
+_KEPT_BYTES = 128 << 20  # as far as the columns of a larger batch take more, the system may have it after the batch
 _ALIGNMENT = 64  # bytes: a cache line
 
 # Up to so many operations, and bytes, a call keeps Python's lock: to hand it over takes longer than they do.
@@ -161,16 +161,6 @@ class NativePlanner:
         self._of_layout[table.entry.layout].have_columns(len(batch))
         return True
 
-    @property
-    def has_large_columns(self) -> bool:
-        """Whether there are columns that only a large batch needs."""
-        return any(planner.kept_bytes > _KEPT_BYTES for planner in self._of_layout.values())
-
-    def let_go(self) -> None:
-        """Give them back."""
-        for planner in self._of_layout.values():
-            planner.let_go()
-
     def locate(self, batch: Batch) -> dict[str, NDArray[Any]] | None:
         """Find all keys of a batch, of any operations; return columns of it that the next batch overwrites.
 
@@ -225,7 +215,7 @@ class NativePlanner:
         )
 
     def _may_plan(self, batch: Batch) -> bool:
-        is_taken = len(batch) <= OPS_MAX and self.takes(batch) and is_on_one_table(batch)
+        is_taken = len(batch) <= min(OPS_MAX, self._files.log_entries_max) and self.takes(batch) and is_on_one_table(batch)
         return is_taken and not failpoint.armed_among(failpoint.PLANNING)
 
 
@@ -269,6 +259,7 @@ class _LayoutPlanner:
         self._of_ops = [self._column(field) for field in of_ops if field.name != "filled_segment"]
         of_an_operation = sum(column.elements * column.dtype.itemsize for column in self._of_ops)
         self._ops_kept = (len(block) - 2 * _ALIGNMENT * len(self._of_ops)) // of_an_operation
+        self._set(ops_kept=self._ops_kept)
         self._make_columns(_OPS_MIN)
 
     def _column(self, field: Field) -> _Column:
@@ -297,9 +288,7 @@ class _LayoutPlanner:
         """Have columns for so many operations."""
         if count > self.ops_max:
             self._make_columns(max(count, min(2 * self.ops_max, self._ops_kept)))
-
-    def let_go(self) -> None:
-        if self.kept_bytes > _KEPT_BYTES:
+        elif count <= self._ops_kept < self.ops_max:
             self._make_columns(self._ops_kept)
 
     def _make_columns(self, ops_max: int) -> None:
@@ -320,10 +309,10 @@ class _LayoutPlanner:
         of_writes = {name: addresses.get(name) or addresses[f"own_{name}"] for name in _OF_WRITES}
         # The old columns are freed last: until then, all addresses are of memory that is there.
         self.ops_max = 0
-        self._set(**addresses)
+        self._set(**addresses, outside=address_of(outside), outside_bytes=len(outside))
         self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
-        self._columns, self.ops_max, self.kept_bytes = columns, ops_max, ends[-1]
+        self._columns, self.ops_max, self.kept_bytes = columns, ops_max, ends[in_block - 1]
 
     def locate(self, batch: Batch, table: Table) -> dict[str, NDArray[Any]] | None:
         """Find all keys."""

@@ -2,6 +2,8 @@
 // does the same). Python gives it turns, and between them does what runs beside batches. What the native planner leaves is
 // Python's, and so is a batch for which the committer has something to be done before.
 #pragma once
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "commit.hpp"
@@ -77,7 +79,7 @@ static bool may_read(const NativeEngine& e, const Planner& a, const EngineBatch&
     for (u64 request = 0; request < batch.requests; request++) {
         u64 bytes = 0;
         for (const u64 end = op + batch.request_ops[request]; op < end; op++)
-            if (a.ops[op] == OP_GET) bytes += a.length[get++];
+            if (a.ops[op] == OP_GET) bytes += length_of(a, get++);
         if (bytes <= e.result_bytes_max) continue;
         if (a.refused) a.refused[request] = LEFT_LARGE_READS;
         may = false;
@@ -95,7 +97,7 @@ static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
         u64 end = first.n;
         for (u64 request = 0; request < requests; request++) end += batch.request_ops[first.requests + request];
         for (u64 op = first.n; op < end; op++)
-            if (a.ops[op] == OP_GET) bytes += a.length[get++];
+            if (a.ops[op] == OP_GET) bytes += length_of(a, get++);
         if (bytes > batch.value_bytes_max && (first.messages || requests > 1)) break;
         first.n = end;
         first.requests += requests;
@@ -157,7 +159,7 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
     } else {
         if (!give_room(sink, a.n, a.planned[PLANNED_GETS], a.planned[PLANNED_RESULT_BYTES], 0, &room)) return false;
         memcpy(room.status, a.status, a.n);
-        if (room.value_lengths) copy_bytes(room.value_lengths, a.length, a.planned[PLANNED_GETS] * sizeof *room.value_lengths);
+        for (u64 get = 0; room.value_lengths && get < a.planned[PLANNED_GETS]; get++) room.value_lengths[get] = length_of(a, get);
         if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
         else if (room.versions) memset(room.versions, 0, a.n * sizeof *room.versions);
     }
@@ -314,9 +316,24 @@ static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& ta
     return LEFT_MEMORY;
 }
 
+// Memory that a large batch uses, and that the system may have after it: until it does, the next one need not wait for pages.
+class LentMemory {
+  public:
+    LentMemory(u8* at, u64 bytes) : at_(at), bytes_(bytes) {}
+    ~LentMemory() {
+        if (bytes_) madvise(at_, bytes_, MADV_FREE);
+    }
+
+  private:
+    u8* const at_;
+    const u64 bytes_;
+};
+
 template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
+    if (a.outside_bytes && batch.n <= a.ops_kept) return leave(e.meter, LEFT_COLUMNS);
+    const LentMemory lent(a.outside, a.outside_bytes);
     KeptResolver kept;
     const bool looks = looks_first(batch);
     NativeResolver* resolver = looks ? kept.take() : nullptr;

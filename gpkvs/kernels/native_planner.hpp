@@ -16,6 +16,7 @@
 
 // The caller gives a batch, whose columns have a step (1, or 0 where one number stands for all), its table, and constants.
 // `found_words`: where the words go that GETs of numbers find, or null: in a column.
+// `outside`: memory of columns that batches of more than `ops_kept` operations need.
 // `refused`: what does not fit is refused, and that column says which requests (native_admit.hpp); null: the batch is left.
 #define PLANNER_GIVEN(F, Buckets)                                                           \
     F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
@@ -25,6 +26,7 @@
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
+    F(u64, ops_kept) F(u8*, outside) F(u64, outside_bytes)                                  \
     F(u64*, source_word) F(u32*, get_op) F(u32*, source_op) F(u64*, value_offsets) F(u64*, found)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them. A column that is `own_` here
@@ -216,17 +218,20 @@ static bool finds_all_numbers(const PlannerU64& a) {
     return !a.get_op && !a.source_op && !memchr(a.status, STATUS_NOT_FOUND, a.n);
 }
 
+// How long the value of a GET is.
+static u32 length_of(const PlannerBytes& a, u64 get) { return a.length[get]; }
+static u32 length_of(const PlannerU64& a, u64 get) { return a.status[a.get_op ? a.get_op[get] : get] == STATUS_OK ? sizeof(u64) : 0; }
+
 // How long the values of the GETs are, and where each begins in the result.
 template <class Args>
 static void measure_values(const Args& a) {
     const u64 gets = a.planned[PLANNED_GETS];
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(measure, MEASURE_ARGS, gets);
     else if (finds_all_numbers(a)) {
-        std::fill_n(a.length, gets, sizeof(u64));
         a.planned[PLANNED_RESULT_BYTES] = gets * sizeof(u64);
         return;
     } else
-        for (u64 i = 0; i < gets; i++) a.length[i] = a.status[a.get_op ? a.get_op[i] : i] == STATUS_OK ? sizeof(u64) : 0;
+        for (u64 i = 0; i < gets; i++) a.length[i] = length_of(a, i);
     for (u64 i = 0; i < gets; i++) {
         a.offset[i] = a.planned[PLANNED_RESULT_BYTES];
         a.planned[PLANNED_RESULT_BYTES] += a.length[i];

@@ -98,7 +98,7 @@ class NativeResolver {
             if (is_stopped(op)) continue;
             if (asked_[op] == OP_GET) {
                 a.offset[get] = value_bytes_;
-                value_bytes_ += a.length[get++];
+                value_bytes_ += length_of(a, get++);
             } else if (returns_number(asked_[op])) {
                 value_bytes_ += number_bytes(a, op);
             } else continue;
@@ -135,9 +135,9 @@ class NativeResolver {
             if (room.versions) room.versions[done] = version_of(a, op);
             done++;
             if (asked_[op] == OP_GET) {
-                value += a.length[get];
-                if (length) *length++ = a.length[get];
-                get++;
+                const u32 bytes = length_of(a, get++);
+                value += bytes;
+                if (length) *length++ = bytes;
             } else if (returns_number(asked_[op])) {
                 copy_bytes(value, &numbers_[op], *length = number_bytes(a, op));
                 value += *length++;
