@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from gpkvs.batch import U64, Batch, BatchResult, RequestColumns, RequestResult, Status
 from gpkvs.config import DEFAULT_TABLE, BackendName, CommitName, DurabilityName, Limits, Sizes, StoreConfig
 from gpkvs.engine.begun_batch import BegunBatch
-from gpkvs.engine.by_table import is_on_one_table, run_by_table
 from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import GrowthLimits
@@ -215,15 +214,10 @@ class Store(KeyValues):
         with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            if self._own_turn is None or not self._own_turn.takes(batch) or is_on_one_table(batch):
-                return BegunBatch(self._engine, *self._run(batch))
-            return BegunBatch(self._engine, *run_by_table(batch, self._run))
-
-    def _run(self, batch: Batch) -> tuple[BatchResult, int]:
-        begun = self._own_turn.run_batch(batch) if self._own_turn else None
-        if begun is None or isinstance(self._mutex, TurnMutex):
-            self._turn_over()
-        return begun or self._engine.execute(batch)
+            begun = self._own_turn.run_batch(batch) if self._own_turn else None
+            if begun is None or isinstance(self._mutex, TurnMutex):
+                self._turn_over()
+            return BegunBatch(self._engine, *(begun or self._engine.execute(batch)))
 
     def begin_turns(self, end_turn: Callable[[], None]) -> None:
         """Let the engine be used in long turns from now on (`turn`); nobody uses the store meanwhile.

@@ -231,6 +231,9 @@ class Engine:
         """Return why nobody has asked the native engine to run a batch."""
         if self._backend is not self._backend.host:
             return Left.DEVICE
+        tables = batch.request_tables
+        if len(tables) > 1 and bool((tables != tables[0]).any()):
+            return Left.TABLES
         return Left.COLUMNS if len(batch) > self._native.ops_max else Left.PYTHON
 
     def native(self) -> NativeEngine | None:

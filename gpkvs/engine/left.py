@@ -27,6 +27,7 @@ class Left(IntEnum):
     RENEW = auto()
     MEMORY = auto()
     DEVICE = auto()
+    TABLES = auto()
     PYTHON = auto()
 
 

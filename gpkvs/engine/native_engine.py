@@ -203,7 +203,7 @@ class NativeEngine:
         return not leaves
 
     def takes(self, batch: Batch) -> bool:
-        """Whether a batch, if it is on one table, may be given to native code: on the host, not too many operations."""
+        """Whether a batch may be given to native code: on the host, not too many operations, one table."""
         return self._planner.takes(batch)
 
     def has_records(self, batch: Batch) -> bool:

@@ -20,7 +20,6 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.batch import U8, U64, Batch, BatchPart, BatchResult, RequestResult, constant
-from gpkvs.engine.by_table import is_on_one_table
 from gpkvs.engine.capacity import NoRoomError, request_of_op
 from gpkvs.engine.engine_batch import address_of_column
 from gpkvs.engine.heap import Heap, Tail, record_units
@@ -209,13 +208,17 @@ class NativePlanner:
         return self._of_layout[table.entry.layout].read_gate(table, stable_sequence)
 
     def takes(self, batch: Batch) -> bool:
-        """Whether a batch, if it is on one table, may be planned in one call: on the host, not too many operations."""
+        """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
+        tables = batch.request_tables
         return (
-            len(batch) <= self.ops_max and isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
+            len(batch) <= self.ops_max
+            and isinstance(batch.keys, np.ndarray)
+            and isinstance(batch.values, np.ndarray)
+            and (len(tables) == 1 or bool((tables == tables[0]).all()))
         )
 
     def _may_plan(self, batch: Batch) -> bool:
-        is_taken = len(batch) <= min(OPS_MAX, self._files.log_entries_max) and self.takes(batch) and is_on_one_table(batch)
+        is_taken = len(batch) <= min(OPS_MAX, self._files.log_entries_max) and self.takes(batch)
         return is_taken and not failpoint.armed_among(failpoint.PLANNING)
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from gpkvs import failpoint
 from gpkvs.backends.fields import fields_of
 from gpkvs.batch import Batch, BatchResult, RequestColumns
-from gpkvs.engine.by_table import is_on_one_table
 from gpkvs.engine.crew import Crew
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal, GivenBatch
 from gpkvs.engine.kinds import count_kinds
@@ -132,10 +131,6 @@ class OwnTurn:
             native.end_turn()
         return answer
 
-    def takes(self, batch: Batch) -> bool:
-        """Whether `run_batch` takes a batch, or the requests of each of its tables."""
-        return self._native.takes(batch)
-
     def run_batch(self, batch: Batch) -> tuple[BatchResult, int] | None:
         """Run a batch as `Engine.execute` does; None: it is the engine's, nothing has happened.
 
@@ -150,7 +145,7 @@ class OwnTurn:
             If there is no memory for it; nothing has happened.
         """
         native = self._native
-        if self._meter.last_left is not None or not native.takes(batch) or not is_on_one_table(batch):
+        if self._meter.last_left is not None or not native.takes(batch):
             return None
         if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
             self._begin()

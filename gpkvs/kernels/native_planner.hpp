@@ -228,6 +228,7 @@ static void measure_values(const Args& a) {
     const u64 gets = a.planned[PLANNED_GETS];
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(measure, MEASURE_ARGS, gets);
     else if (finds_all_numbers(a)) {
+        if (!a.found_words) std::fill_n(a.length, gets, sizeof(u64));
         a.planned[PLANNED_RESULT_BYTES] = gets * sizeof(u64);
         return;
     } else

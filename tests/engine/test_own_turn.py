@@ -122,9 +122,12 @@ def test_the_same_results_as_by_python(
 
 def test_a_turn_lives_on_until_somebody_else_wants_the_engine(store: gpkvs.Store) -> None:
     store.set(b"key", b"value")
+    store.create_table("second")
     get = Batch.of([(Op.GET, b"key")])
+    of_two_tables = Batch.concatenate([get, get.on_table(store.table("second").id)])
     others: list[Callable[[], object]] = [
         store.maintain,
+        lambda: store.execute_requests(of_two_tables),
         lambda: list(store.scan()),
         lambda: store.create_table("more"),
         lambda: store.drop_table("more"),

@@ -113,7 +113,7 @@ MUTANTS = (
         "return !a.get_op && !a.source_op && !memchr(a.status, STATUS_NOT_FOUND, a.n);",
         "return !a.get_op && !a.source_op;",
         "a key that is not there reads as the number 0, where a batch is GETs alone",
-        ("engine/test_native_planner.py::test_columns_of_large_batches_go_back", "engine/test_u64.py"),
+        ("engine/test_native_planner.py::test_batches_whose_columns_are_not_kept", "engine/test_u64.py"),
     ),
     Mutant(
         "new-keys-were-there-before",
@@ -133,19 +133,11 @@ MUTANTS = (
     ),
     Mutant(
         "large-columns-stay",
-        "gpkvs/engine/crew.py",
-        "            self._native.let_go()\n",
-        "            pass\n",
-        "after one large batch a store keeps its memory for good",
-        ("engine/test_native_planner.py::test_columns_of_large_batches_go_back",),
-    ),
-    Mutant(
-        "what-is-cut-of-a-table-is-forgotten",
-        "gpkvs/engine/by_table.py",
-        "            numbers = numbers[result.requests :]\n",
-        "            break\n",
-        "of several tables, requests that did not fit one transaction are told to be done, and are not",
-        ("engine/test_by_table.py::test_what_is_cut_goes_on",),
+        "gpkvs/kernels/native_engine.hpp",
+        "        if (bytes_) madvise(at_, bytes_, MADV_FREE);\n",
+        "        (void)at_;\n        (void)bytes_;\n",
+        "after one large batch the system has less memory for good",
+        ("engine/test_native_planner.py::test_the_system_may_have_what_a_large_batch_used",),
     ),
     Mutant(
         "long-chains-out-of-order",
