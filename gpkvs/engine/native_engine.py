@@ -20,7 +20,7 @@ from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U64, Batch
 from gpkvs.engine.committer import Committer
-from gpkvs.engine.expiry import Expiry
+from gpkvs.engine.expiry import Expiry, wall_clock_ms
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
@@ -173,7 +173,8 @@ class NativeEngine:
         Parameters
         ----------
         held_ms
-            The time that counts for the next batch that runs, in milliseconds since 1970; 0: that of the clock.
+            The time that counts for the next batch that runs, in milliseconds since 1970; 0: that of the clock. Where
+            that is not the machine's, a turn is of one batch.
         closed
             A bit for each reason (`Left`) for which nothing can be done: requests that lack it are refused.
         """
@@ -183,15 +184,19 @@ class NativeEngine:
         self._describe_tables()
         self._describe_expiries()
         planner, expiry = self._planner, self._expiry
+        may_expire, seconds = expiry.is_used, limits.seconds
+        if may_expire and expiry.clock is not wall_clock_ms:
+            held_ms, seconds = held_ms or expiry.now(), 0.0
+            may_expire = held_ms > 0
         self._calls.operations_max = min(planner.ops_max, OPS_MAX)
-        self.ends_at_ns = time.monotonic_ns() + int(limits.seconds * 1e9)
+        self.ends_at_ns = time.monotonic_ns() + int(seconds * 1e9)
         self._words[self._of_turn] = [
             address_of(self._rows),
             0 if leaves else len(self._rows),
             leaves or 0,
             min(planner.ops_max, planner.struct_of("bytes")[1]),
             min(planner.ops_max, planner.struct_of("u64")[1]),
-            expiry.latest_address if expiry.is_used else 0,
+            expiry.latest_address if may_expire else 0,
             held_ms,
             self.ends_at_ns,
             limits.heap_units,

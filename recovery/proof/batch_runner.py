@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 
 from gpkvs.batch import Batch, BatchPart, BatchResult, RequestResult
+from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import Ran
+from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.native_driver import Answer, NativeDriver
 from gpkvs.store import Store
 
@@ -22,8 +25,8 @@ class BatchRunner:
     store
         Open.
     engine
-        `native`: what the native door would give to the native engine is given to it, in a turn of its own. What the
-        door would not, and what that engine leaves, is run by Python's, as all is with `python`.
+        `native`: what the native door would give to the native engine is given to it, in a turn of its own, and again
+        when the crew has done what it lacks. What the door would not give, Python's engine runs, as all with `python`.
 
     Attributes
     ----------
@@ -36,23 +39,32 @@ class BatchRunner:
         self._driver = NativeDriver(store) if engine == "native" else None
         if self._driver:
             self._driver.waits = False
+            self._crew = self._engine.crew_of(self._driver.native)
         self.natively = 0
 
     def execute(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run a batch as `Engine.execute` does."""
         if self._driver and _is_on_one_table(batch):
-            answer = self._run_natively(self._driver, batch)
+            lacking: dict[Left, GpkvsError] = {}
+            answer = self._run_natively(self._driver, batch, lacking)
             if answer.ran is not Ran.LEFT:
                 self.natively += 1
-                return _result_of(batch, answer), answer.gate
+                return _result_of(batch, answer, lacking), answer.gate
         return self._engine.execute(batch)
 
-    def _run_natively(self, driver: NativeDriver, batch: Batch) -> Answer:
+    def _run_natively(self, driver: NativeDriver, batch: Batch, lacking: dict[Left, GpkvsError]) -> Answer:
         driver.native.begin_turn()
-        if self._engine.expiry.is_used:
-            self._engine.expiry.now()  # an explorer sets the clock; native code knows the time that counted last
         try:
-            return driver.run(batch)
+            answer = driver.run(batch)
+
+            def run_again() -> bool:
+                nonlocal answer
+                answer = driver.run(batch)
+                return answer.ran is not Ran.LEFT
+
+            if answer.ran is Ran.LEFT:
+                self._crew.run_again(batch, run_again, lacking.__setitem__)
+            return answer
         finally:
             driver.native.end_turn()
 
@@ -76,15 +88,15 @@ def _is_on_one_table(batch: Batch) -> bool:
     return bool((tables == tables[0]).all())
 
 
-def _result_of(batch: Batch, answer: Answer) -> BatchResult:
-    assert answer.requests == len(batch.request_ops)  # nothing bounds what they read together
+def _result_of(batch: Batch, answer: Answer, lacking: Mapping[Left, GpkvsError]) -> BatchResult:
     result = RequestResult(
         np.array(answer.status, np.uint8),
         np.array(answer.versions, np.uint64),
         np.array([len(value) for value in answer.values], np.uint32),
         np.frombuffer(b"".join(answer.values), np.uint8),
     )
-    is_done = np.ones(answer.requests, np.bool_)
-    is_done[list(answer.conflicts)] = False
-    done = BatchPart(np.flatnonzero(is_done), batch.take(is_done) if answer.conflicts else batch, result)
-    return BatchResult((done,) if is_done.any() else (), dict(answer.conflicts), answer.requests)
+    rejected = {**answer.conflicts, **{number: lacking[what] for number, what in answer.lacking.items()}}
+    is_done = np.arange(len(batch.request_ops)) < answer.requests
+    is_done[list(rejected)] = False
+    done = BatchPart(np.flatnonzero(is_done), batch if is_done.all() else batch.take(is_done), result)
+    return BatchResult((done,) if is_done.any() else (), rejected, answer.requests)

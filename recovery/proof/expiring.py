@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import numpy as np
 
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.engine.own_turn import OwnTurn
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.recovery.proof.model import Asked, Held, batch_of
 from gpkvs.store import Store
@@ -23,15 +22,8 @@ OnRemoval = Callable[[int, list[bytes], Callable[[], None]], None]
 
 def at_time(store: Store, now: Callable[[], int]) -> None:
     """Set the clock of a store, forwards or backwards."""
-    store._engine.expiry.clock = now
-    _by_python(store)
-
-
-def _by_python(store: Store) -> OwnTurn | None:
-    """Have Python's engine run the store's own requests: native code asks the machine's clock. Return who ran them."""
     with store._turn_over():
-        own_turn, store._own_turn = store._own_turn, None
-    return own_turn
+        store._engine.expiry.clock = now
 
 
 @contextmanager
@@ -39,13 +31,13 @@ def as_stored(store: Store) -> Iterator[None]:
     """Have nothing expire meanwhile: keys are read as the store has them."""
     expiry = store._engine.expiry
     before = expiry.clock, expiry._latest.value
-    own_turn = _by_python(store)
-    expiry.clock, expiry._latest.value = (lambda: 0), 0
+    with store._turn_over():
+        expiry.clock, expiry._latest.value = (lambda: 0), 0
     try:
         yield
     finally:
-        store._own_turn = own_turn
-        expiry.clock, expiry._latest.value = before
+        with store._turn_over():
+            expiry.clock, expiry._latest.value = before
 
 
 def expiries_of(store: Store, table: str, keys: Sequence[bytes]) -> list[int]:

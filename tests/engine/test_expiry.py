@@ -40,7 +40,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(by_python: None, monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("gpkvs.engine.expiry.wall_clock_ms", clock)
     return clock
