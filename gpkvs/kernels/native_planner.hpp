@@ -102,6 +102,21 @@ static bool write_columns(Args& a) {
     return reads == a.n;
 }
 
+// The same for a plan of GETs alone, whose number says which they are; of values they have none.
+static bool write_columns_of_gets(PlannerBytes& a) {
+    a.get_op = nullptr;
+    a.source_word = a.own_source_word;
+    memset(a.ops, OP_GET, a.n);
+    u64 key_at = 0;
+    for (u64 i = 0; i < a.n; i++) {
+        a.key_offsets[i] = key_at;
+        key_at += a.key_lengths[i] = a.given_key_lengths[i * a.key_length_step];
+    }
+    a.planned[PLANNED_GETS] = a.n;
+    a.writes->user_bytes = 0;
+    return true;
+}
+
 // The same for a plan of numbers, whose lengths are known. Where all operations are GETs, or SETs, their number says which they
 // are, and where their values are.
 static bool write_columns_of_numbers(PlannerU64& a) {
@@ -199,7 +214,7 @@ static bool may_measure(const Args& a) {
     if constexpr (has_records<typename Args::Slot>) {
         const u64 gets = a.planned[PLANNED_GETS];
         u64 bytes = 0;
-        for (u64 i = 0; i < gets; i++) bytes += reference_length(a.source_word[a.get_op[i]]) * UNIT_BYTES;
+        for (u64 i = 0; i < gets; i++) bytes += reference_length(a.source_word[op_of(a, i)]) * UNIT_BYTES;
         if (bytes <= a.result_bytes_max) return true;
         PLANNER_RUN(result_bound, RESULT_BOUND_ARGS, gets);
         bytes = 0;
@@ -373,7 +388,8 @@ static EngineLeft plan_batch(Args& a) {
     w.log_digest = w.records_digest = 0;
     for (u32 number = 0; number < PLANNED_CHAINS; number++) a.planned[number] = 0;
     bool only_reads;
-    if constexpr (has_records<typename Args::Slot>) only_reads = write_columns(a);
+    if constexpr (has_records<typename Args::Slot>)
+        only_reads = a.op_step && count_kinds(a.given_ops, a.n).gets == a.n ? write_columns_of_gets(a) : write_columns(a);
     else only_reads = write_columns_of_numbers(a);
     const u64 chains = read_index(a, only_reads);
     if (a.now && meets_expired(a, chains)) return LEFT_EXPIRED;
