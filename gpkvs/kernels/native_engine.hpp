@@ -316,24 +316,16 @@ static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& ta
     return LEFT_MEMORY;
 }
 
-// Memory that a large batch uses, and that the system may have after it: until it does, the next one need not wait for pages.
-class LentMemory {
-  public:
-    LentMemory(u8* at, u64 bytes) : at_(at), bytes_(bytes) {}
-    ~LentMemory() {
-        if (bytes_) madvise(at_, bytes_, MADV_FREE);
-    }
-
-  private:
-    u8* const at_;
-    const u64 bytes_;
-};
+// The system may have what only a large batch uses: until it does, the next one need not wait for pages.
+template <class Planner>
+static void lend_outside(const Planner& a) {
+    if (a.outside_bytes) madvise(a.outside, a.outside_bytes, MADV_FREE);
+}
 
 template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
     if (a.outside_bytes && batch.n <= a.ops_kept) return leave(e.meter, LEFT_COLUMNS);
-    const LentMemory lent(a.outside, a.outside_bytes);
     KeptResolver kept;
     const bool looks = looks_first(batch);
     NativeResolver* resolver = looks ? kept.take() : nullptr;
@@ -389,7 +381,10 @@ static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGive
     e.meter[METER_LAST] = monotonic_ns();
     const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, batch, give_room, sink, requests, gate)
                                    : run_on(e, *e.planner_u64, *table, batch, give_room, sink, requests, gate);
-    if (ran != ENGINE_LEFT) e.held_ms = 0;
+    if (ran == ENGINE_LEFT) return ran;  // Python looks at the columns
+    e.held_ms = 0;
+    if (is_bytes) lend_outside(*e.planner_bytes);
+    else lend_outside(*e.planner_u64);
     return ran;
 }
 

@@ -134,8 +134,8 @@ MUTANTS = (
     Mutant(
         "large-columns-stay",
         "gpkvs/kernels/native_engine.hpp",
-        "        if (bytes_) madvise(at_, bytes_, MADV_FREE);\n",
-        "        (void)at_;\n        (void)bytes_;\n",
+        "    if (a.outside_bytes) madvise(a.outside, a.outside_bytes, MADV_FREE);\n",
+        "    (void)a;\n",
         "after one large batch the system has less memory for good",
         ("engine/test_native_planner.py::test_the_system_may_have_what_a_large_batch_used",),
     ),
