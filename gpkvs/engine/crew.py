@@ -35,7 +35,7 @@ from gpkvs.errors import GpkvsError
 from gpkvs.media.files import StoreFiles
 
 # These take steps, each as large as may be then: they may come again, as long as anything grows.
-_GROWS = {Left.GROW_INDEX, Left.GROW_HEAP}
+_GROWS = {Left.GROW_INDEX, Left.GROW_HEAP, Left.GROW_LOG}
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
 _CLOSES = {
     *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP),
@@ -170,7 +170,7 @@ class Crew:
                 is_done = True
             case Left.GROW_HEAP:
                 is_done = self._heap_growth.make_room(record_bytes_max(batch))
-            case Left.GROW_LOG:  # keys that are displaced take two entries each
+            case Left.GROW_LOG:  # once it is planned, keys are displaced, which take two entries each
                 is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
             case Left.RENEW:
                 is_done = self._committer.begin_turn() is not None

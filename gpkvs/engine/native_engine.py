@@ -174,7 +174,7 @@ class NativeEngine:
         ----------
         held_ms
             The time that counts for the next batch that runs, in milliseconds since 1970; 0: that of the clock. Where
-            that is not the machine's, a turn is of one batch.
+            somebody has set the store's clock, and keys may expire, a turn is of one batch.
         closed
             A bit for each reason (`Left`) for which nothing can be done: requests that lack it are refused.
         """

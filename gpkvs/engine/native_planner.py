@@ -153,11 +153,11 @@ class NativePlanner:
         return int(batch.request_tables[0]) in self._tables
 
     def have_columns(self, batch: Batch) -> bool:
-        """Have columns for a batch on one table; return whether it may have as many operations."""
+        """Have columns for a batch on one table, and not many more; return whether it may have as many operations."""
         table = self._tables.get(int(batch.request_tables[0]))
         if table is None or len(batch) > self.ops_max:
             return False
-        self._of_layout[table.entry.layout].have_columns(len(batch))
+        self._of_layout[table.entry.layout].fit_columns(len(batch))
         return True
 
     def locate(self, batch: Batch) -> dict[str, NDArray[Any]] | None:
@@ -291,8 +291,12 @@ class _LayoutPlanner:
         """Have columns for so many operations."""
         if count > self.ops_max:
             self._make_columns(max(count, min(2 * self.ops_max, self._ops_kept)))
-        elif count <= self._ops_kept < self.ops_max:
+
+    def fit_columns(self, count: int) -> None:
+        """Have columns for so many operations, and none outside the block that they do not need."""
+        if count <= self._ops_kept < self.ops_max:
             self._make_columns(self._ops_kept)
+        self.have_columns(count)
 
     def _make_columns(self, ops_max: int) -> None:
         """Make the columns that the phases hand on, for so many operations: all of them, or none.
@@ -302,7 +306,7 @@ class _LayoutPlanner:
         sizes = [(ops_max + column.more) * column.elements * column.dtype.itemsize for column in self._of_ops]
         ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
         in_block = bisect_right(ends, len(self._block))
-        first_outside = ends[in_block - 1]
+        first_outside = ends[in_block - 1] if in_block else 0
         outside: U8 = map_memory(ends[-1] - first_outside) if ends[-1] > first_outside else self._block[:0]
         columns: dict[str, NDArray[Any]] = {"filled_segment": self._filled}
         for column, first, size in zip(self._of_ops, [0, *ends], sizes, strict=False):
@@ -312,10 +316,12 @@ class _LayoutPlanner:
         of_writes = {name: addresses.get(name) or addresses[f"own_{name}"] for name in _OF_WRITES}
         # The old columns are freed last: until then, all addresses are of memory that is there.
         self.ops_max = 0
+        self._set(ops_room=0)
         self._set(**addresses, outside=address_of(outside), outside_bytes=len(outside))
         self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
-        self._columns, self.ops_max, self.kept_bytes = columns, ops_max, ends[in_block - 1]
+        self._columns, self.ops_max, self.kept_bytes = columns, ops_max, first_outside
+        self._set(ops_room=ops_max)
 
     def locate(self, batch: Batch, table: Table) -> dict[str, NDArray[Any]] | None:
         """Find all keys."""

@@ -98,7 +98,7 @@ class OwnBatch:
         if len(rejected) == requests:
             return BatchResult((), rejected, requests), gate
         values: U8 = np.empty(0, np.uint8)
-        if self._found is not None and value_bytes == _NUMBER_BYTES * operations:
+        if self._found is not None and not refusals and value_bytes == _NUMBER_BYTES * operations:
             values = self._found[:operations].view(np.uint8)
         elif value_bytes:
             values = np.asarray(_Values(self._memory, data + refusals * _REFUSAL_BYTES, value_bytes))

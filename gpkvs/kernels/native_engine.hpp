@@ -26,7 +26,7 @@ struct EngineTable {
 // units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `clock_ms`: the time
 // that counted last, where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
 // `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused. `log_ops_max`: the
-// operations of the largest batch with writes.
+// operations of the largest batch that is not of GETs alone.
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
     F(u64*, clock_ms) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) \
@@ -325,7 +325,7 @@ static void lend_outside(const Planner& a) {
 template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
-    if (a.outside_bytes && batch.n <= a.ops_kept) return leave(e.meter, LEFT_COLUMNS);
+    if (batch.n > a.ops_room || (a.outside_bytes && batch.n <= a.ops_kept)) return leave(e.meter, LEFT_COLUMNS);
     KeptResolver kept;
     const bool looks = looks_first(batch);
     NativeResolver* resolver = looks ? kept.take() : nullptr;

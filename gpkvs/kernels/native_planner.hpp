@@ -16,7 +16,7 @@
 
 // The caller gives a batch, whose columns have a step (1, or 0 where one number stands for all), its table, and constants.
 // `found_words`: where the words go that GETs of numbers find, or null: in a column.
-// `outside`: memory of columns that batches of more than `ops_kept` operations need.
+// `ops_room`: the operations that there are columns for. `outside`: memory of columns that batches of more than `ops_kept` operations need.
 // `refused`: what does not fit is refused, and that column says which requests (native_admit.hpp); null: the batch is left.
 #define PLANNER_GIVEN(F, Buckets)                                                           \
     F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
@@ -26,7 +26,7 @@
     F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
-    F(u64, ops_kept) F(u8*, outside) F(u64, outside_bytes)                                  \
+    F(u64, ops_room) F(u64, ops_kept) F(u8*, outside) F(u64, outside_bytes)                                  \
     F(u64*, source_word) F(u32*, get_op) F(u32*, source_op) F(u64*, value_offsets) F(u64*, found)
 
 // Memory for the columns that the phases hand on, under the names that the kernels have for them. A column that is `own_` here
@@ -120,8 +120,9 @@ static bool write_columns_of_gets(PlannerBytes& a) {
 // The same for a plan of numbers, whose lengths are known. Where all operations are GETs, or SETs, their number says which they
 // are, and where their values are.
 static bool write_columns_of_numbers(PlannerU64& a) {
-    if (a.op_step) memcpy(a.ops, a.given_ops, a.n);
-    else memset(a.ops, *a.given_ops, a.n);
+    if (a.op_step == 1) memcpy(a.ops, a.given_ops, a.n);
+    else
+        for (u64 i = 0; i < a.n; i++) a.ops[i] = a.given_ops[i * a.op_step];
     const Kinds kinds = count_kinds(a.ops, a.n);
     a.planned[PLANNED_SETS] = kinds.sets;
     a.planned[PLANNED_GETS] = kinds.gets;
@@ -389,7 +390,7 @@ static EngineLeft plan_batch(Args& a) {
     for (u32 number = 0; number < PLANNED_CHAINS; number++) a.planned[number] = 0;
     bool only_reads;
     if constexpr (has_records<typename Args::Slot>)
-        only_reads = a.op_step && count_kinds(a.given_ops, a.n).gets == a.n ? write_columns_of_gets(a) : write_columns(a);
+        only_reads = a.op_step == 1 && count_kinds(a.given_ops, a.n).gets == a.n ? write_columns_of_gets(a) : write_columns(a);
     else only_reads = write_columns_of_numbers(a);
     const u64 chains = read_index(a, only_reads);
     if (a.now && meets_expired(a, chains)) return LEFT_EXPIRED;

@@ -27,7 +27,7 @@ struct OwnBatchRoom {
 
     bool give(u64 operations, u64 returning, u64 value_bytes, u64 refusals, EngineRoom& out) {
         if (value_bytes > value_bytes_max) return false;
-        const bool are_words = found_words && value_bytes == operations * sizeof(u64);
+        const bool are_words = found_words && !refusals && value_bytes == operations * sizeof(u64);
         const u64 refusal_bytes = refusals * sizeof(EngineRefusal), bytes = refusal_bytes + (are_words ? 0 : value_bytes);
         free(own.data);  // of the same batch, when it was left
         own.data = bytes ? take(bytes) : nullptr;

@@ -1,7 +1,7 @@
 // The values that GETs return. One item a GET.
 #include "record.cuh"
 
-// `get_op` and `source_op` are missing (0) in a batch that only reads.
+// `get_op` may be missing (0) where all operations are GETs, `source_op` where none sees a write of the batch.
 template <class Args>
 GPKVS_DEVICE u32 op_of(const Args& a, u64 i) {
     return a.get_op ? a.get_op[i] : (u32)i;

@@ -182,6 +182,24 @@ def test_the_system_may_have_what_a_large_batch_used(store_path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("natively")
+def test_columns_that_shrank_in_a_turn_are_not_written_past(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpkvs.engine.native_planner._KEPT_BYTES", 1 << 20)
+    sizes = {"index_bytes": 8 << 20, "heap_bytes": 64 << 20, "log_bytes": 32 << 20}
+    with gpkvs.open(store_path, backend="cpu", **sizes) as store:  # type: ignore[arg-type]
+        keys = [b"%d" % number for number in range(40_000)]
+        store.execute(Batch.of([(Op.SET, key, key) for key in keys]))
+
+        def refuse(*_: object) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patched:
+            patched.setattr("gpkvs.engine.native_engine.NativeEngine.begin_turn", refuse)
+            with pytest.raises(NoMemoryError):
+                store.execute(Batch.of([(Op.GET, b"1")] * 600))
+        assert store.execute(Batch.of([(Op.GET, key) for key in keys])).value_list() == keys
+
+
+@pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("layout", ["bytes", "u64"])
 def test_batches_whose_columns_are_not_kept(store_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """What does not fit the block that is kept is taken for a batch alone, as a whole or not at all."""

@@ -245,6 +245,32 @@ def test_a_batch_leaves_no_memory(store_path: Path) -> None:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10  # KiB; 40 results have 320 MiB
 
 
+@pytest.mark.usefixtures("natively")
+def test_numbers_beside_a_request_that_reads_too_much(store_path: Path) -> None:
+    """Where GETs leave what they find is the result only if all requests are done."""
+    limits = Limits(result_bytes_max=160_000)
+    with gpkvs.open(store_path, backend="cpu", index_bytes=4 << 20, heap_bytes=4 << 20, limits=limits) as store:
+        store.create_table("numbers", layout="u64")
+        numbers = np.arange(50_000, dtype=np.uint64)
+        for first in range(0, 50_000, 10_000):
+            part = numbers[first : first + 10_000]
+            store.set_many(part, part + np.uint64(1), table="numbers")
+        gets = Batch(
+            ops=np.full(50_000, Op.GET.value, np.uint8),
+            keys=numbers.view(np.uint8),
+            key_lengths=constant(np.uint32(8), 50_000),
+            values=np.empty(0, np.uint8),
+            value_lengths=np.empty(0, np.uint32),
+            request_ops=np.array([25_000, 15_000, 10_000], np.uint32),
+            request_tables=np.full(3, store.table("numbers").id, np.uint32),
+        )
+        result = store.execute_requests(gets)
+        assert list(result.rejected) == [0]
+        assert np.array_equal(result.request(1).values.view(np.uint64), numbers[25_000:40_000] + 1)
+        assert np.array_equal(result.request(2).values.view(np.uint64), numbers[40_000:] + 1)
+        assert result.request(1).value_lengths.tolist() == [8] * 15_000
+
+
 def test_what_it_leaves_is_counted_once(store: Store) -> None:
     batch = Batch.of([(Op.GET, b"key")])
     left = lambda: {reason: count for reason, count in store.meter.left_batches.items() if count}  # noqa: E731

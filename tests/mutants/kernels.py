@@ -132,6 +132,22 @@ MUTANTS = (
         ("engine/test_log_growth.py", "engine/test_full_store.py"),
     ),
     Mutant(
+        "columns-that-shrank-are-written-past",
+        "gpkvs/kernels/native_engine.hpp",
+        "    if (batch.n > a.ops_room || (a.outside_bytes && batch.n <= a.ops_kept)) return",
+        "    if (a.outside_bytes && batch.n <= a.ops_kept) return",
+        "what was said of columns when a turn began counts, though they have shrunk since: memory is overwritten",
+        ("engine/test_native_planner.py::test_columns_that_shrank_in_a_turn_are_not_written_past",),
+    ),
+    Mutant(
+        "words-of-refused-requests-are-values",
+        "gpkvs/engine/own_batch.py",
+        "        if self._found is not None and not refusals and value_bytes ==",
+        "        if self._found is not None and value_bytes ==",
+        "where a request is refused, others read what its GETs were to find",
+        ("engine/test_own_batch.py::test_numbers_beside_a_request_that_reads_too_much",),
+    ),
+    Mutant(
         "large-columns-stay",
         "gpkvs/kernels/native_engine.hpp",
         "    if (a.outside_bytes) madvise(a.outside, a.outside_bytes, MADV_FREE);\n",
