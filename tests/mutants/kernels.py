@@ -120,8 +120,8 @@ MUTANTS = (
         _NATIVE,
         "    a.found = a.own_found;\n    memcpy(a.found, a.slot, chains * sizeof *a.found);\n",
         "",
-        "the slot that a new key takes counts as its old one: what lies there is freed",
-        ("engine/test_native_planner.py",),
+        "the slot that a new key was given in vain counts as its old one: where keys are refused, it is given twice",
+        ("engine/test_native_refusals.py", "engine/test_crew.py", "engine/test_full_store.py"),
     ),
     Mutant(
         "log-takes-any-batch",
