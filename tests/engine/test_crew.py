@@ -304,6 +304,28 @@ def test_a_reason_that_comes_again_leaves_the_batch(twins: Twins) -> None:
 
 
 @pytest.mark.parametrize("is_own", [False])
+def test_a_log_grows_again_for_keys_that_are_displaced(twins: Twins) -> None:
+    """Before a batch is planned nobody knows whether it displaces keys, of which each takes two entries."""
+    served, batch = twins.served, sets(1)
+    words, grown = served.store.meter._words, list[int]()
+
+    def grow_log(batch: Batch, entries_each: int) -> bool:
+        grown.append(entries_each)
+        return True
+
+    def run() -> bool:
+        words[8] = Left.GROW_LOG if len(grown) == 1 else 0
+        return len(grown) == 2
+
+    served._crew._grow_log = grow_log
+    served.driver.native.begin_turn()
+    words[8] = Left.GROW_LOG
+    assert served._crew.run_again(batch, run, _nobody_hears)
+    assert grown == [2, 2]
+    served.driver.native.end_turn()
+
+
+@pytest.mark.parametrize("is_own", [False])
 def test_what_no_crew_can_do_is_left(twins: Twins) -> None:
     served = twins.served
     served.driver.native.begin_turn()
