@@ -170,7 +170,7 @@ class Crew:
                 is_done = True
             case Left.GROW_HEAP:
                 is_done = self._heap_growth.make_room(record_bytes_max(batch))
-            case Left.GROW_LOG:  # once it is planned, keys are displaced, which take two entries each
+            case Left.GROW_LOG:  # one entry for each operation; if it has room for that, keys are displaced: two each
                 is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
             case Left.RENEW:
                 is_done = self._committer.begin_turn() is not None

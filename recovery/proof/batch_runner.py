@@ -9,7 +9,6 @@ import numpy as np
 
 from gpkvs.batch import Batch, BatchPart, BatchResult, RequestResult
 from gpkvs.engine.left import Left
-from gpkvs.engine.native_engine import Ran
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.native_driver import Answer, NativeDriver
 from gpkvs.store import Store
@@ -39,34 +38,14 @@ class BatchRunner:
         self._driver = NativeDriver(store) if engine == "native" else None
         if self._driver:
             self._driver.waits = False
-            self._crew = self._engine.crew_of(self._driver.native)
         self.natively = 0
 
     def execute(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run a batch as `Engine.execute` does."""
-        if self._driver and _is_on_one_table(batch):
-            lacking: dict[Left, GpkvsError] = {}
-            answer = self._run_natively(self._driver, batch, lacking)
-            if answer.ran is not Ran.LEFT:
-                self.natively += 1
-                return _result_of(batch, answer, lacking), answer.gate
+        if self._driver and _is_on_one_table(batch) and (answer := self._driver.run_with_help(batch)):
+            self.natively += 1
+            return _result_of(batch, answer, self._driver.refusals), answer.gate
         return self._engine.execute(batch)
-
-    def _run_natively(self, driver: NativeDriver, batch: Batch, lacking: dict[Left, GpkvsError]) -> Answer:
-        driver.native.begin_turn()
-        try:
-            answer = driver.run(batch)
-
-            def run_again() -> bool:
-                nonlocal answer
-                answer = driver.run(batch)
-                return answer.ran is not Ran.LEFT
-
-            if answer.ran is Ran.LEFT:
-                self._crew.run_again(batch, run_again, lacking.__setitem__)
-            return answer
-        finally:
-            driver.native.end_turn()
 
     def wait(self, result: BatchResult, gate: int) -> None:
         """Return when the result of a batch may be seen, from any thread."""

@@ -15,7 +15,7 @@ from gpkvs.batch import RETURNS_VALUE, Batch, Status
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import Ran
-from gpkvs.errors import ConflictError
+from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.store import Store
 
 _U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
@@ -90,6 +90,10 @@ class NativeDriver:
         Whether results find room.
     waits
         Whether an answer is durable before anybody has it.
+    crew
+        Serves the native engine.
+    refusals
+        What the requests of the last batch hear that was left.
     counts
         How often each answer came.
     """
@@ -99,6 +103,8 @@ class NativeDriver:
         assert native
         self.native = native
         self._engine = _Engine.from_address(native.address)
+        self.crew = store._engine.crew_of(native)
+        self.refusals: dict[Left, GpkvsError] = {}
         self.has_room = self.waits = True
         self.counts = dict.fromkeys(Ran, 0)
 
@@ -106,6 +112,26 @@ class NativeDriver:
     def operations_max(self) -> int:
         """Of a batch that the door may form in this turn."""
         return int(self._engine.operations_max)
+
+    def run_with_help(self, batch: Batch) -> Answer | None:
+        """Run a batch in a turn of its own; None: it is left to Python's engine."""
+        self.native.begin_turn()
+        try:
+            answer = self.run(batch)
+            return answer if answer.ran is not Ran.LEFT else self.run_again(batch)
+        finally:
+            self.native.end_turn()
+
+    def run_again(self, batch: Batch) -> Answer | None:
+        """Have a batch run that was left, if the crew can help it."""
+        answers: list[Answer] = []
+
+        def run() -> bool:
+            answers.append(self.run(batch))
+            return answers[-1].ran is not Ran.LEFT
+
+        self.refusals.clear()
+        return answers[-1] if self.crew.run_again(batch, run, self.refusals.__setitem__) else None
 
     def run(self, batch: Batch, value_bytes_max: int = NO_BOUND, message_requests: list[int] | None = None) -> Answer:
         """Run a batch in a turn, or as many of its messages as bring so many values; by default each is one request."""

@@ -13,8 +13,7 @@ import gpkvs
 from gpkvs.batch import Batch, RequestColumns
 from gpkvs.config import CommitName
 from gpkvs.engine.left import Left
-from gpkvs.errors import GpkvsError
-from gpkvs.recovery.proof.native_driver import Answer, NativeDriver, Ran
+from gpkvs.recovery.proof.native_driver import Answer, NativeDriver
 from gpkvs.store import Store
 from tests.conftest import SMALL
 
@@ -54,9 +53,9 @@ class Served:
     def __init__(self, store: Store, *, is_own: bool = False) -> None:
         self.store = store
         self.driver = NativeDriver(store)
-        self._crew = store._engine.crew_of(self.driver.native)
+        self._crew = self.driver.crew
         self.is_own = is_own
-        self.refusals: dict[Left, GpkvsError] = {}  # what requests of the last batch heard that was left
+        self.refusals = self.driver.refusals
 
     def run(self, batch: Batch) -> Results:
         """Run a batch; return the results of its requests."""
@@ -83,28 +82,13 @@ class Served:
 
     def run_with_help(self, batch: Batch) -> Answer | None:
         """Run a batch in a turn of its own; None: it is left to Python's engine."""
-        self.driver.native.begin_turn()
-        try:
-            answer = self.driver.run(batch)
-            return answer if answer.ran is not Ran.LEFT else self._helped(batch)
-        finally:
-            self.driver.native.end_turn()
+        return self.driver.run_with_help(batch)
 
     def run_again(self, batch: Batch) -> Answer:
         """Have a batch run that was left, which the crew can help."""
-        answer = self._helped(batch)
+        answer = self.driver.run_again(batch)
         assert answer
         return answer
-
-    def _helped(self, batch: Batch) -> Answer | None:
-        answers: list[Answer] = []
-
-        def run() -> bool:
-            answers.append(self.driver.run(batch))
-            return answers[-1].ran is not Ran.LEFT
-
-        self.refusals.clear()
-        return answers[-1] if self._crew.run_again(batch, run, self.refusals.__setitem__) else None
 
     @property
     def helped(self) -> dict[Left, int]:
