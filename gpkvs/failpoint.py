@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 VARIABLE = "GPKVS_FAILPOINT"
 
@@ -36,8 +36,6 @@ ENGINE = (
     "before_idle_persist",
     "before_reply",
 )
-# Those of them that come before the commit.
-PLANNING = frozenset(ENGINE[: ENGINE.index("before_record")])
 # In the order start-up passes them.
 RECOVERY = (
     "before_settle",
@@ -157,16 +155,6 @@ def address() -> int:
 def armed(name: str) -> bool:
     """Whether the next `hit` of this failpoint counts; the engine then splits the work in two for a ``mid_`` one."""
     return _armed == name and _state.remaining == 1
-
-
-def is_any_armed() -> bool:
-    """Whether some failpoint is armed."""
-    return bool(_armed)
-
-
-def armed_among(names: Container[str]) -> bool:
-    """Whether one of these failpoints is armed."""
-    return _armed in names
 
 
 def hit(name: str) -> None:

@@ -12,7 +12,6 @@ class Left(IntEnum):
     """A reason; the list in C says what each of them means."""
 
     TURN = 1
-    FAILPOINT = auto()
     TABLE = auto()
     COLUMNS = auto()
     NUMBERS = auto()

@@ -168,7 +168,7 @@ class NativeEngine:
     def begin_turn(self, held_ms: int = 0, closed: int = 0) -> bool:
         """Do what is due beside batches, and let native code run them; return whether it may.
 
-        Where it may not, it leaves every batch: a committer or a test wants Python.
+        Where it may not, it leaves every batch: a committer wants Python.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ class NativeEngine:
         """
         self.end_turn()
         limits = self._before_turn()
-        leaves = self._leaves()
+        leaves = self._committer.begin_turn() is None
         self._describe_tables()
         self._describe_expiries()
         planner, expiry = self._planner, self._expiry
@@ -193,7 +193,7 @@ class NativeEngine:
         self._words[self._of_turn] = [
             address_of(self._rows),
             0 if leaves else len(self._rows),
-            leaves or 0,
+            Left.TURN if leaves else 0,
             min(planner.ops_max, planner.struct_of("bytes")[1]),
             min(planner.ops_max, planner.struct_of("u64")[1]),
             expiry.latest_address if may_expire else 0,
@@ -215,12 +215,6 @@ class NativeEngine:
         """Whether the table of such a batch has records; of a table that is gone, native code leaves it."""
         table = self._tables.get(int(batch.request_tables[0]))
         return table is None or table.index.has_records
-
-    def _leaves(self) -> Left | None:
-        """Return why every batch of the next turn is left."""
-        if self._committer.begin_turn() is None:
-            return Left.TURN
-        return Left.FAILPOINT if failpoint.armed_among(failpoint.PLANNING) else None
 
     def leave_all(self) -> None:
         """Leave every batch of the next turn."""

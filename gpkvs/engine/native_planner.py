@@ -218,8 +218,7 @@ class NativePlanner:
         )
 
     def _may_plan(self, batch: Batch) -> bool:
-        is_taken = len(batch) <= min(OPS_MAX, self._files.log_entries_max) and self.takes(batch)
-        return is_taken and not failpoint.armed_among(failpoint.PLANNING)
+        return len(batch) <= min(OPS_MAX, self._files.log_entries_max) and self.takes(batch)
 
 
 class _LayoutPlanner:
@@ -242,6 +241,7 @@ class _LayoutPlanner:
         hash_key0, hash_key1 = files.root.hash_keys
         self._set(
             pool=backend.host_threads,
+            failpoint=failpoint.address(),
             hash_key0=hash_key0,
             hash_key1=hash_key1,
             segment_units=files.segment_units,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from gpkvs import failpoint
 from gpkvs.backends.fields import fields_of
 from gpkvs.batch import Batch, BatchResult, RequestColumns
 from gpkvs.engine.crew import Crew
@@ -115,9 +114,7 @@ class OwnTurn:
         native, n = self._native, len(columns.ops)
         if len(columns.keys) + len(columns.values) > _BYTES_MAX:
             return None
-        # A turn that nobody used for long is over. What a test arms between two requests counts.
-        if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
-            self._begin()
+        self._have_turn()
         ran = self._run(native.engine_address, self._room, table, n, *columns)
         if ran == Ran.LEFT:
             with memory_refused():
@@ -147,8 +144,7 @@ class OwnTurn:
         native = self._native
         if self._meter.last_left is not None or not native.takes(batch):
             return None
-        if not native.is_in_turn or failpoint.is_any_armed() or time.monotonic_ns() >= native.ends_at_ns:
-            self._begin()
+        self._have_turn()
         count_kinds(batch)
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
@@ -174,9 +170,12 @@ class OwnTurn:
                 return ran
         return self._run_again(batch, run)
 
-    @memory_refused()
-    def _begin(self) -> None:
-        self._native.begin_turn()
+    def _have_turn(self) -> None:
+        native = self._native
+        if native.is_in_turn and time.monotonic_ns() < native.ends_at_ns:
+            return
+        with memory_refused():  # a turn that nobody used for long is over, too
+            native.begin_turn()
 
     @memory_refused()
     def _run_again(self, batch: Batch, run: Callable[[], int]) -> int:

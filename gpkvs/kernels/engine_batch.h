@@ -58,7 +58,6 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
 // Why a batch is Python's: the list (gpkvs/engine/left.py). The last three are batches that no native engine is asked to run.
 #define ENGINE_LEFT_REASONS(F)                                                                                                 \
     F(TURN)         /* Python wants the engine: no turn has begun, or what is due beside batches failed */                     \
-    F(FAILPOINT)    /* a failpoint of planning is armed */                                                                     \
     F(TABLE)        /* nobody knows it in this turn */                                                                         \
     F(COLUMNS)      /* more operations than there are columns for, or so few that they need not have so many */                \
     F(NUMBERS)      /* on a table without records, operations that need them, or expiries */                                   \

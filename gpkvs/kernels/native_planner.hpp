@@ -9,6 +9,7 @@
 #include "allocate.hpp"
 #include "engine_batch.h"
 #include "expiry.hpp"
+#include "failpoint.hpp"
 #include "kinds.hpp"
 #include "native_admit.hpp"
 #include "probe.cuh"
@@ -23,7 +24,7 @@
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
-    F(Pool*, pool) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
+    F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
     F(u64, ops_room) F(u64, ops_kept) F(u8*, outside) F(u64, outside_bytes)                                  \
@@ -147,6 +148,7 @@ static bool write_columns_of_numbers(PlannerU64& a) {
 // The fingerprints of all keys.
 template <class Args>
 static void route_keys(const Args& a) {
+    a.failpoint->hit("before_route");
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(route_bytes, ROUTE_BYTES_ARGS, a.n);
     else PLANNER_RUN(route_u64, ROUTE_U64_ARGS, a.n);
 }
@@ -154,8 +156,10 @@ static void route_keys(const Args& a) {
 // Sorts the operations by their keys, and finds every key.
 template <class Args>
 static void find_keys(const Args& a, bool only_sets = false) {
+    a.failpoint->hit("before_order");
     const u64 chains = a.planned[PLANNED_CHAINS] =
         a.pool->order(a.fingerprint0, a.fingerprint1, a.ops, a.n, a.order, only_sets ? nullptr : a.chain_of, a.chain_start, a.last_write);
+    a.failpoint->hit("before_find");
     if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(find_bytes, FIND_BYTES_ARGS, chains);
     else PLANNER_RUN(find_u64, FIND_U64_ARGS, chains);
 }
@@ -183,6 +187,7 @@ static u64 read_index(Args& a, bool only_reads) {
     const bool only_sets = !has_records<typename Args::Slot> && !a.is_located && a.planned[PLANNED_SETS] == a.n;
     if (a.is_located) find_last_writes(a);
     else find_keys(a, only_sets);
+    a.failpoint->hit("before_fold");
     if (only_sets) {
         memset(a.status, STATUS_OK, a.n);
         PLANNER_RUN(last_set, LAST_SET_ARGS, a.planned[PLANNED_CHAINS]);
@@ -258,6 +263,7 @@ static void measure_values(const Args& a) {
 // Finds a way for every new key; returns how many chains change their slot, or NO_SLOT if some key finds none.
 template <class Args>
 static u64 place_keys(Args& a, u64 chains) {
+    a.failpoint->hit("before_place");
     u64 changes = 0, new_keys = 0, removed_keys = 0;
     for (u64 chain = 0; chain < chains; chain++) {
         const u8 change = a.change[chain];

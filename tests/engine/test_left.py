@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.batch import Batch, Condition, Op
 from gpkvs.config import CommitName, Limits, StoreConfig
@@ -78,15 +77,6 @@ def turn(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted.run(sets(1)) == [Left.TURN]
     counted.driver.native.leave_all()
     assert counted.run(sets(1)) == [Left.TURN]
-
-
-def armed(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failpoint, "_armed", "before_find")
-    assert not counted.driver.native.begin_turn()
-    assert counted.run(sets(1)) == [Left.FAILPOINT]
-    monkeypatch.setattr(failpoint, "_armed", "")
-    assert counted.driver.native.begin_turn()
-    assert counted.run(sets(1)) == []
 
 
 def unknown_table(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +210,6 @@ def from_python(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
 Provoked = Callable[[Counted, pytest.MonkeyPatch], None]
 _PROVOKED: dict[Left, Provoked] = {
     Left.TURN: turn,
-    Left.FAILPOINT: armed,
     Left.TABLE: unknown_table,
     Left.COLUMNS: columns,
     Left.NUMBERS: numbers,

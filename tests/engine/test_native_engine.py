@@ -249,11 +249,6 @@ def test_what_is_left_has_not_happened(driven: tuple[Store, NativeDriver], monke
     many = batch_of(store, sets(300))
     assert driver.run(many).ran is Ran.LEFT, "there are no columns for so many"
     driver.native.end_turn()
-    monkeypatch.setattr(failpoint, "_armed", "before_find")
-    assert not driver.native.begin_turn()
-    assert driver.run(batch).ran is Ran.LEFT
-    driver.native.end_turn()
-    monkeypatch.setattr(failpoint, "_armed", "")
     assert store._engine.next_sequence == 1
     assert store.meter.transactions == store.meter.commits == store.count() == 0
     store.execute(many)  # Python makes columns

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
-from gpkvs.batch import HAS_VALUE, Batch, BatchResult, Condition, Op, Status, constant, is_constant
+from gpkvs.batch import HAS_VALUE, Batch, BatchResult, Condition, Op, constant, is_constant
 from gpkvs.config import CommitName, Limits, StoreConfig
 from gpkvs.engine.left import Left
 from gpkvs.errors import ConflictError, StoreClosedError
@@ -281,17 +280,6 @@ def test_what_it_leaves_is_counted_once(store: Store) -> None:
     assert left() == {Left.TABLE: 1}
     store.execute_requests(Batch.concatenate([batch, gone]))
     assert left() == {Left.TABLE: 1, Left.TABLES: 1}
-
-
-def test_an_armed_failpoint_is_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = Batch.of([(Op.GET, b"key")])
-    monkeypatch.setattr(failpoint, "_armed", "before_find")
-    with monkeypatch.context() as patch:
-        patch.setattr(failpoint, "hit", lambda _: None)
-        assert store.execute(batch).status.tolist() == [Status.NOT_FOUND]
-    monkeypatch.setattr(failpoint, "_armed", "")
-    assert store.meter.left_batches[Left.FAILPOINT] == 1
-    assert store.meter.left_batches[Left.PYTHON] == 0
 
 
 def test_a_closed_store_says_so(store: Store) -> None:
