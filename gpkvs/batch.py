@@ -83,7 +83,6 @@ _COLUMN_TYPES = {
     "values": np.dtype(np.uint8),
     "value_lengths": np.dtype(np.uint32),
     "request_ops": np.dtype(np.uint32),
-    "request_tables": np.dtype(np.uint32),
 }
 _OPTIONAL_COLUMN_TYPES = {
     "conditions": np.dtype(np.uint8),
@@ -108,7 +107,7 @@ _MAY_BE_CONSTANT = ("ops", "key_lengths", "value_lengths")
 
 @dataclass(frozen=True)
 class Batch:
-    """Operations of one or more requests, in arrival order.
+    """Operations of one or more requests on one table, in arrival order.
 
     Parameters
     ----------
@@ -124,8 +123,8 @@ class Batch:
         Bytes in each SET's value. INCREMENTs (8 bytes) and APPENDs have values, too.
     request_ops : (r,) uint32, optional
         Operations in each request; by default the batch is one request.
-    request_tables : (r,) uint32, optional
-        The id of each request's table; by default the default table's, 0.
+    table : int, optional
+        The id of their table; by default the default table's, 0.
     conditions : (n,) uint8, optional
         `Condition` of each operation; by default none has one.
     expected : (n,) uint64, optional
@@ -141,7 +140,7 @@ class Batch:
     values: U8
     value_lengths: U32
     request_ops: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
-    request_tables: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
+    table: int = 0
     conditions: U8 | None = None
     expected: U64 | None = None
     expiries: U64 | None = None
@@ -149,8 +148,6 @@ class Batch:
     def __post_init__(self) -> None:
         if len(self.request_ops) == 0:
             object.__setattr__(self, "request_ops", np.array([len(self.ops)], np.uint32))
-        if len(self.request_tables) == 0:
-            object.__setattr__(self, "request_tables", np.zeros(len(self.request_ops), np.uint32))
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -251,20 +248,21 @@ class Batch:
             values=values,
             value_lengths=lengths[: len(values) // 8],
             request_ops=np.array([count], np.uint32),
-            request_tables=np.array([table], np.uint32),
+            table=table,
         )
 
     def on_table(self, table: int) -> Batch:
-        """Return the same request for the table with an id; what is known of its operations stays known."""
+        """Return the same requests for the table with an id; what is known of its operations stays known."""
         batch = object.__new__(Batch)
-        batch.__dict__.update(self.__dict__, request_tables=np.array([table], np.uint32))
+        batch.__dict__.update(self.__dict__, table=table)
         return batch
 
     @staticmethod
     def concatenate(batches: Sequence[Batch]) -> Batch:
-        """Join batches in order; each one's requests stay requests of their own."""
+        """Join batches on one table in order; each one's requests stay requests of their own."""
         if len(batches) == 1:
             return batches[0]
+        assert len({batch.table for batch in batches}) == 1
         return Batch(
             ops=np.concatenate([batch.ops for batch in batches]),
             keys=np.concatenate([batch.keys for batch in batches]),
@@ -272,7 +270,7 @@ class Batch:
             values=np.concatenate([batch.values for batch in batches]),
             value_lengths=np.concatenate([batch.value_lengths for batch in batches]),
             request_ops=np.concatenate([batch.request_ops for batch in batches]),
-            request_tables=np.concatenate([batch.request_tables for batch in batches]),
+            table=batches[0].table,
             conditions=_joined([(batch.conditions, len(batch)) for batch in batches], np.uint8),
             expected=_joined([(batch.expected, len(batch)) for batch in batches], np.uint64),
             expiries=_joined([(batch.expiries, len(batch)) for batch in batches], np.uint64),
@@ -289,7 +287,7 @@ class Batch:
             values=self.values[np.repeat(set_ops, self.value_lengths)],
             value_lengths=self.value_lengths[set_ops],
             request_ops=self.request_ops[requests],
-            request_tables=self.request_tables[requests],
+            table=self.table,
             conditions=None if self.conditions is None else self.conditions[ops],
             expected=None if self.expected is None else self.expected[ops],
             expiries=None if self.expiries is None else self.expiries[ops],
@@ -502,7 +500,7 @@ class RequestColumns(NamedTuple):
             values=column(self.values, np.uint8),
             value_lengths=column(self.value_lengths, np.uint32),
             request_ops=np.array([len(self.ops)], np.uint32),
-            request_tables=np.array([table], np.uint32),
+            table=table,
             conditions=None if self.conditions is None else column(self.conditions, np.uint8),
             expected=None if self.expected is None else column(self.expected, np.uint64),
             expiries=None if self.expiries is None else column(self.expiries, np.uint64),
@@ -544,7 +542,7 @@ class RequestResult:
 
 @dataclass(frozen=True)
 class BatchPart:
-    """The executed requests of one table, and their results.
+    """The requests of a batch that were executed, and their results.
 
     Parameters
     ----------
@@ -585,10 +583,6 @@ class BatchPart:
             return op_bounds if gets else np.zeros_like(op_bounds)
         return np.searchsorted(np.flatnonzero(RETURNS_VALUE[self.batch.ops]), op_bounds)
 
-    def renumbered(self, numbers: NDArray[np.int64]) -> BatchPart:
-        """Return the same as part of a batch in which its requests have other numbers."""
-        return BatchPart(numbers[self.numbers], self.batch, self.result)
-
     def requests(self) -> Iterator[RequestResult]:
         """Return the results of each request; the arrays are parts of the same memory."""
         result = self.result
@@ -620,8 +614,8 @@ class BatchResult:
 
     Parameters
     ----------
-    parts
-        The executed requests, by table.
+    part
+        The requests that were executed; None: none was.
     rejected
         Why requests were rejected, by their numbers in the batch that was handed in; nothing of them was written.
     requests
@@ -629,17 +623,14 @@ class BatchResult:
         transaction; the rest is then still to be executed.
     """
 
-    parts: tuple[BatchPart, ...]
+    part: BatchPart | None
     rejected: dict[int, GpkvsError]
     requests: int
 
     @cached_property
     def _by_number(self) -> dict[int, RequestResult]:
-        return {
-            number: result
-            for part in self.parts
-            for number, result in zip(part.numbers.tolist(), part.requests(), strict=True)
-        }
+        part = self.part
+        return dict(zip(part.numbers.tolist(), part.requests(), strict=True)) if part else {}
 
     def request(self, number: int) -> RequestResult:
         """Return the results of one request.
@@ -653,5 +644,6 @@ class BatchResult:
         if number in self.rejected:
             raise self.rejected[number]
         if self.requests == 1:
-            return self.parts[0].result
+            assert self.part
+            return self.part.result
         return self._by_number[number]

@@ -89,7 +89,7 @@ class Bounds:
 
     def stored_bytes(self, payload_bytes: int, operations: int, result: BatchResult) -> int:
         """Return the memory that a transaction takes from then on, when the values that it read are known."""
-        value_bytes = sum(len(part.result.values) for part in result.parts)
+        value_bytes = len(result.part.result.values) if result.part else 0
         return _COPIES * (payload_bytes + value_bytes) + _BYTES_PER_OP * operations
 
 

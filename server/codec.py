@@ -284,7 +284,7 @@ def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
 
 
 def batch_of(requests: Sequence[Request]) -> Batch:
-    """Join the columns of requests to those of a batch, in order."""
+    """Join the columns of requests on one table to those of a batch, in order."""
     options = [request.options for request in requests]
     return Batch(
         ops=np.frombuffer(b"".join([request.ops for request in requests]), np.uint8),
@@ -295,7 +295,7 @@ def batch_of(requests: Sequence[Request]) -> Batch:
         request_ops=np.frombuffer(
             b"".join([r.request_ops or r.operations.to_bytes(4, "little") for r in requests]), "<u4"
         ),
-        request_tables=np.array([r.table for r in requests for _ in range(r.requests)], np.uint32),
+        table=requests[0].table,
         **(join_options(options, [request.operations for request in requests]) if any(options) else {}),
     )
 
@@ -324,7 +324,7 @@ def responses_of(result: BatchResult, requests: Sequence[Request] = ()) -> list[
     if any(request.request_ops for request in requests):
         return _shared_responses(result, requests)
     responses: dict[int, Response | GpkvsError] = dict(result.rejected)
-    for part in result.parts:
+    if part := result.part:
         responses.update(zip(part.numbers.tolist(), _responses(part), strict=True))
     return [responses[number] for number in range(result.requests)]
 
@@ -335,11 +335,8 @@ def _shared_responses(result: BatchResult, requests: Sequence[Request]) -> list[
     covered = bisect_left(begins, result.requests)
     bounds = np.array([*begins[:covered], result.requests])
     responses = [Response(b"", b"", b"", b"")] * covered
-    for part in result.parts:
-        ends = np.searchsorted(part.numbers, bounds)
-        for number, response in enumerate(_responses(part, ends)):
-            if response.status:
-                responses[number] = response
+    if part := result.part:
+        responses = list(_responses(part, np.searchsorted(part.numbers, bounds)))
     failures: dict[int, list[tuple[int, GpkvsError]]] = {}
     for number, error in sorted(result.rejected.items()):
         of = bisect_right(begins, number) - 1

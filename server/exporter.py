@@ -144,10 +144,11 @@ class Metrics:
 
     def batch_done(self, result: BatchResult, seconds: float) -> None:
         """Note a transaction."""
-        self._batch_ops.observe(sum(len(part.batch) for part in result.parts))
+        part = result.part
+        self._batch_ops.observe(len(part.batch) if part else 0)
         self._batch_requests.observe(result.requests)
         self._batch_seconds.observe(seconds)
-        for part in result.parts:
+        if part:
             counts = np.bincount(len(Status) * part.batch.ops + part.result.status)
             for kind in np.flatnonzero(counts).tolist():
                 self._operations[kind].inc(int(counts[kind]))

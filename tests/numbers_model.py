@@ -64,5 +64,5 @@ def random_batch(pick: Random, model: NumbersModel, table: int, *, count: int, g
         key_lengths=np.full(count, 8, np.uint32),
         values=rng.integers(0, 1 << 64, sets, np.uint64).view(np.uint8),
         value_lengths=np.full(sets, 8, np.uint32),
-        request_tables=np.array([table], np.uint32),
+        table=table,
     )

@@ -29,5 +29,5 @@ def mixed_batch(table_id: int, keys: U64, values: U64, seed: int) -> Batch:
         key_lengths=np.broadcast_to(np.uint32(8), len(keys)),
         values=values[sets].view(np.uint8),
         value_lengths=np.full(int(sets.sum()), 8, np.uint32),
-        request_tables=np.array([table_id], np.uint32),
+        table=table_id,
     )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Processor
-from gpkvs.batch import U32, U64, Batch, Op
+from gpkvs.batch import U32, U64, Op
 from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
 from gpkvs.engine.heap import Heap, Tail, charge_of, record_units, segments_of
 from gpkvs.engine.phases import Phases
@@ -22,27 +19,9 @@ from gpkvs.media.layout import (
 
 _UNCOUNTED = (1 << 64) - 1  # `UNCOUNTED` in kernels/allocate.hpp
 
-_Writers = Sequence[tuple[Phases, Plan]]
 
-
-@dataclass(frozen=True)
-class Allocation:
-    """Where a batch's records go, all tables together.
-
-    Parameters
-    ----------
-    tail
-        Of the heap, after them.
-    segments
-        Of the heap, that they go to.
-    """
-
-    tail: Tail
-    segments: Sequence[int]
-
-
-def allocate(place: Processor, heap: Heap, batch: Batch, plans: _Writers) -> Allocation:
-    """Find room for the records that are kept; each plan gets its own. The heap does not change before the commit.
+def allocate(place: Processor, heap: Heap, phases: Phases, plan: Plan) -> Tail:
+    """Find room for the records that are kept, and return the tail behind them; the heap changes with the commit.
 
     Raises
     ------
@@ -54,23 +33,21 @@ def allocate(place: Processor, heap: Heap, batch: Batch, plans: _Writers) -> All
     start = heap.start
     # `Tail` in kernels/allocate.hpp
     tail = np.array([start.segment, start.units, start.segment, _UNCOUNTED, 0, 0, 0, 0], np.uint64)
-    charge, has_room = 0, True
-    for phases, plan in plans:
-        plan.put_op = phases.kept_records(plan)
-        plan.records, placed, charged = _allocate_table(place, heap, plan, tail)
-        has_room = has_room and placed == len(plan.records)
-        charge += charged
-    may_be_full = charge and heap.charged + charge > heap.charged_max
-    if (may_be_full or not has_room) and (refused := _refused(place, heap, batch, plans)):
+    plan.put_op = phases.kept_records(plan)
+    plan.records, placed, charged = _allocate_records(place, heap, plan, tail)
+    has_room = placed == len(plan.records)
+    may_be_full = charged and heap.charged + charged > heap.charged_max
+    if (may_be_full or not has_room) and (refused := _refused(place, heap, plan)):
         raise DoesNotFitError(dict.fromkeys(refused, heap_full(heap)))
     if not has_room:
-        raise _no_room(heap, batch, plans)
-    segments = {segment: None for _, plan in plans for segment in plan.records.segments}
-    return Allocation(Tail(int(tail[0]), int(tail[1])), tuple(segments))
+        op = plan.records.op
+        batch = plan.batch
+        raise NoRoomError.of(heap, len(batch.request_ops), request_of_op(batch)[op], _units_of(plan, op))
+    return Tail(int(tail[0]), int(tail[1]))
 
 
-def _allocate_table(place: Processor, heap: Heap, plan: Plan, tail: U64) -> tuple[Records, int, int]:
-    """Allocate the records of a table behind the tail; return them, how many have room, and what these are charged."""
+def _allocate_records(place: Processor, heap: Heap, plan: Plan, tail: U64) -> tuple[Records, int, int]:
+    """Allocate records behind the tail; return them, how many have room, and what these are charged."""
     op = place.download(plan.put_op)
     nothing = np.empty(0, np.uint64)
     if len(op) == 0:
@@ -104,45 +81,28 @@ def _units_of(plan: Plan, op: U32) -> U64:
     return record_units(plan.host_key_lengths[op], plan.host_value_lengths[op])
 
 
-def _no_room(heap: Heap, batch: Batch, plans: _Writers) -> NoRoomError:
-    """Return what a batch lacks whose records find no room."""
-    request = [plan.numbers[request_of_op(plan.batch)[plan.records.op]] for _, plan in plans]
-    units = [_units_of(plan, plan.records.op) for _, plan in plans]
-    return NoRoomError.of(heap, len(batch.request_ops), np.concatenate(request), np.concatenate(units))
-
-
-def _refused(place: Processor, heap: Heap, batch: Batch, plans: _Writers) -> list[int]:
+def _refused(place: Processor, heap: Heap, plan: Plan) -> list[int]:
     """Return the requests that would raise the charge above its limit, taken in arrival order."""
-    chain, request, charge, held = [], [], [], []
-    chains = 0
-    for phases, plan in plans:
-        if not phases.table.index.has_records:
-            continue
-        write, write_chain, change = _writes_of_chains(place, plan)
-        stays = change == ChangeKind.PUT.value
-        chain.append(write_chain + np.uint32(chains))
-        request.append(plan.numbers[request_of_op(plan.batch)[write]].astype(np.uint32))
-        charge.append(charge_of(_units_of(plan, write), heap.segment_units) * stays)
-        held.append(_held_charges(place, heap, plan))
-        chains += len(plan.chains)
+    write, chain, change = _writes_of_chains(place, plan)
+    charge = charge_of(_units_of(plan, write), heap.segment_units) * (change == ChangeKind.PUT.value)
+    held = _held_charges(place, heap, plan)
     room = heap.charged_max - heap.charged
-    left = np.zeros(chains, np.uint64)  # what each chain is charged in the end
-    left[np.concatenate(chain)] = np.concatenate(charge)
-    gained = int(left.sum()) - int(np.concatenate(held)[np.unique(np.concatenate(chain))].sum())
+    left = np.zeros(len(plan.chains), np.uint64)  # what each chain is charged in the end
+    left[chain] = charge
+    gained = int(left.sum()) - int(held[np.unique(chain)].sum())
     if gained <= max(room, 0):
         return []  # all together, they need no more than there is
-    arrival = np.argsort(np.concatenate(request), kind="stable")
-    refused = np.zeros(len(batch.request_ops), np.uint8)
+    refused = np.zeros(len(plan.batch.request_ops), np.uint8)
     place.launch(
         "admit_records",
         1,
-        writes=len(arrival),
-        write_chain=np.concatenate(chain)[arrival],
-        write_request=np.concatenate(request)[arrival],
-        write_charge=np.concatenate(charge)[arrival],
+        writes=len(write),
+        write_chain=chain,
+        write_request=request_of_op(plan.batch)[write].astype(np.uint32),
+        write_charge=charge,
         room=room % (1 << 64),
-        held=np.concatenate(held),
-        before=np.empty(len(arrival), np.uint64),
+        held=held,
+        before=np.empty(len(write), np.uint64),
         refused=refused,
     )
     return list(np.flatnonzero(refused).tolist())

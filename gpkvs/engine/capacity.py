@@ -193,11 +193,3 @@ def sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
 def cut_to(costs: U32 | NDArray[np.int64], budget: int) -> int:
     """Return how many whole requests, from the first on, cost no more than a budget (all of them: no cut)."""
     return int(np.searchsorted(np.cumsum(costs, dtype=np.int64), budget, side="right"))
-
-
-def cut_to_tables(batch: Batch, tables_max: int) -> int:
-    """Return how many whole requests, from the first on, touch no more than so many tables."""
-    if len(batch.request_tables) <= tables_max:
-        return len(batch.request_ops)
-    tables, first = np.unique(batch.request_tables, return_index=True)
-    return len(batch.request_ops) if len(tables) <= tables_max else int(np.sort(first)[tables_max])

@@ -161,7 +161,7 @@ class Engine:
         int
             Its gate.
         """
-        costs, table = self._backend.path_costs, self.tables.get(int(batch.request_tables[0]))
+        costs, table = self._backend.path_costs, self.tables.get(batch.table)
         count_kinds(batch)
         if not self.meter.take_left():
             self.meter.left(self._why_not_native(batch))
@@ -191,7 +191,7 @@ class Engine:
         else:
             result, gate = self._execute(batch)
         # Of a batch that is cut, only a part has run.
-        costs.measured(kind, sum(len(part.batch) for part in result.parts), path, perf_counter() - begin)
+        costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - begin)
         return result, gate
 
     def _begin_batch(self) -> None:
@@ -231,9 +231,6 @@ class Engine:
         """Return why nobody has asked the native engine to run a batch."""
         if self._backend is not self._backend.host:
             return Left.DEVICE
-        tables = batch.request_tables
-        if len(tables) > 1 and bool((tables != tables[0]).any()):
-            return Left.TABLES
         return Left.COLUMNS if len(batch) > self._native.ops_max else Left.PYTHON
 
     def native(self) -> NativeEngine | None:
@@ -319,11 +316,11 @@ class Engine:
     def _read_gate(self, result: BatchResult) -> int:
         """Return the gate of a batch that was planned just now and changed nothing.
 
-        The native planner tells it of the requests that it has planned, all on one table. The batch may have had more.
+        The native planner tells it of the requests that it has planned. The batch may have had more.
         """
         newest = self.committer.read_gate()
         stable_sequence = self.committer.stable_sequence(newest)
-        if stable_sequence is None or self._natively_read is None or not result.parts:
+        if stable_sequence is None or self._natively_read is None or not result.part:
             return newest
         return min(newest, self._native.read_gate(self._natively_read, stable_sequence))
 
@@ -332,7 +329,7 @@ class Engine:
 
         An acknowledged write must survive, and no reader may see what a crash could take back (I4, W1).
         """
-        if result.parts:
+        if result.part:
             self.wait_for(gate)
         else:
             self.committer.wait(gate)
@@ -376,7 +373,7 @@ class Engine:
 
     def _plan_plain(self, batch: Batch, now: int = 0, *, is_located: bool = False) -> Planned:
         planned = None if self._path is Path.GPU else self._plan_natively(batch, now, is_located)
-        self._natively_read = self.tables[int(batch.request_tables[0])] if planned else None
+        self._natively_read = self.tables[batch.table] if planned else None
         if planned:
             return planned
         try:
@@ -508,7 +505,7 @@ def _moved_back(result: BatchResult, upload: Callable[[Any], Any]) -> BatchResul
         lengths = found.value_lengths if is_constant(found.value_lengths) else upload(found.value_lengths)
         return replace(found, status=upload(found.status), value_lengths=lengths, values=upload(found.values))
 
-    return replace(result, parts=tuple(replace(part, result=moved(part.result)) for part in result.parts))
+    return replace(result, part=replace(result.part, result=moved(result.part.result)) if result.part else None)
 
 
 def _full_tables(planned: Planned) -> dict[int, IndexFullError]:

@@ -108,7 +108,7 @@ class GivenBatch:
             address_of(messages),
             requests,
             value_bytes_max,
-            int(batch.request_tables[0]),
+            batch.table,
             found_words,
         )
 

@@ -210,10 +210,9 @@ class Expiry:
         """
         if not batch.gives_expiry.any():
             return
-        for number in np.unique(batch.request_tables).tolist():
-            table = self._tables.get(number)
-            if table and table.index.has_records and number not in self._ranges:
-                self._ranges[number] = _Ranges(_NEVER)
+        table = self._tables.get(batch.table)
+        if table and table.index.has_records and batch.table not in self._ranges:
+            self._ranges[batch.table] = _Ranges(_NEVER)
         self.is_used = bool(self._ranges)
         if self.is_used and not self._files.root.may_expire:
             try:
@@ -252,32 +251,26 @@ class Expiry:
 
         Damaged records stay: nobody knows whether they have expired.
         """
-        removed = 0
-        ids = np.unique(batch.request_tables).tolist()
-        for number in ids:
-            table = self._tables.get(number)
-            if table is None or number not in self._ranges:
-                continue
-            part = batch if len(ids) == 1 else batch.take(batch.request_tables == number)
-            self._backend.host.begin()
-            slot = find_keys(self._backend, table, part).slot
-            collected = _Collected(len(slot))
-            found = np.array([0, _NEVER, 0], np.uint64)
-            self._collect("collect_expired", table, collected, found, now, slot=slot, slots=len(slot))
-            removed += self._remove(table, collected, now)
-        return removed
+        table = self._tables.get(batch.table)
+        if table is None or batch.table not in self._ranges:
+            return 0
+        self._backend.host.begin()
+        slot = find_keys(self._backend, table, batch).slot
+        collected = _Collected(len(slot))
+        found = np.array([0, _NEVER, 0], np.uint64)
+        self._collect("collect_expired", table, collected, found, now, slot=slot, slots=len(slot))
+        return self._remove(table, collected, now)
 
     def remove_keys(self, table: Table, keys: list[bytes], now: int) -> int:
         """Remove those of some keys of a table that have expired; return how many. Damaged records stay."""
         count = len(keys)
-        of_table = np.array([table.entry.id], np.uint32)
         batch = Batch(
             constant(np.uint8(Op.EXISTS), count),
             np.frombuffer(b"".join(keys), np.uint8),
             np.array([len(key) for key in keys], np.uint32),
             np.empty(0, np.uint8),
             np.empty(0, np.uint32),
-            request_tables=of_table,
+            table=table.entry.id,
         )
         return self.remove_of(batch, now)
 
@@ -334,7 +327,7 @@ class Expiry:
             lengths,
             np.empty(0, np.uint8),
             np.empty(0, np.uint32),
-            request_tables=np.array([table.entry.id], np.uint32),
+            table=table.entry.id,
         )
 
     def beside_batches(self) -> None:

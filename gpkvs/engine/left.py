@@ -26,7 +26,6 @@ class Left(IntEnum):
     RENEW = auto()
     MEMORY = auto()
     DEVICE = auto()
-    TABLES = auto()
     PYTHON = auto()
 
 

@@ -208,12 +208,12 @@ class NativeEngine:
         return not leaves
 
     def takes(self, batch: Batch) -> bool:
-        """Whether a batch may be given to native code: on the host, not too many operations, one table."""
+        """Whether a batch may be given to native code: on the host, not too many operations."""
         return self._planner.takes(batch)
 
     def has_records(self, batch: Batch) -> bool:
-        """Whether the table of such a batch has records; of a table that is gone, native code leaves it."""
-        table = self._tables.get(int(batch.request_tables[0]))
+        """Whether the table of a batch has records; of a table that is gone, native code leaves it."""
+        table = self._tables.get(batch.table)
         return table is None or table.index.has_records
 
     def leave_all(self) -> None:

@@ -1,4 +1,4 @@
-"""The native planner: one call plans a batch on one table, all phases of it.
+"""The native planner: one call plans a batch, all phases of it.
 
 The phases are those of `gpkvs.engine.phases`, the kernels are the same (``kernels/native_planner.hpp``), and so are the
 bytes that follow. Only Python is missing between the kernels: it takes fifty times what they take for one operation,
@@ -79,7 +79,7 @@ class _Column(NamedTuple):
 
 
 class NativePlanner:
-    """Plans batches of the host on one table, where all of the batch fits.
+    """Plans batches of the host, where all of the batch fits.
 
     Parameters
     ----------
@@ -137,24 +137,24 @@ class NativePlanner:
 
     def planned_last(self, batch: Batch) -> tuple[Table, int]:
         """Return the table of a batch that was planned last, perhaps in vain, and how many new keys were met."""
-        table = self._tables[int(batch.request_tables[0])]
+        table = self._tables[batch.table]
         writes = self._of_layout[table.entry.layout].writes
         writes.read_counters()
         return table, writes.new_keys
 
     def lacks_room(self, batch: Batch) -> NoRoomError:
         """Return what a batch lacks whose records found no room when it was planned last, or its first requests."""
-        table = self._tables[int(batch.request_tables[0])]
+        table = self._tables[batch.table]
         op, units = self._of_layout[table.entry.layout].kept_records()
         return NoRoomError.of(self._heap, len(batch.request_ops), request_of_op(batch)[op], units)
 
     def knows_table(self, batch: Batch) -> bool:
         """Whether the table of a batch is there."""
-        return int(batch.request_tables[0]) in self._tables
+        return batch.table in self._tables
 
     def have_columns(self, batch: Batch) -> bool:
-        """Have columns for a batch on one table, and not many more; return whether it may have as many operations."""
-        table = self._tables.get(int(batch.request_tables[0]))
+        """Have columns for a batch, and not many more; return whether it may have as many operations."""
+        table = self._tables.get(batch.table)
         if table is None or len(batch) > self.ops_max:
             return False
         self._of_layout[table.entry.layout].fit_columns(len(batch))
@@ -169,14 +169,14 @@ class NativePlanner:
             Of each operation its number, lengths, offsets and `chain`; of each chain `slot`, `old_word`, `old_meta`.
             None: not a batch for this planner.
         """
-        table = self._tables.get(int(batch.request_tables[0]))
+        table = self._tables.get(batch.table)
         if table is None or not self._may_plan(batch):
             return None
         return self._of_layout[table.entry.layout].locate(batch, table)
 
     def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, is_located: bool = False) -> Planned | None:
         """See `Planner.plan`; `is_located`: `locate` has just found the same keys, nothing has changed since."""
-        table = self._tables.get(int(batch.request_tables[0]))
+        table = self._tables.get(batch.table)
         if table is None or not self._may_plan(batch):
             return None
         planner = self._of_layout[table.entry.layout]
@@ -192,8 +192,8 @@ class NativePlanner:
             write_set = WriteSet([planner.writes], len(batch), runs, tail, (tail.segment,))
         requests = len(batch.request_ops)
         numbers = FIRST_REQUEST if requests == 1 else np.arange(requests)
-        parts = (BatchPart(numbers, batch, planner.result()),)
-        return Planned(BatchResult(parts, {}, requests), write_set)
+        part = BatchPart(numbers, batch, planner.result())
+        return Planned(BatchResult(part, {}, requests), write_set)
 
     def read_gate(self, table: Table, stable_sequence: int) -> int:
         """Return the newest epoch that may have supplied anything that the batch planned last has read.
@@ -208,14 +208,9 @@ class NativePlanner:
         return self._of_layout[table.entry.layout].read_gate(table, stable_sequence)
 
     def takes(self, batch: Batch) -> bool:
-        """Whether a batch may be planned in one call: on the host, not too many operations, one table."""
-        tables = batch.request_tables
-        return (
-            len(batch) <= self.ops_max
-            and isinstance(batch.keys, np.ndarray)
-            and isinstance(batch.values, np.ndarray)
-            and (len(tables) == 1 or bool((tables == tables[0]).all()))
-        )
+        """Whether a batch may be planned in one call: on the host, not too many operations."""
+        is_on_host = isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
+        return is_on_host and len(batch) <= self.ops_max
 
     def _may_plan(self, batch: Batch) -> bool:
         return len(batch) <= min(OPS_MAX, self._files.log_entries_max) and self.takes(batch)

@@ -96,7 +96,7 @@ class OwnBatch:
             refusal = EngineRefusal.from_address(at)
             rejected[refusal.request] = refusal.error(lacking)
         if len(rejected) == requests:
-            return BatchResult((), rejected, requests), gate
+            return BatchResult(None, rejected, requests), gate
         values: U8 = np.empty(0, np.uint8)
         if self._found is not None and not refusals and value_bytes == _NUMBER_BYTES * operations:
             values = self._found[:operations].view(np.uint8)
@@ -105,7 +105,7 @@ class OwnBatch:
         status = self._status[:operations]
         versions, are_numbers = self._told(status)
         result = RequestResult(status, versions, self._lengths_of(status, returning, value_bytes), values, are_numbers)
-        return BatchResult((self._part(requests, rejected, result),), rejected, requests), gate
+        return BatchResult(self._part(requests, rejected, result), rejected, requests), gate
 
     def _lengths_of(self, status: U8, returning: int, value_bytes: int) -> U32:
         if self._lengths is not None:

@@ -2,45 +2,40 @@
 
     route -> order -> find -> fold -> measure -> place -> allocate -> stage
 
-A batch that only reads goes route -> look -> measure. This planner takes every batch: large ones, several tables,
-columns on a GPU, and requests that do not fit. It takes requests in arrival order, each whole or not at all. It refuses
+A batch that only reads goes route -> look -> measure. This planner takes every batch: large ones, columns on a GPU, and
+requests that do not fit. It takes requests in arrival order, each whole or not at all. It refuses
 a request that does not fit, and plans the rest again without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
-from gpkvs.engine.allocation import Allocation, allocate
+from gpkvs.engine.allocation import allocate
 from gpkvs.engine.capacity import (
     CutError,
     DoesNotFitError,
     NoRoomError,
     cut_to,
-    cut_to_tables,
     heap_too_small,
     log_full,
     table_gone,
 )
-from gpkvs.engine.heap import Heap, SegmentCounts
+from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases import Phases
 from gpkvs.engine.phases_bytes import BytesPhases
 from gpkvs.engine.phases_launched import numbers_phases
-from gpkvs.engine.plan import FILLED_WORDS, FIRST_REQUEST, Plan
+from gpkvs.engine.plan import FILLED_WORDS, Plan
 from gpkvs.engine.planner import Planned
 from gpkvs.engine.sharded_phases import NotTogetherError, ShardedPhases
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
 from gpkvs.errors import GpkvsError, memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import RUNS_MAX, LogRun
-
-TablePlan = tuple[Phases, Plan]
+from gpkvs.media.layout import LogRun
 
 
 class PhasePlanner:
@@ -100,15 +95,17 @@ class PhasePlanner:
             As there.
         """
         self._shares = self._may_share
+        table = self._tables.get(batch.table)
         with memory_refused():
-            requests = cut_to_tables(batch, RUNS_MAX)
+            requests = len(batch.request_ops)
+            if table is None:  # dropped after the requests were checked
+                return Planned(BatchResult(None, dict.fromkeys(range(requests), table_gone()), requests), None)
             if batch.has_writes:
-                requests = min(requests, cut_to(batch.request_ops, self._files.log_entries_max))
+                requests = cut_to(batch.request_ops, self._files.log_entries_max)
             if not requests:  # the log should have grown, and could not
-                return Planned(BatchResult((), {0: log_full(self._files)}, 1), None)
-            rejected = self._dropped_tables(batch, requests)
+                return Planned(BatchResult(None, {0: log_full(self._files)}, 1), None)
+            rejected: dict[int, GpkvsError] = {}
             admitted = np.arange(len(batch.request_ops)) < requests
-            admitted[list(rejected)] = False
         while admitted.any():
             try:
                 with memory_refused():
@@ -117,10 +114,11 @@ class PhasePlanner:
                     self._backend.begin()
                     if self._may_share:
                         self._backend.meet()
-                    plans = self._plan_tables(part, first_sequence, now)
-                    write_set = self._plan_transaction(part, plans)
-                    parts = tuple(BatchPart(numbers[plan.numbers], plan.batch, plan.result) for _, plan in plans)
-                    return Planned(BatchResult(parts, rejected, requests), write_set)
+                    phases = self._phases(table, len(part))
+                    plan = phases.begin(part, first_sequence, now)
+                    write_set = self._plan_transaction(phases, plan)
+                    done = BatchPart(numbers, part, plan.result)
+                    return Planned(BatchResult(done, rejected, requests), write_set)
             except NotTogetherError:
                 self._shares = False
             except DoesNotFitError as unfit:
@@ -139,34 +137,11 @@ class PhasePlanner:
                 requests = int(numbers[fitting])
                 admitted[requests:] = False
                 rejected = {number: reason for number, reason in rejected.items() if number < requests}
-        return Planned(BatchResult((), rejected, requests), None)
+        return Planned(BatchResult(None, rejected, requests), None)
 
-    def _dropped_tables(self, batch: Batch, requests: int) -> dict[int, GpkvsError]:
-        """Reject requests whose table was dropped after they were checked."""
-        tables = batch.request_tables[:requests]
-        if requests == 1 and int(tables[0]) in self._tables:
-            return {}
-        gone = np.flatnonzero(~np.isin(tables, list(self._tables)))
-        return dict.fromkeys(gone.tolist(), table_gone())
-
-    def _plan_tables(self, batch: Batch, first_sequence: int, now: int) -> list[TablePlan]:
-        """Divide a batch by table; the operations of one table keep their order."""
-        if len(batch.request_tables) == 1:
-            phases = self._phases(int(batch.request_tables[0]), len(batch))
-            return [(phases, phases.begin(batch, FIRST_REQUEST, first_sequence, now))]
-        plans = []
-        for table_id in np.unique(batch.request_tables).tolist():
-            mask = batch.request_tables == table_id
-            part = batch if mask.all() else batch.take(mask)
-            phases = self._phases(table_id, len(part))
-            plans.append((phases, phases.begin(part, np.flatnonzero(mask), first_sequence, now)))
-            first_sequence += len(part) if part.has_writes else 0
-        return plans
-
-    def _phases(self, table_id: int, operations: int) -> Phases:
-        table = self._tables[table_id]
+    def _phases(self, table: Table, operations: int) -> Phases:
         shares = self._shares and operations >= self._backend.shared_ops_min
-        key = table_id, shares and not table.index.has_records
+        key = table.entry.id, shares and not table.index.has_records
         phases = self._made.get(key)
         if phases is None or phases.table is not table:
             phases = self._make_phases(table, shares=key[1])
@@ -183,68 +158,57 @@ class PhasePlanner:
             return BytesPhases(self._place, *rest)
         return numbers_phases(self._place)(self._place, *rest)
 
-    def _plan_transaction(self, batch: Batch, plans: list[TablePlan]) -> WriteSet | None:
-        """Run all phases; each plan gets its results, and what changes becomes a write set."""
-        for_each_table(plans, lambda phases, plan: phases.read(plan))
-        self._cut_unread(batch, plans)
-        for_each_table(plans, lambda phases, plan: phases.measure(plan))
-        allocation = None
-        # A table that is only read has nothing to place, to store or to number, whatever others of the batch write.
-        writers = [(phases, plan) for phases, plan in plans if plan.batch.has_writes]
-        if writers:
-            for_each_table(writers, lambda phases, plan: phases.place(plan))
+    def _plan_transaction(self, phases: Phases, plan: Plan) -> WriteSet | None:
+        """Run all phases; the plan gets its results, and what changes becomes a write set."""
+        phases.read(plan)
+        self._cut_unread(phases, plan)
+        phases.measure(plan)
+        tail = None
+        # In a table that is only read nothing is placed, stored or numbered.
+        if plan.batch.has_writes:
+            phases.place(plan)
             # A version that a result carries must never be given again: a SET counts even if its key is deleted after.
-            if any(plan.changed_chains or plan.has_sets for _, plan in writers):
-                allocation = allocate(self._place, self._heap, batch, writers)
-                for phases, plan in writers:
-                    phases.stage(plan)  # a GPU does it while the host makes the results
+            if plan.changed_chains or plan.has_sets:
+                tail = allocate(self._place, self._heap, phases, plan)
+                phases.stage(plan)  # a GPU does it while the host makes the results
                 self._meter.lap("place")
-        for_each_table(plans, lambda phases, plan: phases.check_results(plan))
-        self._cut_results(batch, plans)
+        phases.check_results(plan)
+        if plan.result_bytes > self._batch_result_bytes_max:  # too much to hold in memory at once
+            self._cut(phases, plan, phases.lengths(plan))
         # All that may fail for want of memory comes before the commit, the values of the results too.
-        for phases, plan in plans:
-            plan.result = phases.result(plan)
+        plan.result = phases.result(plan)
         self._meter.lap("reply")
-        return self._write_set(batch, writers, allocation) if allocation else None
+        return self._write_set(phases, plan, tail) if tail else None
 
-    def _cut_results(self, batch: Batch, plans: list[TablePlan]) -> None:
-        """Put off what is too much to hold in memory at once."""
-        if sum(plan.result_bytes for _, plan in plans) > self._batch_result_bytes_max:
-            self._cut(batch, plans, lambda phases, plan: phases.lengths(plan))
-
-    def _cut_unread(self, batch: Batch, plans: list[TablePlan]) -> None:
+    def _cut_unread(self, phases: Phases, plan: Plan) -> None:
         """Refuse or put off what is too much by the lengths in the references, before a record is read.
 
         Records are checked when they are read: a batch whose rest is put off would check them again with each part.
         """
-        readers = [(phases, plan) for phases, plan in plans if plan.batch.has_reads and phases.table.index.has_records]
-        total = sum(self._place.total(phases.bounds(plan)) for phases, plan in readers)
-        if not readers or total <= self._result_bytes_max:
+        if not plan.batch.has_reads or not phases.table.index.has_records:
             return
-        for_each_table(readers, lambda phases, plan: phases.check_bounds(plan))
+        total = self._place.total(phases.bounds(plan))
+        if total > self._result_bytes_max:
+            phases.check_bounds(plan)
         if total > self._batch_result_bytes_max:
-            self._cut(batch, readers, lambda phases, plan: phases.bounds(plan))
+            self._cut(phases, plan, phases.bounds(plan))
 
-    def _cut(self, batch: Batch, plans: list[TablePlan], lengths: Callable[[Phases, Plan], U32]) -> None:
+    def _cut(self, phases: Phases, plan: Plan, lengths: U32) -> None:
         """Put off the requests after those whose GETs read as much as a transaction may; one always stays."""
-        result_bytes = np.zeros(len(batch.request_ops), np.int64)
-        for phases, plan in plans:
-            if plan.batch.has_reads:
-                result_bytes[plan.numbers] = phases.by_request(plan, lengths(phases, plan))
+        result_bytes = phases.by_request(plan, lengths)
         requests = max(1, cut_to(result_bytes, self._batch_result_bytes_max))
         if requests < len(result_bytes):
             raise CutError(requests)
 
-    def _write_set(self, batch: Batch, plans: list[TablePlan], allocation: Allocation) -> WriteSet:
-        tables = [self._table_writes(phases, plan) for phases, plan in plans]
-        runs = log_runs(tables, self._files.run_kind)
-        self._check_log(batch, runs)
+    def _write_set(self, phases: Phases, plan: Plan, tail: Tail) -> WriteSet:
+        writes = [self._table_writes(phases, plan)]
+        runs = log_runs(writes, self._files.run_kind)
+        self._check_log(plan.batch, runs)
         self._meter.lap("stage")
-        operations = sum(writes.operations for writes in tables)
-        return WriteSet(tables, operations, runs, allocation.tail, allocation.segments)
+        return WriteSet(writes, len(plan.batch), runs, tail, tuple(plan.records.segments))
 
     def _table_writes(self, phases: Phases, plan: Plan) -> TableWrites:
-        """Return what one table stores, as columns that native code can read."""
+        """Return what the table stores, as columns that native code can read."""
         writes = TableWrites(self._files, self._place, self._heap)
         writes.index = phases.table.index
         writes.operations = len(plan.batch)
@@ -319,21 +283,3 @@ class PhasePlanner:
         if requests > 1:
             raise CutError(requests // 2)
         raise DoesNotFitError({0: log_full(self._files)})
-
-
-def for_each_table(plans: Sequence[TablePlan], phase: Callable[[Phases, Plan], None]) -> None:
-    """Run a phase for every table.
-
-    Raises
-    ------
-    DoesNotFitError
-        With all requests that some table refuses, by their numbers in the whole batch.
-    """
-    rejected: dict[int, GpkvsError] = {}
-    for phases, plan in plans:
-        try:
-            phase(phases, plan)
-        except DoesNotFitError as unfit:
-            rejected.update({int(plan.numbers[number]): reason for number, reason in unfit.rejected.items()})
-    if rejected:
-        raise DoesNotFitError(rejected)

@@ -59,9 +59,9 @@ class Phases(ABC):
     def _xp(self) -> ModuleType:
         return self._backend.xp
 
-    def begin(self, batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int) -> Plan:
+    def begin(self, batch: Batch, first_sequence: int, now: int) -> Plan:
         """Return an empty plan of some operations; the arguments are those of `Plan`."""
-        return Plan(self._backend, batch, numbers, first_sequence, now)
+        return Plan(self._backend, batch, first_sequence, now)
 
     def read(self, plan: Plan) -> None:
         """Find every key and what each operation sees; PM is only read.

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, constant
@@ -150,16 +149,14 @@ class SlotChanges:
 
 
 class Plan:
-    """One table's share of a transaction, phase by phase.
+    """A transaction, phase by phase.
 
     Parameters
     ----------
     place
         Whose kernels will read the columns.
     batch
-        The operations on this table.
-    numbers : (r,) int64
-        The number of each of its requests in the whole batch.
+        Its operations.
     first_sequence
         The version of its first operation.
     now
@@ -182,12 +179,9 @@ class Plan:
     changes: SlotChanges
     result: RequestResult
 
-    def __init__(
-        self, place: Processor, batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int
-    ) -> None:
+    def __init__(self, place: Processor, batch: Batch, first_sequence: int, now: int) -> None:
         self._backend = place
         self.batch = batch
-        self.numbers = numbers
         self.first_sequence = first_sequence
         self.now = now
 

@@ -117,7 +117,7 @@ class Resolver:
             admitted = np.arange(len(batch.request_ops)) < requests
             admitted[list(rejected)] = False
             if not admitted.any():
-                return Planned(BatchResult((), rejected, requests), None)
+                return Planned(BatchResult(None, rejected, requests), None)
             numbers = np.flatnonzero(admitted)
             with memory_refused():
                 part = batch if admitted.all() else batch.take(admitted)
@@ -127,15 +127,10 @@ class Resolver:
                 planned = plan(self._plain, is_located=resolved.is_located)
                 fitting, refused = planned.result.requests, planned.result.rejected
                 if not refused and fitting == len(numbers):
-                    with memory_refused():
-                        parts = [
-                            self._restored(of_table, part, resolved)
-                            for of_table in planned.result.parts
-                            if resolved.does_any(of_table.numbers)
-                        ]
-                    parts = [of_table.renumbered(numbers) for of_table in parts]
                     rejected.update({int(numbers[n]): reason for n, reason in resolved.conflicts(part).items()})
-                    return Planned(BatchResult(tuple(parts), rejected, requests), planned.write_set)
+                    with memory_refused():
+                        done = _restored_part(planned.result, numbers, part, resolved)
+                    return Planned(BatchResult(done, rejected, requests), planned.write_set)
             rejected.update({int(numbers[number]): reason for number, reason in refused.items()})
             if fitting < len(numbers):
                 requests = int(numbers[fitting])
@@ -161,13 +156,15 @@ class Resolver:
         self._backend.host.begin()
         self._kept.recycle()
         located = self._locate(batch)
-        columns = _Columns(self._backend, self._kept, batch, self._has_record(batch), located, self._made_bytes_max)
+        table = self._tables[batch.table]
+        columns = _Columns(self._backend, self._kept, batch, table.index.has_records, located, self._made_bytes_max)
         if located is None:
-            keys = self._find(batch, first_sequence, now)
+            found = find_keys(self._backend, table, batch)
         else:
-            keys = _Keys.located(located, first_sequence)
-            self._require_present(int(batch.request_tables[0]), located["old_word"], located["old_meta"], now)
-        value_bytes, made_bytes = self._decide(batch, columns, keys)
+            found = Found(*(located[name] for name in Found._fields))
+        if now and table.index.has_records:
+            self._require_present(found, now)
+        value_bytes, made_bytes = self._decide(batch, columns, found, first_sequence)
         if made_bytes > self._made_bytes_max:
             return (None, *self._too_much(requests))
         values = np.empty(value_bytes, np.uint8)
@@ -180,41 +177,31 @@ class Resolver:
             values,
             columns.lengths[columns.plain_ops == Op.SET.value],
             batch.request_ops,
-            batch.request_tables,
+            batch.table,
             expiries=columns.plain_expiries if columns.plain_expiries.any() else None,
         )
         resolved = _Resolved(plain, located is not None, columns.status, columns.numbers, columns.failed_check)
         return resolved, requests, {}
 
-    def _has_record(self, batch: Batch) -> U8:
-        """Return 1 for each operation on a table with records, 0 for one on a table of numbers."""
-        only = _only_table(batch)
-        if only is not None:
-            return np.full(len(batch), self._tables[only].index.has_records, np.uint8)
-        tables = batch.request_tables.tolist()
-        of_request = np.array([self._tables[number].index.has_records for number in tables], np.uint8)
-        return np.repeat(of_request, batch.request_ops)
-
     def _unfit(self, batch: Batch) -> dict[int, GpkvsError]:
-        """Refuse requests that no state of their tables could fit."""
-        only = _only_table(batch)
-        if only in self._tables and self._tables[only].index.has_records:
+        """Refuse requests that no state of their table could fit."""
+        table = self._tables.get(batch.table)
+        if table is None:
+            return dict.fromkeys(range(len(batch.request_ops)), table_gone())
+        if table.index.has_records:
             return {}
-        known = np.isin(batch.request_tables, list(self._tables))
-        if not known.all():
-            return dict.fromkeys(np.flatnonzero(~known).tolist(), table_gone())
         needs = (batch.ops == Op.APPEND.value) | (batch.ops >= Op.EXPIRE.value)
         if batch.expiries is not None:
             needs |= batch.gives_expiry
-        unfit = np.unique(request_of_op(batch)[needs & (self._has_record(batch) == 0)]).tolist()
+        unfit = np.unique(request_of_op(batch)[needs]).tolist()
         return dict.fromkeys(unfit, needs_records())
 
     def refuses_expiries(self, batch: Batch) -> bool:
-        """Whether a batch gives expiries to keys of tables that have none: then it must be planned here."""
+        """Whether a batch gives expiries to keys of a table that has none: then it must be planned here."""
         if batch.expiries is None or not batch.gives_expiry.any():
             return False
-        tables = (self._tables.get(number) for number in np.unique(batch.request_tables).tolist())
-        return any(table is not None and not table.index.has_records for table in tables)
+        table = self._tables.get(batch.table)
+        return table is not None and not table.index.has_records
 
     def _too_much(self, requests: int) -> tuple[int, dict[int, GpkvsError]]:
         """Have fewer requests done at once, or refuse the one that makes too much by itself."""
@@ -222,32 +209,15 @@ class Resolver:
             return requests // 2, {}
         return 1, {0: makes_too_much(self._made_bytes_max)}
 
-    def _find(self, batch: Batch, first_sequence: int, now: int) -> _Keys:
-        """Find all keys of a batch, table by table."""
-        keys = _Keys(len(batch))
-        ids = np.unique(batch.request_tables).tolist()
-        for table_id in ids:
-            mask = batch.request_tables == table_id
-            part = batch if len(ids) == 1 else batch.take(mask)
-            ops = np.flatnonzero(np.repeat(mask, batch.request_ops))
-            found = find_keys(self._backend, self._tables[table_id], part)
-            self._require_present(table_id, found.old_word, found.old_meta, now)
-            keys.add(found, ops)
-            keys.versions[ops] = np.arange(first_sequence, first_sequence + len(part), dtype=np.uint64)
-            first_sequence += len(part) if part.has_writes else 0
-        return keys
-
-    def _require_present(self, table_id: int, old_word: U64, old_meta: U64, now: int) -> None:
-        """Raise `ExpiredKeysError` if some key of a table looks expired."""
-        if not now or not self._tables[table_id].index.has_records:
-            return
+    def _require_present(self, found: Found, now: int) -> None:
+        """Raise `ExpiredKeysError` if some key of a table with records looks expired."""
         met = np.zeros(1, np.uint64)
         heap = self._files.heap
         self._launch(
             "meet_expired",
-            len(old_word),
-            reference=old_word,
-            meta=old_meta,
+            len(found.old_word),
+            reference=found.old_word,
+            meta=found.old_meta,
             heap=heap.address,
             heap_bytes=heap.bytes,
             now=now,
@@ -259,10 +229,10 @@ class Resolver:
     def _launch(self, kernel: str, items: int, /, **arguments: Argument) -> None:
         self._backend.host.launch(kernel, items, keys_per_item=1, **arguments)
 
-    def _decide(self, batch: Batch, columns: _Columns, keys: _Keys) -> tuple[int, int]:
+    def _decide(self, batch: Batch, columns: _Columns, found: Found, first_sequence: int) -> tuple[int, int]:
         """Run the serial pass; return the bytes of all values to write out, and of those that are made of others."""
-        slot, old_word, old_meta = keys.of_chains()
-        columns.common.update(chain=keys.chain, old_word=old_word, heap=self._files.heap.address)
+        chain, slot, old_word, old_meta = found
+        columns.common.update(chain=chain, old_word=old_word, heap=self._files.heap.address)
         resolved = np.zeros(_RESOLVED_COUNT, np.uint64)
         self._launch(
             "resolve",
@@ -270,13 +240,13 @@ class Resolver:
             **columns.common,
             requests=len(batch.request_ops),
             request_ops=np.ascontiguousarray(batch.request_ops),
-            request_tables=np.ascontiguousarray(batch.request_tables),
+            table_id=batch.table,
             refused=0,
             conditions=columns.conditions,
             expected=columns.expected,
             expiries=columns.expiries,
             plain_expiries=columns.plain_expiries,
-            versions=keys.versions,
+            versions=np.arange(first_sequence, first_sequence + len(batch), dtype=np.uint64),
             keys=columns.keys,
             key_offsets=columns.key_offsets,
             key_lengths=columns.key_lengths,
@@ -294,31 +264,34 @@ class Resolver:
         )
         return int(resolved[0]), int(resolved[1])
 
-    @staticmethod
-    def _restored(planned: BatchPart, batch: Batch, resolved: _Resolved) -> BatchPart:
-        """Return the results of one table's operations as those of the operations that were asked for."""
-        if len(planned.batch) == len(batch) and not resolved.has_conflicts:  # nothing to leave out
-            of_numbers = is_constant(planned.result.versions)
-            result = _restored_result(planned.result, resolved.status, resolved.numbers, is_of_numbers=of_numbers)
-            return BatchPart(planned.numbers, batch, _with_sums(batch, resolved.numbers, result))
-        is_done = resolved.failed_check[planned.numbers] == NO_OP
-        mask = np.zeros(len(batch.request_ops), np.bool_)
-        mask[planned.numbers[is_done]] = True
-        part = batch if mask.all() else batch.take(mask)
-        ops, of_planned = np.repeat(mask, batch.request_ops), np.repeat(is_done, planned.batch.request_ops)
-        asked, numbers = resolved.status[ops], resolved.numbers[ops]
-        result = planned.result
-        result = RequestResult(
-            result.status[of_planned], result.versions[of_planned], result.value_lengths, result.values
-        )
-        result = _restored_result(result, asked, numbers, is_of_numbers=is_constant(planned.result.versions))
-        return BatchPart(planned.numbers[is_done], part, _with_sums(part, numbers, result))
 
+def _restored_part(
+    planned: BatchResult, numbers: NDArray[np.int64], batch: Batch, resolved: _Resolved
+) -> BatchPart | None:
+    """Return the results of the plain operations of all requests as those of the operations that were asked for.
 
-def _only_table(batch: Batch) -> int | None:
-    """Return the table of all requests; None if there are several."""
-    tables = batch.request_tables
-    return int(tables[0]) if (tables == tables[0]).all() else None
+    Parameters
+    ----------
+    planned
+        Of the plain batch.
+    numbers
+        Of the requests.
+    batch
+        What was asked for.
+    resolved
+        What it became.
+    """
+    is_done = resolved.failed_check == NO_OP
+    if planned.part is None or not is_done.any():
+        return None
+    result, asked, sums = planned.part.result, resolved.status, resolved.numbers
+    of_numbers = is_constant(result.versions)
+    if not is_done.all():
+        ops = np.repeat(is_done, batch.request_ops)
+        result = RequestResult(result.status[ops], result.versions[ops], result.value_lengths, result.values)
+        batch, asked, sums = batch.take(is_done), asked[ops], sums[ops]
+    result = _restored_result(result, asked, sums, is_of_numbers=of_numbers)
+    return BatchPart(numbers[is_done], batch, _with_sums(batch, sums, result))
 
 
 def _restored_result(result: RequestResult, asked: U8, numbers: U64, *, is_of_numbers: bool) -> RequestResult:
@@ -332,51 +305,6 @@ def _restored_result(result: RequestResult, asked: U8, numbers: U64, *, is_of_nu
     return RequestResult(status, versions, result.value_lengths, result.values, has_numbers)
 
 
-class _Keys:
-    """Where the keys of a batch are, in all its tables.
-
-    Attributes
-    ----------
-    chain : (n,) uint32
-        Of each operation, counted through all tables.
-    versions : (n,) uint64
-        That each operation gives, if it is a SET.
-    slots, old_words, old_metas
-        What each chain has in its index, table by table.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.chain: U32 = np.empty(count, np.uint32)
-        self.versions: U64 = np.empty(count, np.uint64)
-        self.slots: list[U64] = []
-        self.old_words: list[U64] = []
-        self.old_metas: list[U64] = []
-
-    @staticmethod
-    def located(columns: dict[str, NDArray[Any]], first_sequence: int) -> _Keys:
-        """Return the keys that `NativePlanner.locate` found."""
-        chain = columns["chain"]
-        keys = _Keys(0)
-        keys.chain = chain
-        keys.versions = np.arange(first_sequence, first_sequence + len(chain), dtype=np.uint64)
-        keys.slots, keys.old_words = [columns["slot"]], [columns["old_word"]]
-        keys.old_metas = [columns["old_meta"]]
-        return keys
-
-    def of_chains(self) -> list[U64]:
-        """Return slots, old words and old metas of all chains."""
-        columns = (self.slots, self.old_words, self.old_metas)
-        return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in columns]
-
-    def add(self, found: Found, ops: NDArray[np.int64]) -> None:
-        """Add the keys of one table, which operations have."""
-        chain, slot, old_word, old_meta = found
-        self.chain[ops] = chain + np.uint32(sum(map(len, self.slots)))
-        self.slots.append(slot)
-        self.old_words.append(old_word)
-        self.old_metas.append(old_meta)
-
-
 class _Columns:
     """The columns of a batch on the host, written out, and those of what becomes of it."""
 
@@ -385,7 +313,7 @@ class _Columns:
         backend: Backend,
         kept: Workspace,
         batch: Batch,
-        has_record: U8,
+        has_records: bool,
         located: dict[str, NDArray[Any]] | None,
         made_bytes_max: int,
     ) -> None:
@@ -411,7 +339,7 @@ class _Columns:
             "values": backend.download(batch.values),
             "value_offsets": written["value_offsets"],
             "value_lengths": written["value_lengths"],
-            "has_record": has_record,
+            "has_records": has_records,
             "plain_ops": self.plain_ops,
             "is_seen": is_seen,
             "base": base,
@@ -458,15 +386,6 @@ class _Resolved:
     status: U8
     numbers: U64
     failed_check: U32
-
-    def does_any(self, requests: NDArray[np.int64]) -> bool:
-        """Whether any of some requests is done: a table may have none left."""
-        return bool((self.failed_check[requests] == NO_OP).any())
-
-    @property
-    def has_conflicts(self) -> bool:
-        """Whether any check failed."""
-        return bool((self.failed_check != NO_OP).any())
 
     def conflicts(self, batch: Batch) -> dict[int, GpkvsError]:
         """Return why requests were not done."""

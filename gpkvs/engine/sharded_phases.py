@@ -27,7 +27,7 @@ from gpkvs.engine.capacity import DoesNotFitError
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.phases_launched import LaunchedPhases
 from gpkvs.engine.phases_u64 import U64Phases
-from gpkvs.engine.plan import FIRST_REQUEST, Delivered, Plan, Seen
+from gpkvs.engine.plan import Delivered, Plan, Seen
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 
@@ -39,7 +39,7 @@ class NotTogetherError(Exception):
 
 
 class ShardedPlan(Plan):
-    """One table's share of a transaction, planned by several processors.
+    """A transaction, planned by several processors.
 
     Attributes
     ----------
@@ -47,15 +47,13 @@ class ShardedPlan(Plan):
         What each of them plans: the writes to its own blocks, or a part of the reads.
     """
 
-    def __init__(
-        self, processors: tuple[Processor, ...], batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int
-    ) -> None:
-        super().__init__(processors[0], batch, numbers, first_sequence, now)
+    def __init__(self, processors: tuple[Processor, ...], batch: Batch, first_sequence: int, now: int) -> None:
+        super().__init__(processors[0], batch, first_sequence, now)
         if batch.has_writes:
-            self._parts = [Plan(place, batch, numbers, first_sequence, now) for place in processors]
+            self._parts = [Plan(place, batch, first_sequence, now) for place in processors]
         else:
             cuts = zip(processors, _cut(batch, len(processors)), strict=True)
-            self._parts = [Plan(place, part, FIRST_REQUEST, first_sequence, now) for place, part in cuts]
+            self._parts = [Plan(place, part, first_sequence, now) for place, part in cuts]
 
     @property
     def parts(self) -> list[Plan]:
@@ -94,9 +92,9 @@ class ShardedPhases(U64Phases):
             for number, place in enumerate(processors)
         ]
 
-    def begin(self, batch: Batch, numbers: NDArray[np.int64], first_sequence: int, now: int) -> Plan:
+    def begin(self, batch: Batch, first_sequence: int, now: int) -> Plan:
         """See `Phases.begin`."""
-        return ShardedPlan(self._processors, batch, numbers, first_sequence, now)
+        return ShardedPlan(self._processors, batch, first_sequence, now)
 
     def read(self, plan: Plan) -> None:
         """See `Phases.read`."""

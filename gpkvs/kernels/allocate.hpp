@@ -8,7 +8,7 @@
 #pragma once
 #include "heap_state.hpp"
 
-// The tail of the heap while a batch is planned, which several tables of one batch pass on.
+// The tail of the heap while a batch is planned, or records move, which several tables pass on.
 struct Tail {
     u64 segment, units;
     u64 begin;  // the segment in which the batch began

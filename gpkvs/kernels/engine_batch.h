@@ -72,7 +72,6 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(RENEW)        /* the last epoch of an incarnation */                                                                     \
     F(MEMORY)       /* none for the plan, the results or the frame */                                                          \
     F(DEVICE)       /* the store has no native engine: it is on a GPU */                                                       \
-    F(TABLES)       /* its requests are on several tables */                                                                   \
     F(PYTHON)       /* it was given to Python's engine */
 
 #define ENGINE_LEFT_REASON(name) LEFT_##name,

@@ -114,9 +114,9 @@ class NativeResolver {
     u64 kept_bytes() {
         made_.reset();
         u64 bytes = refusals_.capacity() * sizeof(EngineRefusal);
-        for (const auto* column : {&has_record_, &conditions_, &plain_ops_, &is_seen_, &status_, &verdict_, &values_, &is_stopped_})
+        for (const auto* column : {&conditions_, &plain_ops_, &is_seen_, &status_, &verdict_, &values_, &is_stopped_})
             bytes += column->capacity();
-        for (const auto* column : {&tables_, &base_, &lengths_, &writer_, &failed_check_, &set_lengths_})
+        for (const auto* column : {&base_, &lengths_, &writer_, &failed_check_, &set_lengths_})
             bytes += column->capacity() * sizeof(u32);
         for (const auto* column : {&expiries_, &numbers_, &plain_expiries_, &versions_})
             bytes += column->capacity() * sizeof(u64);
@@ -189,8 +189,6 @@ class NativeResolver {
     template <class Planner>
     void make_columns(const Planner& a, const EngineBatch& batch) {
         const u64 n = batch.n, chains = a.planned[PLANNED_CHAINS];
-        has_record_.assign(n, has_records<typename Planner::Slot>);
-        tables_.assign(batch.requests, batch.table_id);
         if (!batch.conditions) conditions_.assign(n, CONDITION_NONE);
         if (!batch.expiries) expiries_.assign(n, 0);
         for (auto* column : {&plain_ops_, &is_seen_, &status_}) column->resize(n);
@@ -210,7 +208,7 @@ class NativeResolver {
         r.values = batch.values;
         r.value_offsets = a.value_offsets;
         r.value_lengths = a.value_lengths;
-        r.has_record = has_record_.data();
+        r.has_records = has_records<typename Planner::Slot>;
         r.chain = a.chain;
         r.old_word = a.old_word;
         r.heap = a.heap;
@@ -221,7 +219,7 @@ class NativeResolver {
         r.numbers = numbers_.data();
         r.requests = batch.requests;
         r.request_ops = batch.request_ops;
-        r.request_tables = tables_.data();
+        r.table_id = batch.table_id;
         r.refused = refused_;
         r.conditions = batch.conditions ? batch.conditions : conditions_.data();
         r.expected = (const u64*)batch.expected;
@@ -268,8 +266,8 @@ class NativeResolver {
 
     const u8* asked_ = nullptr;
     EngineBatch plain_ = {};
-    std::vector<u8> has_record_, conditions_, plain_ops_, is_seen_, status_, verdict_, values_;
-    std::vector<u32> tables_, base_, lengths_, writer_, failed_check_, set_lengths_;
+    std::vector<u8> conditions_, plain_ops_, is_seen_, status_, verdict_, values_;
+    std::vector<u32> base_, lengths_, writer_, failed_check_, set_lengths_;
     std::vector<u64> expiries_, numbers_, plain_expiries_, versions_;
     const u8* refused_ = nullptr;  // of each request; null: none is
     std::vector<u8> is_stopped_;   // of each operation; empty: all are done

@@ -50,20 +50,18 @@ enum Resolved {
     RESOLVED_COUNT
 };
 
-// Operations of tables with records have `has_record`, those of tables of numbers have not. Chains are numbered through all
-// tables. An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is that (a COPY), or is its
-// own. NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What a SETRANGE or INCREMENT_DECIMAL
-// leaves lies in `made`, from where `numbers` says. No key that has expired is there any
-// more: the engine has removed those that the batch meets. `refused`: of each request, whether nothing of it is done; null: all
-// are.
+// An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is that (a COPY), or is its own.
+// NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What a SETRANGE or INCREMENT_DECIMAL leaves
+// lies in `made`, from where `numbers` says. No key that has expired is there any more: the engine has removed those that the
+// batch meets. `refused`: of each request, whether nothing of it is done; null: all are.
 #define RESOLVE_COMMON_ARGS(F)                                                              \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
-    F(const u8*, has_record) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
+    F(u64, has_records) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
     F(u8*, plain_ops) F(u8*, is_seen) F(u32*, base) F(u32*, lengths) F(u64*, numbers) F(u8*, made)
 
 #define RESOLVE_ARGS(F)                                                                     \
     RESOLVE_COMMON_ARGS(F)                                                                  \
-    F(u64, requests) F(const u32*, request_ops) F(const u32*, request_tables) F(const u8*, refused) \
+    F(u64, requests) F(const u32*, request_ops) F(u64, table_id) F(const u8*, refused) \
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
     F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
@@ -150,7 +148,6 @@ class Resolver {
     void run() {
         u64 first = 0;
         for (u64 request = 0; request < a.requests; request++) {
-            table_id_ = a.request_tables[request];
             const u64 last = first + a.request_ops[request];
             const bool is_refused = a.refused && a.refused[request];
             const u32 failed = a.failed_check[request] = is_refused ? NO_OP : failed_check(first, last);
@@ -174,7 +171,7 @@ class Resolver {
         a.resolved[RESOLVED_ROOM_BYTES] = made_;
         if (is_too_much()) return;
         for (u64 op = 0; op < a.n; op++)
-            if (a.plain_ops[op] == OP_SET && (!a.has_record[op] || is_last(op) || a.is_seen[op])) {
+            if (a.plain_ops[op] == OP_SET && (!a.has_records || is_last(op) || a.is_seen[op])) {
                 a.is_seen[op] = 1;
                 a.resolved[RESOLVED_VALUE_BYTES] += a.lengths[op];
                 if (a.ops[op] != OP_SET && !is_made_at_once(a.ops[op])) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
@@ -192,7 +189,7 @@ class Resolver {
         }
         if (op + RECORD_SOON >= a.n) return;
         const u64 soon = op + RECORD_SOON;
-        if (!a.has_record[soon] || (a.ops[soon] != OP_INCREMENT && a.ops[soon] != OP_APPEND)) return;
+        if (!a.has_records || (a.ops[soon] != OP_INCREMENT && a.ops[soon] != OP_APPEND)) return;
         const u64 reference = a.old_word[a.chain[soon]];
         const u8* record = a.heap + reference_offset(reference) * UNIT_BYTES;
         prefetch(record);
@@ -223,7 +220,7 @@ class Resolver {
     // What a condition compares: the version, or the number. The request tells what it found.
     u64 compared(u32 op) const {
         const u32 writer = writer_of(op);
-        if (!a.has_record[op]) return writer == NO_OP ? a.old_word[a.chain[op]] : a.numbers[writer];
+        if (!a.has_records) return writer == NO_OP ? a.old_word[a.chain[op]] : a.numbers[writer];
         return writer == NO_OP ? slot_version(a.old_meta[a.chain[op]]) : a.versions[writer];
     }
 
@@ -352,7 +349,7 @@ class Resolver {
     u8 set(u32 op) {
         a.lengths[op] = a.value_lengths[op];
         a.plain_expiries[op] = a.conditions[op] == CONDITION_KEEPS && is_present(op) ? expiry_of(op) : a.expiries[op];
-        if (!a.has_record[op]) a.numbers[op] = load_unaligned(a.values + a.value_offsets[op]);
+        if (!a.has_records) a.numbers[op] = load_unaligned(a.values + a.value_offsets[op]);
         return STATUS_OK;
     }
 
@@ -465,9 +462,9 @@ class Resolver {
         if (status != STATUS_OK) return status;
         if (__builtin_add_overflow(number, (long long)load_unaligned(a.values + a.value_offsets[op]), &sum))
             return STATUS_OVERFLOW;
-        const u32 bytes = a.has_record[op] ? number_characters(sum) : 8;
-        if (a.has_record[op] && bytes > a.value_bytes_max) return STATUS_OVERFLOW;
-        if (a.has_record[op]) keep_expiry(op, record);
+        const u32 bytes = a.has_records ? number_characters(sum) : 8;
+        if (a.has_records && bytes > a.value_bytes_max) return STATUS_OVERFLOW;
+        if (a.has_records) keep_expiry(op, record);
         a.numbers[op] = (u64)sum;
         a.lengths[op] = bytes;
         return STATUS_OK;
@@ -502,7 +499,7 @@ class Resolver {
 
     // The number that a key holds; and the record, if it is the table's.
     u8 number_of(u32 op, long long* number, const RecordHeader** record) const {
-        if (!a.has_record[op]) {
+        if (!a.has_records) {
             *number = (long long)compared(op);
             return STATUS_OK;
         }
@@ -530,7 +527,7 @@ class Resolver {
             return (const RecordHeader*)(a.heap + reference_offset(a.old_word[chain]) * UNIT_BYTES);
         if (a.verdict[chain] == DAMAGED) return nullptr;
         const RecordHeader* record = checked_record(a.heap, a.heap_bytes, a.old_word[chain]);
-        const bool good = record && record->table_id == table_id_ && record->key_bytes == a.key_lengths[op] &&
+        const bool good = record && record->table_id == a.table_id && record->key_bytes == a.key_lengths[op] &&
                           record->version == slot_version(a.old_meta[chain]) &&
                           same_bytes(record_key(record), a.keys + a.key_offsets[op], record->key_bytes);
         a.verdict[chain] = good ? SOUND : DAMAGED;
@@ -564,7 +561,6 @@ class Resolver {
     }
 
     const Args& a;
-    u32 table_id_ = 0;
     u64 made_ = 0, looked_at_ = 0;
     bool is_in_row_ = false;    // the operation before is a REQUIRE
     bool is_required_ = true;  // what the last of them ask for holds
@@ -579,8 +575,8 @@ GPKVS_SERIAL_KERNEL(make_values, MAKE_VALUES_ARGS) {
     u8* to = i == 0 ? a.out : nullptr;
     for (u64 op = 0; op < a.n; op++) {
         if (a.plain_ops[op] != OP_SET) continue;
-        if (a.has_record[op] && !a.is_seen[op]) a.lengths[op] = 0;
-        else if (a.has_record[op]) copy_value(a, (u32)op, to);
+        if (a.has_records && !a.is_seen[op]) a.lengths[op] = 0;
+        else if (a.has_records) copy_value(a, (u32)op, to);
         else store_unaligned(to, a.numbers[op]);
         to += a.lengths[op];
     }

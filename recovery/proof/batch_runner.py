@@ -24,8 +24,8 @@ class BatchRunner:
     store
         Open.
     engine
-        `native`: what the native door would give to the native engine is given to it, in a turn of its own, and again
-        when the crew has done what it lacks. What the door would not give, Python's engine runs, as all with `python`.
+        `native`: each batch is given to the native engine, in a turn of its own, and again when the crew has done what
+        it lacks. `python`: Python's engine runs them.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class BatchRunner:
 
     def execute(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run a batch as `Engine.execute` does."""
-        if self._driver and _is_on_one_table(batch) and (answer := self._driver.run_with_help(batch)):
+        if self._driver and (answer := self._driver.run_with_help(batch)):
             self.natively += 1
             return _result_of(batch, answer, self._driver.refusals), answer.gate
         return self._engine.execute(batch)
@@ -61,12 +61,6 @@ class BatchRunner:
         return result
 
 
-def _is_on_one_table(batch: Batch) -> bool:
-    """Whether a door may form such batches."""
-    tables = batch.request_tables
-    return bool((tables == tables[0]).all())
-
-
 def _result_of(batch: Batch, answer: Answer, lacking: Mapping[Left, GpkvsError]) -> BatchResult:
     result = RequestResult(
         np.array(answer.status, np.uint8),
@@ -78,4 +72,4 @@ def _result_of(batch: Batch, answer: Answer, lacking: Mapping[Left, GpkvsError])
     is_done = np.arange(len(batch.request_ops)) < answer.requests
     is_done[list(rejected)] = False
     done = BatchPart(np.flatnonzero(is_done), batch if is_done.all() else batch.take(is_done), result)
-    return BatchResult((done,) if is_done.any() else (), rejected, answer.requests)
+    return BatchResult(done if is_done.any() else None, rejected, answer.requests)

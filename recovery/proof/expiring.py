@@ -45,7 +45,7 @@ def expiries_of(store: Store, table: str, keys: Sequence[bytes]) -> list[int]:
     opened = store.open_table(table)
     if not keys or opened.layout != BYTES_LAYOUT.name or not store._files.root.may_expire:
         return [0] * len(keys)
-    result = store.execute_requests(batch_of([(opened.id, [Asked(Op.EXPIRY, key) for key in keys])])).request(0)
+    result = store.execute_requests(batch_of(opened.id, [[Asked(Op.EXPIRY, key) for key in keys]])).request(0)
     found = zip(result.status.tolist(), result.value_list(), strict=True)
     return [int.from_bytes(value, "little") if status == Status.OK else 0 for status, value in found]
 
@@ -60,7 +60,7 @@ def on_removal(store: Store, around: OnRemoval) -> None:
         ends = np.cumsum(deletes.key_lengths, dtype=np.uint64).tolist()
         data = deletes.keys.tobytes()
         keys = [data[end - length : end] for end, length in zip(ends, deletes.key_lengths.tolist(), strict=True)]
-        around(int(deletes.request_tables[0]), keys, lambda: execute(deletes))
+        around(deletes.table, keys, lambda: execute(deletes))
 
     expiry._execute = remove
 

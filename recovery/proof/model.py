@@ -49,9 +49,9 @@ def number(value: int) -> bytes:
     return value.to_bytes(8, "little", signed=True)
 
 
-def batch_of(requests: Sequence[tuple[int, Sequence[Asked]]]) -> Batch:
-    """Return requests, each with the id of its table, as one batch."""
-    asked = [operation for _, request in requests for operation in request]
+def batch_of(table: int, requests: Sequence[Sequence[Asked]]) -> Batch:
+    """Return requests on the table with an id as one batch."""
+    asked = [operation for request in requests for operation in request]
     values = [one.value for one in asked if one.op in _WITH_VALUE]
     looks = any(one.condition is not Condition.NONE for one in asked)
     expires = any(one.expiry for one in asked)
@@ -61,8 +61,8 @@ def batch_of(requests: Sequence[tuple[int, Sequence[Asked]]]) -> Batch:
         np.array([len(one.key) for one in asked], np.uint32),
         np.frombuffer(b"".join(values), np.uint8),
         np.array([len(value) for value in values], np.uint32),
-        np.array([len(request) for _, request in requests], np.uint32),
-        np.array([table for table, _ in requests], np.uint32),
+        np.array([len(request) for request in requests], np.uint32),
+        table,
         conditions=np.array([one.condition for one in asked], np.uint8) if looks else None,
         expected=np.array([one.expected for one in asked], np.uint64) if looks else None,
         expiries=np.array([one.expiry for one in asked], np.uint64) if expires else None,

@@ -161,7 +161,7 @@ class NativeDriver:
             take(messages),
             len(messages),
             value_bytes_max,
-            int(batch.request_tables[0]),
+            batch.table,
         )
         status, versions = np.full(n, 255, np.uint8), np.full(n, 255, np.uint64)
         lengths, rooms = np.empty(returning, np.uint32), []

@@ -33,7 +33,7 @@ def batch_of(left: EngineBatch) -> Batch:
         values=_column(left.values, _sum(value_lengths), _U8),
         value_lengths=value_lengths,
         request_ops=_column(left.request_ops, left.requests, _U32),
-        request_tables=np.full(left.requests, left.table_id, np.uint32),
+        table=left.table_id,
         conditions=_column(left.conditions, left.n, _U8) if left.conditions else None,
         expected=_column(left.expected, left.n, _U64) if left.expected else None,
         expiries=_column(left.expiries, left.n, _U64) if left.expiries else None,
@@ -50,12 +50,11 @@ class Results(NamedTuple):
 
 
 def results_of(result: BatchResult) -> Results:
-    """Return the columns of a result; those of a batch on one table are one part."""
-    if not result.parts:
+    """Return the columns of a result."""
+    if not result.part:
         empty = np.zeros(0, np.uint8)
         return Results(empty, None, empty.view(np.uint32), empty)
-    (part,) = result.parts
-    own = part.result
+    own = result.part.result
     return Results(
         np.ascontiguousarray(own.status),
         None if is_constant(own.versions) else np.ascontiguousarray(own.versions),

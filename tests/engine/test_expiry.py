@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -626,18 +626,17 @@ def test_the_sweep_finds_the_keys_of_a_table_that_grows(opened: Opened, clock: C
         assert store.meter.expired_keys == number
 
 
-def on_both_tables(store: gpkvs.Store, asked: Asked) -> BatchResult:
-    batch = batch_of([[asked], [asked]])
-    return store.execute_requests(replace(batch, request_tables=np.array([0, store.table("other").id], np.uint32)))
+def on_both_tables(store: gpkvs.Store, asked: Asked) -> list[RequestResult]:
+    return [store.execute(batch_of([[asked]]), table=table) for table in ("default", "other")]
 
 
-def test_a_batch_meets_expired_keys_of_several_tables(opened: Opened, clock: Clock) -> None:
+def test_batches_meet_expired_keys_of_several_tables(opened: Opened, clock: Clock) -> None:
     store = opened.store
     store.create_table("other", index_bytes=64 << 10)
     on_both_tables(store, Asked(Op.SET, b"key", b"value", expiry=clock.now + 10))
     clock.now += 10
     read = on_both_tables(store, Asked(Op.GET, b"key"))
-    assert [read.request(number).status.tolist() for number in range(2)] == [[Status.NOT_FOUND]] * 2
+    assert [result.status.tolist() for result in read] == [[Status.NOT_FOUND]] * 2
     assert [table.records for table in store.info().tables] == [0, 0]
 
 

@@ -137,19 +137,18 @@ def test_full_heap(store_path: Path) -> None:
         assert store.get(b"again0") == value
 
 
-def test_a_full_heap_refuses_nothing_of_a_table_that_is_only_read(store_path: Path) -> None:
-    """One transaction of two tables: GETs and an EXISTS of one are ordered by no key that changes."""
+def test_a_full_heap_refuses_no_request_that_only_reads(store_path: Path) -> None:
+    """GETs and an EXISTS are ordered by no key that changes."""
     value = b"x" * 4000
     with gpkvs.open(store_path, **TINY) as store:
-        store.create_table("other", index_bytes=64 << 10)
-        store.set(b"there", b"here", table="other")
+        store.set(b"there", b"here")
         stored = 0
         while not run(store, [(Op.SET, b"key%d" % stored, value)]).rejected:
             stored += 1
             assert stored < 1000
         reads = Batch.of([(Op.GET, b"there"), (Op.GET, b"gone"), (Op.EXISTS, b"there")])
         writes = Batch.of(sets(b"more", 3, value))
-        result = store.execute_requests(Batch.concatenate([reads.on_table(store.table("other").id), writes]))
+        result = store.execute_requests(Batch.concatenate([reads, writes]))
         assert {number: reason(result, number) for number in result.rejected} == {1: "heap"}
         found = result.request(0)
         assert found.status.tolist() == [Status.OK, Status.NOT_FOUND, Status.OK]

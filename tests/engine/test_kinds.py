@@ -38,7 +38,7 @@ def test_what_is_counted_or_small_is_not_counted_again() -> None:
     batch.count_kinds(refused)
     on_table = batch.on_table(3)
     on_table.count_kinds(refused)
-    assert (batch.request_tables.tolist(), on_table.request_tables.tolist()) == ([0], [3])
+    assert (batch.table, on_table.table) == (0, 3)
     Batch.of_numbers(Op.GET, np.zeros(8 * LARGE, np.uint8), np.zeros(0, np.uint8)).count_kinds(refused)
     count_kinds(small)
     assert "_plain" not in small.__dict__

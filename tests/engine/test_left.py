@@ -191,12 +191,6 @@ def no_memory(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted.run(sets(1)) == [Left.MEMORY]
 
 
-def several_tables(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = Batch.concatenate([sets(1), sets(1).on_table(made(counted, "other"))])
-    counted.store.execute_requests(both)
-    assert counted.reasons() == [Left.TABLES]
-
-
 def from_python(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.store.execute_requests(Batch.concatenate([sets(1), sets(1)]))
     assert counted.reasons() == [], "native code runs it"
@@ -223,7 +217,6 @@ _PROVOKED: dict[Left, Provoked] = {
     Left.GROW_LOG: full_log,
     Left.RENEW: last_epoch,
     Left.MEMORY: no_memory,
-    Left.TABLES: several_tables,
     Left.PYTHON: from_python,
 }
 _SIZES = {Left.GROW_INDEX: SMALL | {"index_bytes": 64 << 10}, Left.FREE_HEAP: _CROWDED, Left.GROW_HEAP: _CROWDED}

@@ -38,8 +38,8 @@ def batches(store):
     random = Random(seed)
     for _ in range(40):
         requests = []
+        table = random.choice(TABLES)
         for _ in range(random.randrange(1, 6)):
-            table = random.choice(TABLES if random.random() < 0.5 else TABLES[:1])
             operations = []
             for _ in range(random.randrange(1, 40)):
                 key = random.randrange(400).to_bytes(8, "little")

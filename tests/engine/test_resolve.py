@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +91,7 @@ def batch_of(requests: list[list[Asked]], table: int) -> Batch:
         np.frombuffer(b"".join(value for _, _, value, *_ in with_value), np.uint8),
         np.array([len(value) for _, _, value, *_ in with_value], np.uint32),
         np.array([len(request) for request in requests], np.uint32),
-        np.full(len(requests), table, np.uint32),
+        table,
         conditions=np.array([condition for *_, condition, _ in asked], np.uint8),
         expected=np.array([expected for *_, expected in asked], np.uint64),
     )
@@ -195,46 +195,38 @@ def test_any_operations_do_what_a_dictionary_does(store_path: Path, layout: str)
             assert store.get(key, table="t") == (model.held[key][0] if key in model.held else None)
 
 
-def test_a_table_may_have_nothing_left_of_a_batch(store_path: Path) -> None:
+def test_nothing_may_be_left_of_a_batch(store_path: Path) -> None:
     """Found by the explorer of crashes on a disk: its only request failed a check."""
     with gpkvs.open(store_path, index_bytes=64 << 10) as store:
-        store.create_table("t", layout="bytes", index_bytes=64 << 10)
-        check: Asked = (Op.CHECK, b"key", b"", Condition.PRESENT, 0)
         requests: list[list[Asked]] = [
             [(Op.SET, b"key", b"value", Condition.ABSENT, 0)],
-            [check, (Op.SET, b"other", b"value", Condition.NONE, 0)],
+            [(Op.CHECK, b"absent", b"", Condition.PRESENT, 0), (Op.SET, b"other", b"value", Condition.NONE, 0)],
             [(Op.GET, b"key", b"", Condition.NONE, 0)],
         ]
-        batch = replace(batch_of(requests, 0), request_tables=np.array([0, 1, 0], np.uint32))
-        result = store.execute_requests(batch)
+        result = store.execute_requests(batch_of(requests, 0))
         assert result.request(0).status.tolist() == [Status.OK]
         with pytest.raises(ConflictError):
             result.request(1)
         assert result.request(2).value_list() == [b"value"]
-        alone = store.execute_requests(batch_of([requests[1]], 1))
-        assert (alone.parts, [*alone.rejected]) == ((), [0])
+        alone = store.execute_requests(batch_of([requests[1]], 0))
+        assert (alone.part, [*alone.rejected]) == (None, [0])
 
 
 def test_a_read_behind_a_refused_request_waits_for_the_write_that_it_sees(store_path: Path) -> None:
-    """Its gate is that of the table that it read, and not of the first request's."""
+    """Its gate is that of what it read."""
     settings = {"index_bytes": 1 << 20, "heap_bytes": 32 << 20, "commit": "journal"}
     with gpkvs.open(store_path, **settings) as store:
-        store.create_table("numbers", layout="u64", index_bytes=64 << 10)
         key = b"01234567"
-        append: Asked = (Op.APPEND, key, b"12345678", Condition.NONE, 0)
+        check: Asked = (Op.CHECK, b"absent", b"", Condition.PRESENT, 0)
         get: Asked = (Op.GET, key, b"", Condition.NONE, 0)
         for number in range(30):
             value = b"%d" % number * 200_000
             begun = store.begin_requests(Batch.of([(Op.SET, key, value)]))
-            tables = np.array([store.open_table("numbers").id, 0], np.uint32)
-            read = store.begin_requests(replace(batch_of([[append], [get]], 0), request_tables=tables))
+            read = store.begin_requests(batch_of([[check], [get]], 0))
+            assert [*read.result.rejected] == [0]
             assert read.gate >= begun.gate or store._engine.is_durable(begun.gate)
             assert read.finish().request(1).value_list() == [value]
             begun.finish()
-        store.drop_table("numbers")
-        gone = store.execute_requests(replace(batch_of([[append], [get]], 0), request_tables=tables))
-        assert gone.request(1).value_list() == [value]
-        assert [*gone.rejected] == [0]
 
 
 @pytest.mark.parametrize("last", [Op.GET, Op.INCREMENT])

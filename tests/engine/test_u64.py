@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -162,45 +161,6 @@ def test_tables_do_not_share_keys(counters: gpkvs.Store) -> None:
 
 
 @pytest.mark.undo
-def test_one_transaction_on_several_tables(counters: gpkvs.Store) -> None:
-    counters.create_table("names")
-    requests = [
-        (Batch.of([(Op.SET, b"12345678", b"abcdefgh"), (Op.GET, b"12345678")]), table)
-        for table in ("default", "counters", "names", "counters")
-    ]
-    batch = Batch.concatenate([request for request, _ in requests])
-    tables = np.array([counters.table(table).id for _, table in requests], np.uint32)
-    counters.set(b"first", b"of this incarnation")
-    before = counters._engine.committer.transaction.current.epoch
-    result = counters.execute_requests(
-        Batch(batch.ops, batch.keys, batch.key_lengths, batch.values, batch.value_lengths, batch.request_ops, tables)
-    )
-    assert counters._engine.committer.transaction.current.epoch == before + 1
-    assert result.requests == 4
-    assert [result.request(number).value_list() for number in range(4)] == [[b"abcdefgh"]] * 4
-    assert [result.request(number).versions.tolist() for number in (1, 3)] == [[0, 0], [0, 0]]
-    assert result.request(2).versions[0] > result.request(0).versions[0] > 0
-
-
-@pytest.mark.parametrize("reading", ["default", "counters"])
-def test_one_transaction_that_writes_one_table_and_only_reads_another(counters: gpkvs.Store, reading: str) -> None:
-    key = b"12345678"
-    for table in ("default", "counters"):
-        counters.set(key, b"abcdefgh", table=table)
-    next_version = counters.info().next_version
-    batch = Batch.concatenate(
-        [Batch.of([(Op.SET, key, b"ABCDEFGH")]), Batch.of([(Op.GET, key), (Op.GET, b"87654321")])]
-    )
-    writing = "counters" if reading == "default" else "default"
-    tables = np.array([counters.table(writing).id, counters.table(reading).id], np.uint32)
-    result = counters.execute_requests(replace(batch, request_tables=tables))
-    assert result.request(1).value_list() == [b"abcdefgh", b""]
-    assert counters.get(key, table=writing) == b"ABCDEFGH"
-    assert counters.get(key, table=reading) == b"abcdefgh"
-    # Only operations on tables that are written take a version.
-    assert counters.info().next_version == next_version + 1
-
-
 def test_names_and_layouts(store: gpkvs.Store) -> None:
     for name in ("", "A", "a/b", "x" * 65, "ü"):
         with pytest.raises(InvalidArgumentError, match="name"):

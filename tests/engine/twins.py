@@ -63,7 +63,7 @@ class Served:
 
     def _run_own(self, batch: Batch) -> Results:
         assert self.store._own_turn
-        table = self.store._engine.tables[int(batch.request_tables[0])].entry
+        table = self.store._engine.tables[batch.table].entry
         answer = self.store._own_turn.run(table.id, columns_of(batch))
         if answer is None:
             return by_python(self.store, batch)

@@ -203,14 +203,13 @@ def test_a_batch_that_reads_more_than_memory_allows_is_cut_between_requests(litt
     assert [store.get(b"seen%d" % i) for i in range(3)] == [b"", b"", None]
 
 
-def test_a_cut_batch_may_have_tables_that_are_only_written(little: Store) -> None:
+def test_a_cut_batch_may_have_requests_that_only_write(little: Store) -> None:
     store = little
-    store.create_table("other", index_bytes=64 << 10)
     for i in range(3):
         store.set(b"key%d" % i, b"x" * 600)
     requests = [Batch.of([(Op.GET, b"key%d" % i)]) for i in range(3)]
-    requests.insert(0, Batch.of([(Op.SET, b"seen", b"")]).on_table(store.table("other").id))
+    requests.insert(0, Batch.of([(Op.SET, b"seen", b"")]))
     result = store.execute_requests(Batch.concatenate(requests))
     assert result.requests == 3
     assert result.request(2).value_list() == [b"x" * 600]
-    assert store.get(b"seen", table="other") == b""
+    assert store.get(b"seen") == b""

@@ -102,14 +102,6 @@ MUTANTS = (
         _tests("test_nobody_is_told_that_a_key_is_gone_before_its_removal_is_durable"),
     ),
     Mutant(
-        "expired-keys-of-one-table",
-        "gpkvs/engine/expiry.py",
-        "        for number in ids:\n",
-        "        for number in ids[:1]:\n",
-        "a batch on several tables is told a key that has expired",
-        _tests("test_a_batch_meets_expired_keys_of_several_tables"),
-    ),
-    Mutant(
         "reads-give-expiries",
         "gpkvs/batch.py",
         "_GIVES_EXPIRY[self.ops] & (self.expiries != 0)",
@@ -160,7 +152,7 @@ MUTANTS = (
     Mutant(
         "increment-loses-the-expiry",
         _RESOLVE,
-        "        if (a.has_record[op]) keep_expiry(op, record);\n",
+        "        if (a.has_records) keep_expiry(op, record);\n",
         "",
         "a counter stays for ever",
         _tests("test_operations_of_one_batch_see_the_expiries_before_them"),

@@ -120,12 +120,12 @@ MUTANTS = (
         _DICTIONARY,
     ),
     Mutant(
-        "refused-tables-have-a-part",
+        "refused-requests-have-a-part",
         "gpkvs/engine/resolve.py",
-        "if resolved.does_any(of_table.numbers)",
-        "if True",
-        "a batch fails whose requests on one table were all refused by their checks",
-        ("engine/test_resolve.py::test_a_table_may_have_nothing_left_of_a_batch",),
+        "if planned.part is None or not is_done.any():",
+        "if planned.part is None:",
+        "a batch of which all requests were refused by their checks seems to have results",
+        ("engine/test_resolve.py::test_nothing_may_be_left_of_a_batch",),
     ),
     Mutant(
         "native-values-stand-upon-each-other",

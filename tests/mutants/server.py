@@ -9,6 +9,14 @@ _TESTS = "server/test_batcher.py::"
 
 MUTANTS = (
     Mutant(
+        "tables-share-a-batch",
+        _BATCHER,
+        "if batch and request.table != batch[0].request.table:",
+        "if False:",
+        "requests write to the table of the first one in their batch",
+        (f"{_TESTS}test_a_batch_is_on_one_table",),
+    ),
+    Mutant(
         "put-back-reversed",
         "server/fair_queue.py",
         "for item in reversed(items):",

@@ -183,18 +183,10 @@ MUTANTS = (
         "phases-reuse-what-they-free",
         "gpkvs/engine/allocation.py",
         "    start = heap.start\n",
-        "    freed = sum(int((phases.freed(plan) & np.uint64(0xFFFFFF)).sum()) for phases, plan in plans)\n"
+        "    freed = int((phases.freed(plan) & np.uint64(0xFFFFFF)).sum())\n"
         "    start = Tail(heap.tail.segment, 0) if heap.live_units[heap.tail.segment] <= freed else heap.start\n",
         "a large batch stores over records that a crash would bring back (I7)",
         (f"{_HEAP_TESTS}test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
-    ),
-    Mutant(
-        "tables-of-a-batch-overlap",
-        "gpkvs/engine/allocation.py",
-        "_allocate_table(place, heap, plan, tail)",
-        "_allocate_table(place, heap, plan, tail.copy())",
-        "the records of two tables in one batch lie in the same place",
-        ("engine/test_capacity.py", "recovery/startup/test_tables.py", "store/test_store.py"),
     ),
     Mutant(
         "dropped-table-counted-in-part",
@@ -466,7 +458,7 @@ MUTANTS = (
     Mutant(
         "rest-read-again",
         "gpkvs/engine/phase_planner.py",
-        "        self._cut_unread(batch, plans)\n",
+        "        self._cut_unread(phases, plan)\n",
         "",
         "records of what is put off are read and checked again with each part",
         ("engine/test_result_bounds.py",),

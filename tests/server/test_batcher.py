@@ -635,3 +635,23 @@ def test_a_connection_never_holds_more_than_it_leaves_free() -> None:
                     account.admit(size, 0)
     assert 90_000_000 < memory.bytes <= 100_000_000
     Account(memory.connection("newcomer")).admit(10_000, 1000)
+
+
+@asynchronous
+async def test_a_batch_is_on_one_table(store: gpkvs.Store) -> None:
+    """Who waits for another table keeps its place."""
+    store.create_table("other")
+    other = store.table("other").id
+    async with running(store) as (batcher, watched):
+        responses = [batcher.submit(set_one(b"first"))]
+        await watched.wait_entered()
+        responses += [
+            batcher.submit(codec.single(Op.SET, b"%d" % i, b"%d" % i, LIMITS, other if i % 3 else 0)) for i in range(9)
+        ]
+        await asyncio.sleep(0.01)
+        watched.go.set()
+        for response in responses:
+            await asyncio.wait_for(response, 30)
+    assert watched.batches == [[b"first"], [b"0", b"3", b"6"], [b"1", b"2", b"4", b"5", b"7", b"8"]]
+    assert {key for key, _ in store.scan()} == {b"first", b"0", b"3", b"6"}
+    assert {key for key, _ in store.scan(table="other")} == {b"1", b"2", b"4", b"5", b"7", b"8"}

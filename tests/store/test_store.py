@@ -251,7 +251,7 @@ def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
     "error", [MemoryError(), SystemError("<ufunc> returned NULL without setting an exception")], ids=type
 )
 @pytest.mark.parametrize(
-    ("where", "name"), [(PhasePlanner, "_plan_tables"), (NativePlanner, "plan"), (OperationList, "_check")]
+    ("where", "name"), [(PhasePlanner, "_plan_transaction"), (NativePlanner, "plan"), (OperationList, "_check")]
 )
 def test_memory_that_is_not_given_is_a_refusal(
     store: gpkvs.Store, by_python: None, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception

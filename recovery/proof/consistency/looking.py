@@ -185,7 +185,7 @@ class LookingClients:
         if error.code() is grpc.StatusCode.ABORTED and _FAILED_CHECK in told:
             found = told.get(_FOUND)
             refusal = ConflictError(int(told[_FAILED_CHECK]), None if found is None else int(found))
-            looked.end, looked.result = time.monotonic_ns(), BatchResult((), {0: refusal}, 1)
+            looked.end, looked.result = time.monotonic_ns(), BatchResult(None, {0: refusal}, 1)
             self.conflicts += 1
             return True
         if error.code() in _REFUSALS:
@@ -212,7 +212,7 @@ class LookingClients:
 
 
 def _message(request: list[Asked]) -> kv_pb2.BatchRequest:
-    batch = batch_of([(0, request)])
+    batch = batch_of(0, [request])
     return kv_pb2.BatchRequest(
         ops=batch.ops.tobytes(),
         keys=batch.keys.tobytes(),
@@ -231,7 +231,7 @@ def _result(request: list[Asked], response: kv_pb2.BatchResponse) -> BatchResult
         np.frombuffer(response.value_lengths, "<u4"),
         np.frombuffer(response.values, np.uint8),
     )
-    return BatchResult((BatchPart(np.zeros(1, np.int64), batch_of([(0, request)]), columns),), {}, 1)
+    return BatchResult(BatchPart(np.zeros(1, np.int64), batch_of(0, [request]), columns), {}, 1)
 
 
 def _out_of_order(done: list[Looked]) -> Iterator[str]:

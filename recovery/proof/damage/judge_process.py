@@ -13,12 +13,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import cast
-
-import numpy as np
 
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import CommitName
@@ -155,7 +153,7 @@ class _Found:
 
 
 class _Reader:
-    """Reads all keys of both tables, and some absent ones, by one batch."""
+    """Reads all keys of both tables, and some absent ones."""
 
     def __init__(self, there: Contents, absent_keys: Contents) -> None:
         tables = ((there.bytes_table, absent_keys.bytes_table), (there.u64_table, absent_keys.u64_table))
@@ -183,11 +181,13 @@ class _Reader:
 
 
 def _execute(store: Store, requests: list[Batch]) -> list[RequestResult]:
-    """Run one request on each of the two tables, as one transaction."""
-    tables = np.array([store.table(name).id for name in ("", NUMBERS)], np.uint32)
-    done = store.execute_requests(replace(Batch.concatenate(requests), request_tables=tables))
-    _require(done.requests == len(requests) and not done.rejected, f"requests were rejected: {done.rejected}")
-    return [done.request(number) for number in range(len(requests))]
+    """Run one request on each of the two tables."""
+    results = []
+    for name, request in zip(("", NUMBERS), requests, strict=True):
+        done = store.execute_requests(request.on_table(store.table(name).id))
+        _require(not done.rejected, f"a request was rejected: {done.rejected}")
+        results.append(done.request(0))
+    return results
 
 
 def _write_and_read(store: Store) -> None:

@@ -1,10 +1,11 @@
 """The store that `gpkvs bitflip` damages: the smallest possible, and the same to the byte each time it is made.
 
-There are some images of it with each commit. With an undo log: ``idle``, after its last batch, and ``active``, whose
-process was killed in the last batch when every slot was changed and the flag was ACTIVE. Recovery must bring ``active``
-back to the state before that batch. With a journal: ``closed``, and ``killed``, whose process was killed when the last
-batch was durable and nobody was told, both with a checkpoint in the middle of their batches; and ``checkpoint``, whose
-process was killed at the end of another one: the indexes show the last batch, which the roots do not say.
+There are some images of it with each commit. With an undo log: ``idle``, after its last batch; ``active`` and
+``active-u64``, whose process was killed in the last batch, on the table of bytes or of numbers, when every slot was
+changed and the flag was ACTIVE. Recovery must bring these back to the state before that batch. With a journal:
+``closed``, and ``killed``, whose process was killed when the last batch was durable and nobody was told, both with a
+checkpoint in the middle of their batches; and ``checkpoint``, whose process was killed at the end of another one: the
+indexes show the last batch, which the roots do not say.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 import gpkvs
 from gpkvs import failpoint
@@ -40,10 +39,16 @@ from gpkvs.pm.domain import find_domain
 from gpkvs.recovery.proof.damage.parts import UNDO_PARTS, Part, journal_places
 from gpkvs.store import Store
 
-IMAGES = {"undo": ("idle", "active"), "journal": ("closed", "killed", "checkpoint")}  # by commit
+IMAGES = {"undo": ("idle", "active", "active-u64"), "journal": ("closed", "killed", "checkpoint")}  # by commit
 NUMBERS = "numbers"  # the u64 table; the other one is the default table
 BYTES_INDEX, NUMBERS_INDEX = "index-0-0", "index-1-0"
 
+# Where their process is killed.
+_KILLED_AT = {
+    **dict.fromkeys(("active", "active-u64"), "before_idle_flag"),
+    "killed": "before_reply",
+    "checkpoint": "before_checkpoint_root",
+}
 _SEED = 1
 _BYTES_KEYS = 600
 _U64_KEYS = 900
@@ -108,10 +113,12 @@ def open_sample(path: Path, commit: CommitName) -> Store:
 
 
 def contents(image: str) -> Contents:
-    """Return the contents of an image after recovery; those of ``active`` are the ones before the last batch."""
-    batches = _bytes_batches(), _u64_batches()
-    counted = [operations[:-1] if image == "active" else operations for operations in batches]
-    return Contents(_apply(counted[0]), _apply(counted[1]))
+    """Return the contents of an image after recovery: those of the active ones are before the last batch."""
+    of_bytes, of_numbers = _bytes_batches(), _u64_batches()
+    return Contents(
+        _apply(of_bytes[:-1] if image == "active" else of_bytes),
+        _apply(of_numbers[:-1] if image == "active-u64" else of_numbers),
+    )
 
 
 def absent(image: str) -> Contents:
@@ -136,7 +143,7 @@ def make(path: Path, image: str) -> SampleStore:
     environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
     command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(path), image]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != (-signal.SIGKILL if image in ("active", "killed", "checkpoint") else 0):
+    if done.returncode != (-signal.SIGKILL if image in _KILLED_AT else 0):
         raise GpkvsError(f"the sample could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
     files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
     if commit_of(image) == "undo":
@@ -175,16 +182,16 @@ def _build(path: Path, image: str) -> None:
         for i, operations in enumerate(pairs):
             if isinstance(committer, JournalCommitter) and i == len(pairs) // 2:
                 committer.checkpointer.write(paced=False)
-            if i == len(pairs) - 1:
-                failpoint.arm({"active": "before_idle_flag", "killed": "before_reply"}.get(image, ""))
-            # One transaction on both tables.
-            batch = Batch.concatenate([Batch.of(operations[0]), Batch.of(operations[1])])
-            done = store.execute_requests(replace(batch, request_tables=np.array([0, numbers], np.uint32)))
-            assert not done.rejected
-            assert done.requests == 2
+            batches = [Batch.of(operations[1]).on_table(numbers), Batch.of(operations[0])]
+            if image == "active-u64":
+                batches.reverse()
+            assert not store.execute_requests(batches[0]).rejected
+            if i == len(pairs) - 1 and image != "checkpoint":
+                failpoint.arm(_KILLED_AT.get(image, ""))
+            assert not store.execute_requests(batches[1]).rejected
         if image == "checkpoint":
             assert isinstance(committer, JournalCommitter)
-            failpoint.arm("before_checkpoint_root")
+            failpoint.arm(_KILLED_AT[image])
             committer.checkpointer.write(paced=False)
 
 

@@ -75,12 +75,12 @@ class Shape:
     schema_share: float
     pause_share: float
     growth_share: float  # of the moments between two batches, a step of a table that grows
-    is_wide: bool = False  # batches change all keys of several tables
+    is_wide: bool = False  # batches change all keys of a table
     heap_bytes_max: int = 0  # 0: the heap does not grow
     heap_step_bytes: int = 64 * _KIB
     journal_share: float = 0.0  # of the same moments, a step of a journal that grows
     expiry_share: float = 0.0  # of the SETs, those after which a key expires
-    is_plain: bool = False  # no request looks first, and a batch is on one table
+    is_plain: bool = False  # no request looks first
 
     @property
     def heap_bytes_all(self) -> int:
@@ -351,14 +351,15 @@ class Life:
         self._recorder.mark(Mark.ACKNOWLEDGED, needed)
 
     def execute(self, *requests: Request) -> Sent:
-        """Run a batch, and wait for nothing."""
+        """Run a batch on one table, and wait for nothing."""
         with self._store._mutex:
             return self._execute(list(requests))
 
     def _execute(self, requests: list[Request]) -> Sent:
         """Run a batch; called with the mutex."""
         expected, runner = self._expected, self._runner
-        batch = batch_of([(table.id, [asked_of(operation) for operation in request]) for table, request in requests])
+        [table_id] = {table.id for table, _ in requests}
+        batch = batch_of(table_id, [[asked_of(operation) for operation in request] for _, request in requests])
         self._recorder.mark(Mark.BEGUN, len(expected.batches))
         natively = runner.natively
         result, gate = runner.execute(batch)
@@ -412,10 +413,8 @@ class Life:
         self.now += random.choice((0, 0, 1, 20, 300, -100))
         count = 4 if self._shape.is_wide and random.random() < 0.8 else random.choice((1, 1, 1, 2, 3))
         weights = [3 if table.layout == BYTES_LAYOUT.name else 1 for table in tables]
-        chosen = random.choices(tables, weights, k=count)
-        if self._shape.is_plain:
-            chosen = chosen[:1] * count
-        requests = [(table, self._looking(random, table, self._operations(random, table))) for table in chosen]
+        [table] = random.choices(tables, weights)
+        requests = [(table, self._looking(random, table, self._operations(random, table))) for _ in range(count)]
         return [(table, self._expiring(random, table, operations)) for table, operations in requests]
 
     def _expiring(self, random: Random, table: TableName, operations: list[Operation]) -> list[Operation]:

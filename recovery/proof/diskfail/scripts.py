@@ -27,7 +27,7 @@ _SEGMENTS = 7
 SHAPE = replace(
     Shape.of(Random(0)), index_bytes=64 * _KIB, heap_bytes=_SEGMENTS * 64 * _KIB, heap_bytes_max=0, delay_us=0
 )
-_FRAME_PAGES_MAX = 10  # of a batch that changes each key of a table of numbers
+_FRAME_PAGES_MAX = 10  # of a batch that changes each key of a table of numbers, and of one behind it
 GROWING = replace(SHAPE, heap_bytes=128 * _KIB, heap_bytes_max=_SEGMENTS * 64 * _KIB)
 LARGER = replace(SHAPE, heap_bytes=16 * 64 * _KIB)
 
@@ -163,12 +163,13 @@ def cover_too_much(stage: Stage) -> None:
 
 
 def drop_in_flight(stage: Stage) -> None:
-    """Drop a table while the newest batch changes it, and another one, and is not durable."""
+    """Drop a table while the newest batch changes it, one before changes another table, and neither is durable."""
     stage.open()
     table = stage.life.create(Random(1), BYTES_LAYOUT.name)
-    stage.run(stage.sets(1), stage.sets(1, table=table))
+    stage.run(stage.sets(1))
+    stage.run(stage.sets(1, table=table))
     stage.hold()
-    sent = stage.execute(stage.sets(1, value_bytes=LARGE_BYTES), stage.sets(2, table=table))
+    sent = [stage.execute(stage.sets(1, value_bytes=LARGE_BYTES)), stage.execute(stage.sets(2, table=table))]
     stage.wait_held()
     stage.watch()
     dropped = stage.attempt(lambda: stage.life.drop(table))
@@ -176,7 +177,8 @@ def drop_in_flight(stage: Stage) -> None:
     stage.release()
     dropped.result()
     stage.ignore()
-    stage.life.wait(sent)
+    for each in sent:
+        stage.life.wait(each)
 
 
 def space_of_dropped(stage: Stage) -> None:
@@ -186,12 +188,14 @@ def space_of_dropped(stage: Stage) -> None:
     for segment in range(16):
         if segment not in (1, 2):
             stage.run(stage.sets(segment, value_bytes=LARGE_BYTES))
-        else:  # the segment with the records of the table; and one whose batch names both tables
-            stage.run(stage.sets(segment, value_bytes=LARGE_BYTES, table=table), stage.sets(100 + segment))
+        else:  # the segments with the records of the table
+            stage.run(stage.sets(segment, value_bytes=LARGE_BYTES, table=table))
+            stage.run(stage.sets(100 + segment))
     stage.hold()
-    both = stage.execute(stage.sets(50), stage.sets(51, table=table))
+    both = [stage.execute(stage.sets(50)), stage.execute(stage.sets(51, table=table))]
     stage.release()
-    stage.life.wait(both)
+    for each in both:
+        stage.life.wait(each)
     stage.life.drop(table)
     stage.hold()
     sent = stage.execute(stage.sets(104))
@@ -246,7 +250,8 @@ def _fill_journal(stage: Stage, table: TableName, batches: int) -> None:
 
 
 def _run_wide(stage: Stage, table: TableName) -> None:
-    stage.run(stage.sets(*range(len(KEYS[table.layout])), table=table), stage.sets(1))
+    stage.run(stage.sets(*range(len(KEYS[table.layout])), table=table))
+    stage.run(stage.sets(1))
 
 
 def more_than_fits(stage: Stage) -> None:

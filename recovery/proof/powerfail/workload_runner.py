@@ -28,6 +28,7 @@ from gpkvs.recovery.proof.powerfail.recorder import TraceRecorder
 from gpkvs.recovery.proof.powerfail.state_judge import Disk, Dump, dump
 from gpkvs.recovery.proof.powerfail.trace import CHANGES, HOST_STORE, Image, Kind, Mutation, Trace
 from gpkvs.recovery.proof.powerfail.workloads import (
+    BOTH,
     COPY,
     CREATE,
     DROP,
@@ -125,8 +126,10 @@ class WorkloadRunner:
         if workload.letters in GROWTH:
             return self._grown(disk, workload, keys)
         with self._open_tiny(disk.path) as store:
-            if workload.letters == DROP:
+            if workload.letters in (BOTH, DROP):
                 store.create_table(OTHER_TABLE, layout=workload.layout, index_bytes=BLOCK_BYTES)
+            if workload.letters == BOTH:
+                store.execute(Batch.of([(Op.SET, key, b"other") for key in keys.present[:4]]), table=OTHER_TABLE)
             return self._batches(disk, workload, store, keys)
 
     def _batches(self, disk: Disk, workload: Workload, store: Store, keys: Keys) -> WorkloadRun:

@@ -33,7 +33,7 @@ Before an A or a Y comes an E. A removal is a transaction of its own, so it is j
     W  a wide batch: 33 new keys, more than one stripe of the undo log
     L  large values: records of more lines than a thread can note until it writes them back (bytes only)
     V  a step of compaction: all records of a segment move to another one (bytes only)
-    B  a batch over both tables (u64 only: the default table has the layout bytes)
+    B  a step of compaction that moves records of both tables in one transaction (bytes only)
     C  a table is created
     X  a table is dropped
     O  the store is opened
@@ -53,14 +53,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-import numpy as np
-
 from gpkvs.batch import Batch, BatchResult, Condition, Op
-from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.table import Table
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
@@ -75,9 +72,9 @@ LOOKING = "SQG"
 EXPIRING = "EAY"
 GROWTH = "1235"
 EXTRA = "JWLVBCXOIZPK" + GROWTH
-TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "CXOIZPK"
+BOTH, TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "BCXOIZPK"
 _BEGIN, _MOVE, _FINISH = "begin", "move", "finish"
-_OF_ONE_LAYOUT = dict.fromkeys("LVIZ" + EXPIRING, BYTES_LAYOUT.name) | {"B": U64_LAYOUT.name}
+_OF_ONE_LAYOUT = dict.fromkeys("LVBIZ" + EXPIRING, BYTES_LAYOUT.name)
 LENGTH_MAX = 3
 _SOON_MS, _LATER_MS = 1000, 10**9
 _SLACK_MS = 1000  # the sweep comes so long after a key has expired
@@ -200,10 +197,10 @@ class Script:
             "A": self._afterwards,
             "Y": self._sweep,
             "J": self._join,
-            "B": self._both,
+            BOTH: _compact,
             "C": self._create,
             "X": self._drop,
-            "V": lambda store: store._engine.free_space.compactor.empty(store._engine.heap.tail.segment),
+            "V": _compact,
             _BEGIN: self._begin_growth,
             _MOVE: self._move_block,
             _FINISH: self._finish_growth,
@@ -216,9 +213,9 @@ class Script:
             return
         requests = []
         for letter in letters.split("+"):
-            requests.append((self._table, self._operations[letter]()))
-            self._note(*requests[-1])
-        self._written = {operation[1] for _, operations in requests for operation in operations}
+            requests.append(self._operations[letter]())
+            self._note(self._table, requests[-1])
+        self._written = {operation[1] for operations in requests for operation in operations}
         self._requests(store, requests)
         self._written = set()
 
@@ -345,7 +342,7 @@ class Script:
         """Run requests as one batch, and compare their results with the model."""
         model = Model(self._held(store), not self._is_numbers)
         table = store.table(self._table).id
-        result = self._run(store, batch_of([(table, request) for request in requests]))
+        result = self._run(store, batch_of(table, requests))
         assert result.requests == len(requests)
         for key in [key for key in model.held if key not in self.tables[self._table]]:  # it had expired
             del model.held[key]
@@ -372,20 +369,11 @@ class Script:
             self._set(self._full.pop(0)),
         ]
         self._note(self._table, operations)
-        self._requests(store, [(self._table, [operation]) for operation in operations])
+        self._requests(store, [[operation] for operation in operations])
 
-    def _both(self, store: Store) -> None:
-        key = self._absent.pop(0)
-        default: list[Operation] = [(Op.SET, key, b"in the default table")]
-        requests = [(self._table, self._new(1)), (DEFAULT_TABLE, default)]
-        for request in requests:
-            self._note(*request)
-        self._requests(store, requests)
-
-    def _requests(self, store: Store, requests: list[tuple[str, list[Operation]]]) -> None:
-        tables = [np.array([store.table(name).id], np.uint32) for name, _ in requests]
-        batch = Batch.concatenate([Batch.of(operations) for _, operations in requests])
-        result = self._run(store, replace(batch, request_tables=np.concatenate(tables)))
+    def _requests(self, store: Store, requests: list[list[Operation]]) -> None:
+        batch = Batch.concatenate([Batch.of(operations) for operations in requests])
+        result = self._run(store, batch.on_table(store.table(self._table).id))
         assert result.requests == len(requests)
         assert not result.rejected
 
@@ -415,6 +403,10 @@ class Script:
     def _finish_growth(self, store: Store) -> None:
         growing, table = _growing(store)
         growing.finish(table)
+
+
+def _compact(store: Store) -> None:
+    store._engine.free_space.compactor.empty(store._engine.heap.tail.segment)
 
 
 def _growing(store: Store) -> tuple[Growing, Table]:

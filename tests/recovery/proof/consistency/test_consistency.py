@@ -137,7 +137,7 @@ def planted(looking: LookingClients, kind: str, rng: random.Random) -> None:
             sums = [one for one in done if any(asked.op is Op.INCREMENT for asked in one.request) and statuses(one)]
             looked = rng.choice(sums)
             assert looked.result
-            part = looked.result.parts[0]
+            part = looked.result.part
             values = part.result.values.copy()
             at = [asked.op in (Op.GET, Op.INCREMENT) for asked in looked.request]
             returned = [asked.op for asked, returns in zip(looked.request, at, strict=True) if returns]
@@ -145,20 +145,20 @@ def planted(looking: LookingClients, kind: str, rng: random.Random) -> None:
             number = next(n for n, op in enumerate(returned) if op is Op.INCREMENT and lengths[n])
             values[sum(lengths[:number])] ^= 1
             changed = replace(part.result, values=values)
-            looked.result = BatchResult((replace(part, result=changed),), {}, 1)
+            looked.result = BatchResult(replace(part, result=changed), {}, 1)
         case "status":  # a condition that was decided on another value
             looked = rng.choice([one for one in done if any(asked.condition for asked in one.request)])
             assert looked.result
-            part = looked.result.parts[0]
+            part = looked.result.part
             number = next(n for n, asked in enumerate(looked.request) if asked.condition)
             status = part.result.status.copy()
             status[number] = Status.OK if status[number] else Status.CONDITION_FAILED
-            looked.result = BatchResult((replace(part, result=replace(part.result, status=status)),), {}, 1)
+            looked.result = BatchResult(replace(part, result=replace(part.result, status=status)), {}, 1)
         case "guard":  # a check that failed on what was never there
             looked = rng.choice([one for one in looking.requests if one.conflict])
             assert looked.conflict
             refusal = ConflictError(looked.conflict.index, (looked.conflict.found or 0) + (1 << 40))
-            looked.result = BatchResult((), {0: refusal}, 1)
+            looked.result = BatchResult(None, {0: refusal}, 1)
         case "half":  # a request that a check refused, of which a part is there
             looked = rng.choice([one for one in looking.requests if one.conflict])
             later = max(one.base + len(one.request) for one in looking.requests if one.base is not None)
