@@ -167,6 +167,7 @@ class Store(KeyValues):
         except BaseException:
             committer.close()
             raise
+        self._is_on_host = self._engine.is_on_host
         self._tables = {table.entry.name: table for table in tables.values()}
         self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
         if native := self._engine.native():
@@ -214,10 +215,13 @@ class Store(KeyValues):
         with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            begun = self._own_turn.run_batch(batch) if self._own_turn else None
-            if begun is None or isinstance(self._mutex, TurnMutex):
+            if self._own_turn:
+                begun = self._engine.execute(batch, self._own_turn.run_batch)
+            else:
+                begun = self._engine.execute(batch)
+            if isinstance(self._mutex, TurnMutex):
                 self._turn_over()
-            return BegunBatch(self._engine, *(begun or self._engine.execute(batch)))
+            return BegunBatch(self._engine, *begun)
 
     def begin_turns(self, end_turn: Callable[[], None]) -> None:
         """Let the engine be used in long turns from now on (`turn`); nobody uses the store meanwhile.
@@ -281,7 +285,10 @@ class Store(KeyValues):
 
     def _run_natively(self, columns: RequestColumns, found: OpenTable) -> ResultLists | None:
         """Run a small request without Python's engine; None: that one must, and nothing has happened."""
-        if self._own_turn is None or len(columns.ops) > OPS_MAX:
+        operations = len(columns.ops)
+        if self._own_turn is None or operations > OPS_MAX:
+            return None
+        if not self._is_on_host and operations > self._engine.few_ops_max:
             return None
         self._origin.require()
         with self._mutex:

@@ -8,6 +8,7 @@ in the words of this room.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from gpkvs.batch import Batch
 from gpkvs.engine.capacity import (
@@ -54,6 +55,8 @@ class Crew:
         The engine, and what it uses.
     grow_log
         Has undo log or journal grow for a batch, in which each operation may take so many entries; says whether it did.
+    on_device
+        Around what may use a GPU.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Crew:
         heap_growth: HeapGrowth,
         meter: Meter,
         grow_log: Callable[[Batch, int], bool],
+        on_device: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._files = files
         self._native = native
@@ -81,6 +85,7 @@ class Crew:
         self._heap_growth = heap_growth
         self._meter = meter
         self._grow_log = grow_log
+        self._on_device = on_device
 
     def run_again(self, batch: Batch, run: Callable[[], bool], refuse: Callable[[Left, GpkvsError], None]) -> bool:
         """Run a batch again that the native engine has just left.
@@ -151,6 +156,10 @@ class Crew:
 
     def _do(self, reason: Left, batch: Batch, now: int) -> bool:
         """Do what a reason asks for; return whether it was done."""
+        with self._on_device():
+            return self._does(reason, batch, now)
+
+    def _does(self, reason: Left, batch: Batch, now: int) -> bool:
         is_done = False
         match reason:
             case Left.TABLE:

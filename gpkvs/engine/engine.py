@@ -7,8 +7,8 @@ Planners only read PM; the committer alone stores to it. Decisions are in Python
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -48,6 +48,13 @@ from gpkvs.scan import ScanPiece
 # How long native code may run batches; less where something goes on beside them.
 _TURN_SECONDS = 1.0
 _SHORT_TURN_SECONDS = 0.05
+
+
+RunNatively = Callable[[Batch], tuple[BatchResult, int] | None]
+
+
+def _leave(_batch: Batch) -> None:
+    return None
 
 
 class Engine:
@@ -144,7 +151,7 @@ class Engine:
         """The version that the next SET may get."""
         return self.committer.next_sequence
 
-    def execute(self, batch: Batch) -> tuple[BatchResult, int]:
+    def execute(self, batch: Batch, natively: RunNatively = _leave) -> tuple[BatchResult, int]:
         """Run the longest run of requests from the first on that fits one transaction.
 
         The next batch may run before this one is durable. Nobody may see the result before its gate (`wait`).
@@ -152,7 +159,9 @@ class Engine:
         Parameters
         ----------
         batch
-            Valid columns (`Batch.validate`), of tables that exist.
+            Valid columns (`Batch.validate`), of a table that exists.
+        natively
+            Runs a batch of the host natively, or leaves it, in turns that nobody else has begun.
 
         Returns
         -------
@@ -162,41 +171,61 @@ class Engine:
             Its gate.
         """
         costs, table = self._backend.path_costs, self.tables.get(batch.table)
+        if costs is None or table is None:
+            return self._run(batch, None, natively)
         count_kinds(batch)
-        if not self.meter.take_left():
-            self.meter.left(self._why_not_native(batch))
-        entered = self._backend.enter()
-        try:
-            if costs is None or table is None:
-                self._begin_batch()
-                return self._execute(batch)
-            kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
-            return self._execute_measured(batch, kind, costs.choose(kind, len(batch)), costs)
-        finally:
-            self._path = None
-            self._backend.leave(entered)
+        kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
+        return self._run_measured(batch, kind, costs.choose(kind, len(batch)), costs, natively)
 
-    def _execute_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
+    def _run_measured(
+        self, batch: Batch, kind: Kind, path: Path, costs: PathCosts, natively: RunNatively
+    ) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
-        # What others leave to do would seem to be the time of this batch.
-        if path is Path.GPU:
-            self._backend.catch_up()  # with what the host stored
-        self._begin_batch()
-        self._path = path
         begin = perf_counter()
         if path is Path.HOST and kind.is_on_gpu:
-            result, gate = self._execute(_moved(batch, self._backend.download))
+            with self._on_device():
+                moved = _moved(batch, self._backend.download)
+            result, gate = self._run(moved, path, natively)
             if not batch.has_only_sets and not isinstance(batch.keys, np.ndarray):
-                result = _moved_back(result, self._backend.upload)
+                with self._on_device():
+                    result = _moved_back(result, self._backend.upload)
+        elif path is Path.GPU:
+            with self._on_device():
+                self._backend.catch_up()  # with what the host stored: it would seem to be the time of this batch
+            begin = perf_counter()
+            result, gate = self._run(batch, path, _leave)
         else:
-            result, gate = self._execute(batch)
+            result, gate = self._run(batch, path, natively)
         # Of a batch that is cut, only a part has run.
         costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - begin)
         return result, gate
 
-    def _begin_batch(self) -> None:
-        self.meter.begin()
-        self._before_batch()
+    def _run(self, batch: Batch, path: Path | None, natively: RunNatively) -> tuple[BatchResult, int]:
+        """Run a batch natively, or else by Python's planners."""
+        if done := natively(batch):
+            return done
+        if self._native_engine:
+            self._native_engine.end_turn()
+        count_kinds(batch)
+        if not self.meter.take_left():
+            self.meter.left(self._why_not_native(batch))
+        with self._on_device():
+            self.meter.begin()
+            self._before_batch()
+            self._path = path
+            try:
+                return self._execute(batch)
+            finally:
+                self._path = None
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Use the backend, whatever the program does with GPUs in this thread."""
+        entered = self._backend.enter()
+        try:
+            yield
+        finally:
+            self._backend.leave(entered)
 
     def _execute(self, batch: Batch) -> tuple[BatchResult, int]:
         if batch.expiries is not None:
@@ -229,14 +258,14 @@ class Engine:
 
     def _why_not_native(self, batch: Batch) -> Left:
         """Return why nobody has asked the native engine to run a batch."""
-        if self._backend is not self._backend.host:
+        if not self.is_on_host:
             return Left.DEVICE
         return Left.COLUMNS if len(batch) > self._native.ops_max else Left.PYTHON
 
     def native(self) -> NativeEngine | None:
-        """Return what runs batches without Python; None where a GPU needs it, or the committer."""
+        """Return what runs batches of the host without Python; None where the committer needs Python."""
         if self._native_engine is None:
-            if self._backend is not self._backend.host or self.committer.begin_turn() is None:
+            if self.committer.begin_turn() is None:
                 return None
             self._native_engine = NativeEngine(
                 self._files,
@@ -249,8 +278,20 @@ class Engine:
                 self._before_turn,
                 self._after_turn,
                 *self._made_limits,
+                has_mirrors=not self.is_on_host,
             )
         return self._native_engine
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether no batch runs on a GPU."""
+        return self._backend is self._backend.host
+
+    @property
+    def few_ops_max(self) -> int:
+        """Operations of the largest request that may run on the host whoever else could run it."""
+        costs = self._backend.path_costs
+        return 0 if costs and costs.forced is Path.GPU else self._native.ops_max
 
     def crew_of(self, native: NativeEngine) -> Crew:
         """Return what serves a native engine of this one."""
@@ -266,19 +307,22 @@ class Engine:
             self._heap_growth,
             self.meter,
             self._grow_log,
+            self._on_device,
         )
 
     def _before_turn(self) -> TurnLimits:
-        self._before_batch()
+        with self._on_device():
+            self._before_batch()
         helpers = (self._heap_growth, self._journal_growth, self.growth)
         is_short = self.expiry.is_used or any(helper and helper.wants_batches for helper in helpers)
         heap_units = min(self._heap_growth.units_until_step, self.free_space.units_until_due)
         return TurnLimits(_SHORT_TURN_SECONDS if is_short else _TURN_SECONDS, heap_units)
 
     def _after_turn(self, sums: TurnSums) -> None:
-        self.growth.gained(sums.gained)
-        if self.free_space.is_due:
-            self.free_space.pay_for_turn(sums.heap_units)
+        with self._on_device():
+            self.growth.gained(sums.gained)
+            if self.free_space.is_due:
+                self.free_space.pay_for_turn(sums.heap_units)
 
     def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
         """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""

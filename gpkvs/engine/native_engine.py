@@ -10,6 +10,7 @@ import ctypes
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.table import Table
+from gpkvs.errors import memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import NO_GROWTH
@@ -86,13 +88,15 @@ class NativeEngine:
     Parameters
     ----------
     files, tables, heap, committer, meter, expiry
-        Of the store, whose steps are all the host's.
+        Of the store.
     planner
         Plans the batches.
     before_turn, after_turn
         Do what runs beside batches.
     value_bytes_max, made_bytes_max
         As of the `Resolver`.
+    has_mirrors
+        Whether GPUs have the indexes, too.
 
     Attributes
     ----------
@@ -123,6 +127,8 @@ class NativeEngine:
         after_turn: Callable[[TurnSums], None],
         value_bytes_max: int,
         made_bytes_max: int,
+        *,
+        has_mirrors: bool,
     ) -> None:
         self._files = files
         self._tables = tables
@@ -130,6 +136,8 @@ class NativeEngine:
         self._expiry = expiry
         self._planner = planner
         self._before_turn, self._after_turn = before_turn, after_turn
+        self._has_mirrors = has_mirrors
+        self._unnoted: int | None = None  # the table of a batch that has run
         names = [field.name for field in KernelFields("begin_turn").fields]
         self.made_bytes_max = made_bytes_max
         self._words = (ctypes.c_uint64 * len(names))()
@@ -216,6 +224,29 @@ class NativeEngine:
         table = self._tables.get(batch.table)
         return table is None or table.index.has_records
 
+    def run(self, table: int, run: Callable[..., int], *given: object) -> int:
+        """Run a batch on a table by a call of native code; return how it ran.
+
+        What it has stored is noted for the mirrors of GPUs: if an interrupt comes before, then before anything else.
+        """
+        if not self._has_mirrors:
+            return run(*given)
+        with memory_refused():
+            self._note_stored()
+        self._unnoted = table
+        ran = run(*given)
+        if ran == Ran.LEFT:
+            self._unnoted = None
+        with suppress(MemoryError):  # the batch is done
+            self._note_stored()
+            return ran
+        return Ran.DONE  # the turn cannot end before
+
+    def _note_stored(self) -> None:
+        if self._unnoted is not None:
+            self._planner.note_stored(self._unnoted)
+            self._unnoted = None
+
     def leave_all(self) -> None:
         """Leave every batch of the next turn."""
         self._words[_OF_TURN.index("table_count")] = 0
@@ -224,6 +255,7 @@ class NativeEngine:
 
     def end_turn(self) -> None:
         """Do what the batches of the turn ask for, if there is one; what fails is tried again after the next turn."""
+        self._note_stored()
         if not self.is_in_turn:
             return
         self.is_in_turn = False

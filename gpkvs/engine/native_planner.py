@@ -135,6 +135,17 @@ class NativePlanner:
         planner = self._of_layout[layout]
         return planner.address, planner.ops_max
 
+    def note_stored(self, number: int) -> None:
+        """Tell the backend which slots of a table were changed by the batch that the native engine has just run."""
+        table = self._tables.get(number)
+        if table is None:
+            return
+        index = table.index
+        writes = self._of_layout[index.layout.name].writes
+        writes.read_counters()
+        if writes.slots:
+            self._backend.host_stored(index, writes.changed_slot[: writes.slots])
+
     def planned_last(self, batch: Batch) -> tuple[Table, int]:
         """Return the table of a batch that was planned last, perhaps in vain, and how many new keys were met."""
         table = self._tables[batch.table]

@@ -115,11 +115,11 @@ class OwnTurn:
         if len(columns.keys) + len(columns.values) > _BYTES_MAX:
             return None
         self._have_turn()
-        ran = self._run(native.engine_address, self._room, table, n, *columns)
+        ran = native.run(table, self._run, native.engine_address, self._room, table, n, *columns)
         if ran == Ran.LEFT:
             with memory_refused():
                 batch = columns.batch(table)
-            run = partial(self._run, native.engine_address, self._room, table, n, *columns)
+            run = partial(native.run, table, self._run, native.engine_address, self._room, table, n, *columns)
             ran = self._run_again(batch, run)
             if ran == Ran.LEFT:
                 return None
@@ -151,7 +151,7 @@ class OwnTurn:
             given = GivenBatch(batch, native.made_bytes_max, own.found_words)
         is_short = len(batch) <= OPS_MAX and len(batch.keys) + len(batch.values) <= _BYTES_MAX
         run_batch = self._run_short if is_short else self._run_long
-        ran = run_batch(native.engine_address, given.struct, *own.addresses, is_short)
+        ran = native.run(batch.table, run_batch, native.engine_address, given.struct, *own.addresses, is_short)
         if ran == Ran.LEFT:
             ran = self._run_batch_again(batch, given, own)
             if ran == Ran.LEFT:
@@ -161,7 +161,9 @@ class OwnTurn:
         return own.result(self._lacking)
 
     def _run_batch_again(self, batch: Batch, given: GivenBatch, own: OwnBatch) -> int:
-        run = partial(self._run_long, self._native.engine_address, given.struct, *own.addresses, False)
+        native = self._native
+        run_batch = partial(self._run_long, native.engine_address, given.struct, *own.addresses, False)
+        run = partial(native.run, batch.table, run_batch)
         # A short one may return more than one may while Python's lock is kept.
         if self._meter.last_left is Left.MEMORY:
             self._meter.helped(Left.MEMORY)

@@ -40,7 +40,7 @@ class Turns:
         self._store = store
         store.begin_turns(library.interrupt)
         with store.turn() as engine:
-            self._native = engine.native()
+            self._native = engine.native() if engine.is_on_host else None
             self._crew = engine.crew_of(self._native) if self._native else None
             library.set_clock(engine.expiry.latest_address)
         if self._native:

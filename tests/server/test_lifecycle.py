@@ -20,7 +20,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import gpkvs
-from gpkvs.bench.door.frames import PREFACE, SETTINGS, frame
+from gpkvs.bench.door.frames import PING, PREFACE, SETTINGS, frame
 from gpkvs.errors import GpkvsError
 from gpkvs.info import package_version
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
@@ -122,12 +122,18 @@ def test_time_to_finish_is_bounded(start_server: StartServer) -> None:
 
 
 def test_a_client_that_does_not_hear_of_the_end(start_server: StartServer) -> None:
-    """It answers no PING, so the server cannot know which of its calls are still to come."""
+    """It answers no PING, so the server cannot know which of its calls are still to come.
+
+    The server answers its PING: so the connection is one that has begun. Others are closed at once.
+    """
     server = start_server("--drain-seconds-max", "1.5")
     host, port = server.target.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as client:
-        client.sendall(PREFACE + frame(SETTINGS, 0, 0))
-        assert client.recv(1)
+        client.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(PING, 0, 0, b"has come"))
+        heard = b""
+        while b"has come" not in heard:
+            heard += (received := client.recv(4096))
+            assert received
         began = time.monotonic()
         server.stop()
         assert time.monotonic() - began < 4.5

@@ -254,7 +254,11 @@ class CudaBackend(GpuProcessor):
         mirror = self._attached.mirrors[index]
         mirror.note(slots)
         if mirror.late_slots > _LATE_SLOTS_MAX:
-            self.catch_up()
+            entered = self.enter()
+            try:
+                self.catch_up()
+            finally:
+                self.leave(entered)
 
     @explained
     def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:

@@ -15,6 +15,8 @@ from gpkvs.batch import U64
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
 
+_LATE_ROOM = 1024  # slots that may be noted at first
+
 
 class Mirror:
     """The mirror of one index.
@@ -40,7 +42,7 @@ class Mirror:
         self.registered = registered
         self._gpus = gpus
         self.late_slots = 0
-        self._late: list[U64] = []
+        self._late: U64 = np.empty(_LATE_ROOM, np.uint64)  # the first `late_slots` are noted
 
     @property
     def array(self) -> Any:
@@ -70,15 +72,19 @@ class Mirror:
 
     def note(self, slots: U64) -> None:
         """Remember slots of the index that changed, by their numbers; they are copied."""
-        self._late.append(slots.copy())
-        self.late_slots += len(slots)
+        count = self.late_slots + len(slots)
+        if count > len(self._late):
+            late: U64 = np.empty(2 * count, np.uint64)
+            late[: self.late_slots] = self._late[: self.late_slots]
+            self._late = late
+        self._late[self.late_slots : count] = slots
+        self.late_slots = count
 
     def late(self) -> U64:
         """Return the noted slots; a slot that changed often is there often."""
         # Without np.unique: it takes a hundred times as long as it saves.
-        return np.concatenate(self._late)
+        return self._late[: self.late_slots].copy()
 
     def forget_late(self) -> None:
         """Forget the noted slots: the copy has them."""
-        self._late.clear()
         self.late_slots = 0
