@@ -64,7 +64,7 @@ class JournalCommitter:
     checkpointer
         Writes the images to their files.
     is_native
-        Whether write sets are stored by one native call.
+        Whether write sets of the host's threads are stored by one native call.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class JournalCommitter:
             pages=self._stores.pages_address,
             live_units=address_of(heap.live_units),
         )
-        self.is_native = backend is backend.host
+        self.is_native = True
         self.checkpointer = Checkpointer(files, journal, self)
 
     @property
@@ -116,7 +116,8 @@ class JournalCommitter:
 
     def commit(self, write_set: WriteSet) -> int:
         """See `Committer.commit`."""
-        return self._commit_natively(write_set) if self.is_native else self._commit_in_steps(write_set)
+        is_of_host = not any(writes.device for writes in write_set.tables)
+        return self._commit_natively(write_set) if self.is_native and is_of_host else self._commit_in_steps(write_set)
 
     def _commit_natively(self, write_set: WriteSet) -> int:
         """Store a write set by one call."""
@@ -126,7 +127,10 @@ class JournalCommitter:
             writes.keep(marks=image.marks)
             writes.begin_commit(self._tables[writes.index.entry.id], 0)
         self._begin_native()
-        return self._native.run(write_set, keeps_lock=False)  # it may wait for the disk, and for a thread of Python
+        gate = self._native.run(write_set, keeps_lock=False)  # it may wait for the disk, and for a thread of Python
+        for writes in write_set.tables:
+            self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
+        return gate
 
     def _begin_native(self) -> None:
         """Tell the native committer what Python may have changed since the last batch."""

@@ -53,7 +53,7 @@ def _several(name: str, module: str, changes: tuple[tuple[str, str], ...], harm:
 
 
 # What one native call does is done by Python's steps, which have the mistake: `gpkvs crash` needs no compiler.
-_IN_STEPS = (_COMMITTER, "self.is_native = backend is backend.host\n", "self.is_native = False\n")
+_IN_STEPS = (_COMMITTER, "self.is_native = True\n", "self.is_native = False\n")
 
 
 def _in_steps(name: str, module: str, old: str, new: str, harm: str) -> Mutant:
