@@ -188,7 +188,7 @@ class NativeEngine:
         """
         self.end_turn()
         limits = self._before_turn()
-        leaves = self._committer.begin_turn() is None
+        leaves = self._leaves()
         self._describe_tables()
         self._describe_expiries()
         planner, expiry = self._planner, self._expiry
@@ -223,6 +223,10 @@ class NativeEngine:
         """Whether the table of a batch has records; of a table that is gone, native code leaves it."""
         table = self._tables.get(batch.table)
         return table is None or table.index.has_records
+
+    def _leaves(self) -> bool:
+        """Whether every batch of the next turn is left."""
+        return self._committer.begin_turn() is None
 
     def run(self, table: int, run: Callable[..., int], *given: object) -> int:
         """Run a batch on a table by a call of native code; return how it ran.

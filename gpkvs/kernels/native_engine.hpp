@@ -87,47 +87,41 @@ static bool may_read(const NativeEngine& e, const Planner& a, const EngineBatch&
     return may;
 }
 
-// The first messages of a planned batch that bring no more values than they may: a lone request may, or none.
-template <class Planner>
-static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
-    EngineBatch first = batch;
-    first.n = first.requests = first.messages = 0;
-    for (u64 bytes = 0, get = 0; first.messages < batch.messages; first.messages++) {
-        const u64 requests = batch.message_requests[first.messages];
-        u64 end = first.n;
-        for (u64 request = 0; request < requests; request++) end += batch.request_ops[first.requests + request];
-        for (u64 op = first.n; op < end; op++)
-            if (a.ops[op] == OP_GET) bytes += length_of(a, get++);
-        if (bytes > batch.value_bytes_max && (first.messages || requests > 1)) break;
-        first.n = end;
-        first.requests += requests;
-    }
-    return first;
-}
-
-// The first half of a batch's messages.
-static EngineBatch half_of(const EngineBatch& batch) {
-    EngineBatch first = batch;
-    first.messages = batch.messages / 2;
-    first.n = first.requests = 0;
-    for (u64 message = 0; message < first.messages; message++)
-        for (u64 left = batch.message_requests[message]; left; left--) first.n += batch.request_ops[first.requests++];
-    return first;
-}
-
-// The first of a batch's messages, which have no more operations than they may.
-static EngineBatch cut_to_operations(const EngineBatch& batch, u64 operations_max) {
+// The first messages of a batch, as long as the next one fits: `fits` is given what there is so far, and the requests of that
+// message and where its operations end.
+template <class Fits>
+static EngineBatch first_messages(const EngineBatch& batch, Fits fits) {
     EngineBatch first = batch;
     first.n = first.requests = first.messages = 0;
     for (; first.messages < batch.messages; first.messages++) {
         const u64 requests = batch.message_requests[first.messages];
         u64 end = first.n;
         for (u64 request = 0; request < requests; request++) end += batch.request_ops[first.requests + request];
-        if (end > operations_max && first.messages) break;
+        if (!fits(first, requests, end)) break;
         first.n = end;
         first.requests += requests;
     }
     return first;
+}
+
+// Those of a planned batch that bring no more values than they may: a lone request may, or none.
+template <class Planner>
+static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
+    u64 bytes = 0, get = 0;
+    return first_messages(batch, [&](const EngineBatch& first, u64 requests, u64 end) {
+        for (u64 op = first.n; op < end; op++)
+            if (a.ops[op] == OP_GET) bytes += length_of(a, get++);
+        return bytes <= batch.value_bytes_max || (!first.messages && requests == 1);
+    });
+}
+
+static EngineBatch half_of(const EngineBatch& batch) {
+    return first_messages(batch, [&](const EngineBatch& first, u64, u64) { return first.messages < batch.messages / 2; });
+}
+
+// Those that have no more operations than they may, or the first one.
+static EngineBatch cut_to_operations(const EngineBatch& batch, u64 operations_max) {
+    return first_messages(batch, [&](const EngineBatch& first, u64, u64 end) { return end <= operations_max || !first.messages; });
 }
 
 // Whether a batch that is not of GETs alone may have more operations than undo log or journal have entries for.

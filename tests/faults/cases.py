@@ -58,11 +58,11 @@ CASES = {
         "crash at any store or barrier: the whole batch or none",
         (
             f"{_FAILPOINTS}test_kill_between_phases",
-            "recovery/startup/test_tables.py::test_batch_on_two_tables_is_rolled_back_whole",
+            "recovery/startup/test_tables.py::test_a_batch_is_rolled_back_whole",
         ),
         journal=(
             f"{_JOURNAL_KILLS}test_kill",
-            f"{_JOURNAL_FAULTS}test_batch_on_two_tables_is_there_whole_or_not_at_all",
+            f"{_JOURNAL_FAULTS}test_a_batch_is_there_whole_or_not_at_all",
         ),
     ),
     2: Case(
@@ -73,7 +73,7 @@ CASES = {
         ),
         journal=(
             f"{_JOURNAL_KILLS}test_kill[before_reply]",
-            f"{_JOURNAL_FAULTS}test_batch_on_two_tables_is_there_whole_or_not_at_all[before_reply:2-2-]",
+            f"{_JOURNAL_FAULTS}test_a_batch_is_there_whole_or_not_at_all[before_reply-3-]",
         ),
     ),
     3: Case(

@@ -13,7 +13,6 @@ import pytest
 
 import gpkvs
 from gpkvs.config import Limits, StoreConfig
-from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import NativeEngine
 from gpkvs.server.redis import scripts
 from gpkvs.server.redis.scripts import Known, Program
@@ -74,7 +73,7 @@ def flip(store: Store) -> None:
 @pytest.fixture(params=["native", "left"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     if request.param == "left":
-        monkeypatch.setattr(NativeEngine, "_leaves", lambda _: Left.TURN)
+        monkeypatch.setattr(NativeEngine, "_leaves", lambda _: True)
     with gpkvs.open(tmp_path / "store", **SMALL, commit="undo") as opened:
         yield opened
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import NativeEngine
 from tests.conftest import SMALL
 from tests.server.door.resp_client import client
@@ -38,7 +37,7 @@ def handed_on(words: list[bytes]) -> bytes:
 @pytest.fixture(params=["native", "left"])
 def clients(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clients]:
     if request.param == "left":
-        monkeypatch.setattr(NativeEngine, "_leaves", lambda _: Left.TURN)
+        monkeypatch.setattr(NativeEngine, "_leaves", lambda _: True)
     with ExitStack() as opened:
         store = opened.enter_context(gpkvs.open(tmp_path / "store", **SMALL))
         _, port = opened.enter_context(resp_door(store, handed_on))
