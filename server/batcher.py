@@ -298,17 +298,16 @@ class Batcher:
     def _take(self) -> list[_Waiting]:
         """Take requests on one table from the queue, up to the size of a batch; drop those that were given up.
 
-        Those on other tables keep their places.
+        Who waits for another table keeps its place, and those of its connection behind it.
         """
         batch: list[_Waiting] = []
-        passed_by: list[_Waiting] = []
         ops_left, bytes_left = self._bounds.config.batch_ops_max, self._bounds.config.batch_bytes_max
         now = time.monotonic()
-        while self._queue:
+        while self._queue.has_turn:
             waiting = self._queue.first()
             request, size = waiting.request, waiting.request.payload_bytes
             if batch and request.table != batch[0].request.table:
-                passed_by.append(self._queue.popleft())
+                self._queue.pass_by()
                 continue
             if batch and (request.operations > ops_left or size > bytes_left):
                 break
@@ -325,7 +324,7 @@ class Batcher:
                 batch.append(waiting)
                 ops_left -= request.operations
                 bytes_left -= size
-        self._queue.put_back(passed_by)
+        self._queue.end_passing()
         return batch
 
     def _transact(self, requests: list[Request]) -> _Stored:

@@ -31,6 +31,7 @@ class FairQueue(Generic[Item]):
     def __init__(self) -> None:
         # The requests of each connection that has some here; the one whose turn it is stands first.
         self._turns: OrderedDict[Connection, deque[Item]] = OrderedDict()
+        self._passed: list[tuple[Connection, deque[Item]]] = []
         self._count = 0
         self.operations = 0
 
@@ -42,6 +43,22 @@ class FairQueue(Generic[Item]):
         self._turns.setdefault(item.account.connection, deque()).append(item)
         self._count += 1
         self.operations += item.operations
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether a connection has its turn: not if all that have requests here are passed by."""
+        return bool(self._turns)
+
+    def pass_by(self) -> None:
+        """Leave the connection out whose turn it is, until `end_passing`."""
+        self._passed.append(self._turns.popitem(last=False))
+
+    def end_passing(self) -> None:
+        """Have those that were passed by stand first again, in their order; nothing was queued meanwhile."""
+        for connection, own in reversed(self._passed):
+            self._turns[connection] = own
+            self._turns.move_to_end(connection, last=False)
+        self._passed.clear()
 
     def first(self) -> Item:
         """Return the request whose turn it is."""

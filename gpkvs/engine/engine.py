@@ -139,6 +139,7 @@ class Engine:
         self.expiry = Expiry(backend, files, tables, meter, self._remove)
         self._native_engine: NativeEngine | None = None  # from the first time that somebody asks for it
         self._path: Path | None = None  # of the batch that runs, where its size alone does not decide
+        self._began = 0.0  # when it did, where what it takes is measured
         self._natively_read: Table | None = None  # the table of the last plan, if the native planner made it
 
     @property
@@ -181,7 +182,7 @@ class Engine:
         self, batch: Batch, kind: Kind, path: Path, costs: PathCosts, natively: RunNatively
     ) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
-        begin = perf_counter()
+        self._began = perf_counter()
         if path is Path.HOST and kind.is_on_gpu:
             with self._on_device():
                 moved = _moved(batch, self._backend.download)
@@ -192,12 +193,11 @@ class Engine:
         elif path is Path.GPU:
             with self._on_device():
                 self._backend.catch_up()  # with what the host stored: it would seem to be the time of this batch
-            begin = perf_counter()
             result, gate = self._run(batch, path, _leave)
         else:
             result, gate = self._run(batch, path, natively)
         # Of a batch that is cut, only a part has run.
-        costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - begin)
+        costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - self._began)
         return result, gate
 
     def _run(self, batch: Batch, path: Path | None, natively: RunNatively) -> tuple[BatchResult, int]:
@@ -212,6 +212,7 @@ class Engine:
         with self._on_device():
             self.meter.begin()
             self._before_batch()
+            self._began = perf_counter()  # what others leave to do is not the time of this batch
             self._path = path
             try:
                 return self._execute(batch)

@@ -32,7 +32,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.undo_committer import run_in_halves
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.engine.zeroed_space import ZeroedSpace
-from gpkvs.errors import memory_refused
+from gpkvs.errors import NoMemoryError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.info import JournalInfo
 from gpkvs.media.files import StoreFiles
@@ -127,9 +127,18 @@ class JournalCommitter:
             writes.keep(marks=image.marks)
             writes.begin_commit(self._tables[writes.index.entry.id], 0)
         self._begin_native()
-        gate = self._native.run(write_set, keeps_lock=False)  # it may wait for the disk, and for a thread of Python
-        for writes in write_set.tables:
-            self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
+        # It may wait for the disk, and for a thread of Python.
+        run = partial(self._native.run, write_set, keeps_lock=False)
+        if self._backend is self._backend.host:
+            return run()
+        try:
+            gate = run()
+            for writes in write_set.tables:
+                self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
+        except NoMemoryError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a mirror may not know of it: only recovery may go on
+            stop_process("a transaction could not be completed", error)
         return gate
 
     def _begin_native(self) -> None:

@@ -10,7 +10,6 @@ import ctypes
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -27,7 +26,7 @@ from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.table import Table
-from gpkvs.errors import memory_refused
+from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import NO_GROWTH
@@ -235,21 +234,23 @@ class NativeEngine:
         """
         if not self._has_mirrors:
             return run(*given)
-        with memory_refused():
-            self._note_stored()
+        self._note_stored()
+        self._planner.begin_stores(table)
         self._unnoted = table
         ran = run(*given)
         if ran == Ran.LEFT:
             self._unnoted = None
-        with suppress(MemoryError):  # the batch is done
-            self._note_stored()
-            return ran
-        return Ran.DONE  # the turn cannot end before
+        self._note_stored()
+        return ran
 
     def _note_stored(self) -> None:
-        if self._unnoted is not None:
+        if self._unnoted is None:
+            return
+        try:
             self._planner.note_stored(self._unnoted)
-            self._unnoted = None
+        except Exception as error:  # noqa: BLE001 - a mirror may not know of it: only recovery may go on
+            stop_process("what a transaction has stored could not be noted for the GPU", error)
+        self._unnoted = None
 
     def leave_all(self) -> None:
         """Leave every batch of the next turn."""

@@ -35,7 +35,6 @@ from gpkvs.native import native_step
 from gpkvs.pm.mapping import map_memory
 
 OPS_MAX = 65_536  # of a batch that Python plans with it, or a server gathers
-_ANY = 1 << 62
 _KEPT_BYTES = 128 << 20  # as far as the columns of a larger batch take more, the system may have it after the batch
 _ALIGNMENT = 64  # bytes: a cache line
 
@@ -111,6 +110,8 @@ class NativePlanner:
             for name, layout in LAYOUTS.items()
         }
 
+        self._ops_kept = min(planner.ops_kept for planner in self._of_layout.values())
+
     @property
     def kept_bytes(self) -> int:
         """The memory that is kept for the columns of the next batch, of whichever layout."""
@@ -127,24 +128,32 @@ class NativePlanner:
 
     @property
     def ops_max(self) -> int:
-        """Operations of the largest batch that is planned so now."""
-        return _ANY if self._backend.path_costs else self._backend.host_ops_max
+        """Operations of the largest batch that is planned so now.
+
+        What a batch of a store with a GPU has changed is read when it has run: its columns must still be there.
+        """
+        backend = self._backend
+        if backend is backend.host:
+            return backend.host_ops_max
+        return self._ops_kept if backend.path_costs else min(self._ops_kept, backend.host_ops_max)
 
     def struct_of(self, layout: str) -> tuple[int, int]:
         """Return the address of what plans batches of a layout, and the operations that it has columns for."""
         planner = self._of_layout[layout]
         return planner.address, planner.ops_max
 
+    def begin_stores(self, number: int) -> None:
+        """Forget what the last batch has changed: the native engine is to run one on a table."""
+        if table := self._tables.get(number):
+            self._of_layout[table.index.layout.name].writes.set(slots=0)
+
     def note_stored(self, number: int) -> None:
-        """Tell the backend which slots of a table were changed by the batch that the native engine has just run."""
-        table = self._tables.get(number)
-        if table is None:
-            return
-        index = table.index
-        writes = self._of_layout[index.layout.name].writes
-        writes.read_counters()
-        if writes.slots:
-            self._backend.host_stored(index, writes.changed_slot[: writes.slots])
+        """Tell the backend which slots were changed since `begin_stores`."""
+        if table := self._tables.get(number):
+            writes = self._of_layout[table.index.layout.name].writes
+            writes.read_counters()
+            if writes.slots:
+                self._backend.host_stored(table.index, writes.changed_slot[: writes.slots])
 
     def planned_last(self, batch: Batch) -> tuple[Table, int]:
         """Return the table of a batch that was planned last, perhaps in vain, and how many new keys were met."""
@@ -267,8 +276,8 @@ class _LayoutPlanner:
         of_ops = self._fields[self._at["ops"] :]
         self._of_ops = [self._column(field) for field in of_ops if field.name != "filled_segment"]
         of_an_operation = sum(column.elements * column.dtype.itemsize for column in self._of_ops)
-        self._ops_kept = (len(block) - 2 * _ALIGNMENT * len(self._of_ops)) // of_an_operation
-        self._set(ops_kept=self._ops_kept)
+        self.ops_kept = (len(block) - 2 * _ALIGNMENT * len(self._of_ops)) // of_an_operation
+        self._set(ops_kept=self.ops_kept)
         self._make_columns(_OPS_MIN)
 
     def _column(self, field: Field) -> _Column:
@@ -296,12 +305,12 @@ class _LayoutPlanner:
     def have_columns(self, count: int) -> None:
         """Have columns for so many operations."""
         if count > self.ops_max:
-            self._make_columns(max(count, min(2 * self.ops_max, self._ops_kept)))
+            self._make_columns(max(count, min(2 * self.ops_max, self.ops_kept)))
 
     def fit_columns(self, count: int) -> None:
         """Have columns for so many operations, and none outside the block that they do not need."""
-        if count <= self._ops_kept < self.ops_max:
-            self._make_columns(self._ops_kept)
+        if count <= self.ops_kept < self.ops_max:
+            self._make_columns(self.ops_kept)
         self.have_columns(count)
 
     def _make_columns(self, ops_max: int) -> None:

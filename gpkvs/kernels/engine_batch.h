@@ -55,7 +55,7 @@ typedef struct EngineRoom {
 typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t refusals,
                                 EngineRoom* out);
 
-// Why a batch is Python's: the list (gpkvs/engine/left.py). The last three are batches that no native engine is asked to run.
+// Why a batch is Python's: the list (gpkvs/engine/left.py). The last two are batches that no native engine is asked to run.
 #define ENGINE_LEFT_REASONS(F)                                                                                                 \
     F(TURN)         /* Python wants the engine: no turn has begun, or what is due beside batches failed */                     \
     F(TABLE)        /* nobody knows it in this turn */                                                                         \
@@ -71,7 +71,7 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(GROW_LOG)     /* more words of entries than undo log or journal take */                                                  \
     F(RENEW)        /* the last epoch of an incarnation */                                                                     \
     F(MEMORY)       /* none for the plan, the results or the frame */                                                          \
-    F(DEVICE)       /* the store has no native engine: it is on a GPU */                                                       \
+    F(DEVICE)       /* a GPU runs it */                                                                                        \
     F(PYTHON)       /* it was given to Python's engine */
 
 #define ENGINE_LEFT_REASON(name) LEFT_##name,

@@ -1,8 +1,8 @@
 """The process that a test interrupts: a KeyboardInterrupt at the n-th place of functions that append a frame.
 
 Run as ``python interrupted.py DIRECTORY STEP NAME...``. STEP is `set`, `columns`, `batch`, which Python plans,
-`set-in-steps`, as it is on a GPU, or `close`, which appends an empty frame. Each life has a store of its own,
-``DIRECTORY/N``, in a forked process. After the interrupt it closes again, or goes on. One line for each: the exit
+`set-in-steps`, as what a GPU plans is stored, or `close`, which appends an empty frame. Each life has a store of its
+own, ``DIRECTORY/N``, in a forked process. After the interrupt it closes again, or goes on. One line for each: the exit
 status, which says whether the place was reached. It ends after the first life that is not interrupted.
 """
 

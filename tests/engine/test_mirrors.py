@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 import gpkvs
 from gpkvs.batch import U64, Batch, Op
-from gpkvs.engine.native_engine import NativeEngine
-from gpkvs.errors import NoMemoryError
+from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.media.index import Index
 from gpkvs.store import Store
 from tests.conftest import SMALL
@@ -38,9 +39,10 @@ class Mirrors:
         self.late: dict[Index, set[int]] = {index: set() for index in self._indexes}
         self.has_memory = True
         patch.setattr(store._engine.native(), "_has_mirrors", True)
-        patch.setattr(store._backend, "host_stored", self._note)
+        patch.setattr(store._backend, "host_stored", self.note)
 
-    def _note(self, index: Index, slots: U64) -> None:
+    def note(self, index: Index, slots: U64) -> None:
+        """See `Backend.host_stored`."""
         if not self.has_memory:
             raise MemoryError
         self.late[index].update(slots.tolist())
@@ -62,9 +64,9 @@ def _slots(index: Index) -> U64:
     return words.reshape(-1, index.layout.slot_bytes // 8)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with gpkvs.open(tmp_path / "store", backend="cpu", durability="process", commit="undo", **SMALL) as store:  # type: ignore[arg-type]
+@pytest.fixture(params=["undo", "journal"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    with gpkvs.open(tmp_path / "store", backend="cpu", durability="process", commit=request.param, **SMALL) as store:  # type: ignore[arg-type]
         store.create_table("other", index_bytes=64 << 10)
         yield store
 
@@ -90,32 +92,81 @@ def test_what_requests_store_is_noted(store: Store, monkeypatch: pytest.MonkeyPa
     assert store.execute_requests(sets(1).on_table(77)).rejected, "there is no such table"
 
 
-def test_an_interrupt_leaves_nothing_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come between a batch and what is noted of it: then that is noted before anything else happens."""
+@pytest.mark.parametrize("where", ["begin_stores", "note_stored"])
+def test_an_interrupt_leaves_nothing_out(store: Store, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """It may come before a batch or after it: what has been stored is noted before anything else happens."""
     mirrors = Mirrors(store, monkeypatch)
-    note = NativeEngine._note_stored
+    call = getattr(NativePlanner, where)
 
-    def interrupted(native: NativeEngine) -> None:
-        if native._unnoted is not None:
-            raise KeyboardInterrupt
-        note(native)
+    def interrupted(planner: NativePlanner, number: int) -> None:
+        if where == "begin_stores":
+            call(planner, number)
+        raise KeyboardInterrupt
 
-    for number, next_one in enumerate((lambda: store.get(b"absent", table="other"), store.maintain)):
+    store.execute(sets(600))
+    assert mirrors.check() >= 600
+    afterwards = (lambda: store.get(b"absent", table="other"), store.maintain, lambda: store.set(b"more", b"value"))
+    for number, next_one in enumerate(afterwards):
         with monkeypatch.context() as patch:
-            patch.setattr(NativeEngine, "_note_stored", interrupted)
+            patch.setattr(NativePlanner, where, interrupted)
             with pytest.raises(KeyboardInterrupt):
-                store.set(b"key %d" % number, b"value")
+                store.set(b"key %d" % number, b"other", table="other")
         assert not any(mirrors.late.values())
         next_one()
-        assert mirrors.check() == 1
+        mirrors.check()
+        assert (store.get(b"key %d" % number, table="other") is None) == (where == "begin_stores")
 
 
-def test_want_of_memory_leaves_nothing_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_another_table_is_noted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch that is left before it is planned, and an interrupt that comes then."""
     mirrors = Mirrors(store, monkeypatch)
+    native = store._engine.native()
+    assert native
+    store.execute(sets(600))
+    mirrors.check()
+    other = store.table("other").id
+
+    def left(*_: object) -> int:
+        native._unnoted = other  # as if the interrupt came when it has just returned
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        native.run(other, left)
+    assert store.get(b"absent", table="other") is None
+    assert not any(mirrors.late.values())
+
+
+def test_what_cannot_be_noted_ends_the_process(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror that does not know of a batch would give other values."""
+    mirrors = Mirrors(store, monkeypatch)
+    monkeypatch.setattr("gpkvs.engine.native_engine.stop_process", ended)
     mirrors.has_memory = False
-    assert store.set(b"key", b"value") == 1, "it is done"
-    with pytest.raises(NoMemoryError):
-        store.set(b"other", b"value")
+    with pytest.raises(EndedError):
+        store.set(b"key", b"value")
     mirrors.has_memory = True
-    assert store.get(b"other") is None
+    assert store.get(b"key") == b"value"
     assert mirrors.check() == 1
+
+
+def test_a_journal_notes_what_python_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpkvs.engine.journal_committer.stop_process", ended)
+    with gpkvs.open(tmp_path / "store", backend="cpu", durability="process", commit="journal", **SMALL) as store:  # type: ignore[arg-type]
+        store.create_table("other", index_bytes=64 << 10)
+        mirrors = Mirrors(store, monkeypatch)
+        committer = store._engine.committer
+        monkeypatch.setattr(committer, "_backend", SimpleNamespace(host=None, host_stored=mirrors.note))
+        store._engine.execute(sets(3))
+        assert mirrors.check() == 3
+        mirrors.has_memory = False
+        with pytest.raises(EndedError):
+            store._engine.execute(Batch.of([(Op.SET, b"key 1", b"other")]))
+        mirrors.has_memory = True
+        monkeypatch.undo()
+
+
+class EndedError(Exception):
+    """Stands for the end of the process."""
+
+
+def ended(_what: str, error: BaseException) -> NoReturn:
+    raise EndedError from error

@@ -284,7 +284,7 @@ def test_what_had_no_room_may_find_some_the_next_time(store: gpkvs.Store, monkey
         table.set(b"key %d" % again, b"value")
         lived += native_of(store).is_in_turn
     assert table.count() == number + 100
-    assert lived, "each of them had a turn of its own"
+    assert lived > 50, "many had a turn of their own"
 
 
 def test_who_finds_no_memory_for_what_a_request_lacks(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,14 @@ MUTANTS = (
         (f"{_TESTS}test_a_batch_is_on_one_table",),
     ),
     Mutant(
+        "passed-by-alone",
+        _BATCHER,
+        "                self._queue.pass_by()\n                continue\n",
+        "                self._queue._turns.move_to_end(next(iter(self._queue._turns)))\n                break\n",
+        "who waits for another table loses its turn",
+        (f"{_TESTS}test_a_batch_is_on_one_table",),
+    ),
+    Mutant(
         "put-back-reversed",
         "server/fair_queue.py",
         "for item in reversed(items):",

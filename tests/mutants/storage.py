@@ -18,6 +18,30 @@ _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py
 
 MUTANTS = (
     Mutant(
+        "mirrors-hear-nothing-after-an-interrupt",
+        "gpkvs/engine/native_engine.py",
+        "        self._note_stored()\n        if not self.is_in_turn:\n",
+        "        if not self.is_in_turn:\n",
+        "a GPU reads slots as they were before the host's last batch",
+        ("engine/test_mirrors.py::test_an_interrupt_leaves_nothing_out",),
+    ),
+    Mutant(
+        "mirrors-hear-of-another-table",
+        "gpkvs/engine/native_engine.py",
+        "        self._planner.begin_stores(table)\n",
+        "",
+        "slots of one table are noted for another one, which may have fewer",
+        ("engine/test_mirrors.py::test_nothing_of_another_table_is_noted",),
+    ),
+    Mutant(
+        "mirrors-hear-nothing-of-journals",
+        "gpkvs/engine/journal_committer.py",
+        "                self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])\n",
+        "                pass\n",
+        "a GPU reads slots as they were before a batch that the host planned",
+        ("engine/test_mirrors.py::test_a_journal_notes_what_python_plans",),
+    ),
+    Mutant(
         "free-space-counted-twice",
         _HEAP,
         " - sum(not units[segment] for segment in tails)",

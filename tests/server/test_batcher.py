@@ -639,19 +639,22 @@ def test_a_connection_never_holds_more_than_it_leaves_free() -> None:
 
 @asynchronous
 async def test_a_batch_is_on_one_table(store: gpkvs.Store) -> None:
-    """Who waits for another table keeps its place."""
+    """Who waits for another table keeps its place, and those of its connection behind it."""
     store.create_table("other")
     other = store.table("other").id
-    async with running(store) as (batcher, watched):
+    memory = Memory(1 << 40, 1)
+    accounts = [Account(memory.connection(name)) for name in ("one", "two", "three")]
+    async with running(store, memory) as (batcher, watched):
         responses = [batcher.submit(set_one(b"first"))]
         await watched.wait_entered()
-        responses += [
-            batcher.submit(codec.single(Op.SET, b"%d" % i, b"%d" % i, LIMITS, other if i % 3 else 0)) for i in range(9)
-        ]
+        for account, asked in zip(accounts, ("a0 b0 a1 b1", "a2 a3", "b2 a4"), strict=True):
+            for key in asked.encode().split():
+                request = codec.single(Op.SET, key, key, LIMITS, other if key[:1] == b"b" else 0)
+                responses.append(Batcher.submit(batcher, request, account))
         await asyncio.sleep(0.01)
         watched.go.set()
         for response in responses:
             await asyncio.wait_for(response, 30)
-    assert watched.batches == [[b"first"], [b"0", b"3", b"6"], [b"1", b"2", b"4", b"5", b"7", b"8"]]
-    assert {key for key, _ in store.scan()} == {b"first", b"0", b"3", b"6"}
-    assert {key for key, _ in store.scan(table="other")} == {b"1", b"2", b"4", b"5", b"7", b"8"}
+    assert watched.batches == [[b"first"], [b"a0", b"a2", b"a3"], [b"b2", b"b0"], [b"a4", b"a1"], [b"b1"]]
+    assert {key for key, _ in store.scan()} == {b"first", b"a0", b"a1", b"a2", b"a3", b"a4"}
+    assert {key for key, _ in store.scan(table="other")} == {b"b0", b"b1", b"b2"}

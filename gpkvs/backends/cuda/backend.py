@@ -248,9 +248,8 @@ class CudaBackend(GpuProcessor):
         adopted: NDArray[Any] = cupy.from_dlpack(column)
         return adopted  # of another GPU than the first: its columns are copied where they are used
 
-    @explained
     def host_stored(self, index: Index, slots: U64, /) -> None:
-        """See `Backend.host_stored`; the mirror follows when it is read next."""
+        """See `Backend.host_stored`; the mirror follows when it is read next. Without that, no call of CUDA."""
         mirror = self._attached.mirrors[index]
         mirror.note(slots)
         if mirror.late_slots > _LATE_SLOTS_MAX:
