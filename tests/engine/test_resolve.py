@@ -195,9 +195,12 @@ def test_any_operations_do_what_a_dictionary_does(store_path: Path, layout: str)
             assert store.get(key, table="t") == (model.held[key][0] if key in model.held else None)
 
 
-def test_nothing_may_be_left_of_a_batch(store_path: Path) -> None:
+@pytest.mark.parametrize("natively", [True, False], ids=["natively", "by-python"])
+def test_nothing_may_be_left_of_a_batch(store_path: Path, *, natively: bool) -> None:
     """Found by the explorer of crashes on a disk: its only request failed a check."""
     with gpkvs.open(store_path, index_bytes=64 << 10) as store:
+        if not natively:
+            store._own_turn = None
         requests: list[list[Asked]] = [
             [(Op.SET, b"key", b"value", Condition.ABSENT, 0)],
             [(Op.CHECK, b"absent", b"", Condition.PRESENT, 0), (Op.SET, b"other", b"value", Condition.NONE, 0)],
