@@ -60,6 +60,7 @@ from itertools import product
 from gpkvs.batch import Batch, BatchResult, Condition, Op
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.table import Table
+from gpkvs.engine.undo_committer import UndoCommitter
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
 from gpkvs.recovery.proof.batch_runner import BatchRunner, EngineName
 from gpkvs.recovery.proof.expiring import BEGIN_MS, as_stored, at_time, expired, expiries_of
@@ -197,7 +198,7 @@ class Script:
             "A": self._afterwards,
             "Y": self._sweep,
             "J": self._join,
-            BOTH: _compact,
+            BOTH: _compact_both,
             "C": self._create,
             "X": self._drop,
             "V": _compact,
@@ -407,6 +408,13 @@ class Script:
 
 def _compact(store: Store) -> None:
     store._engine.free_space.compactor.empty(store._engine.heap.tail.segment)
+
+
+def _compact_both(store: Store) -> None:
+    _compact(store)
+    committer = store._engine.committer
+    assert isinstance(committer, UndoCommitter)
+    assert len(committer.transaction.current.runs) == len(store._engine.tables), "records of one table alone moved"
 
 
 def _growing(store: Store) -> tuple[Growing, Table]:
