@@ -8,7 +8,7 @@
 #pragma once
 #include "heap_state.hpp"
 
-// The tail of the heap while a batch is planned, or records move, which several tables pass on.
+// The tail of the heap while a batch is planned.
 struct Tail {
     u64 segment, units;
     u64 begin;  // the segment in which the batch began
@@ -19,7 +19,7 @@ struct Tail {
 static const u64 UNCOUNTED = ~0ull;
 static inline Tail tail_at(u64 segment, u64 units) { return {segment, units, segment, UNCOUNTED, 0, 0, {0, 0}}; }
 
-// Appends the records of one table. What they take of each segment goes to `filled` (FILLED_WORDS for each).
+// Appends the records of a batch. What they take of each segment goes to `filled` (FILLED_WORDS for each).
 //
 // A planner keeps it in a local variable: then a compiler keeps it in registers, whatever a loop stores.
 template <class Args>
@@ -39,7 +39,7 @@ class Appender {
         return reference;
     }
 
-    // Ends a table: returns the tail after it.
+    // Returns the tail behind all of them.
     Tail end() {
         fill();
         return tail_;
@@ -147,14 +147,14 @@ class Appender {
 
     const Args& a;
     Tail tail_;
-    u64 from_;  // where this table's records begin in the segment
+    u64 from_;  // where its records begin in the segment
     u64 end_;   // of the segment
     u64* filled_;
     u64 filled_count_ = 0;
     u64 charge_ = 0, charged_ = 0;  // of this segment's records, and of those that are filled in
 };
 
-// allocate: room for the records of one table. `placed` gets the number of records that have room, the units of all of
+// allocate: room for the records of a batch. `placed` gets the number of records that have room, the units of all of
 // them, the number of segments filled, and what is charged.
 #define ALLOCATE_ARGS(F)                                                                    \
     SEGMENTS_ARGS(F) F(const u64*, heap_state) F(u64, records) F(const u32*, put_op)        \
