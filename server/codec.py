@@ -334,9 +334,9 @@ def _shared_responses(result: BatchResult, requests: Sequence[Request]) -> list[
     begins = list(accumulate((request.requests for request in requests), initial=0))
     covered = bisect_left(begins, result.requests)
     bounds = np.array([*begins[:covered], result.requests])
-    responses = [Response(b"", b"", b"", b"")] * covered
-    if part := result.part:
-        responses = list(_responses(part, np.searchsorted(part.numbers, bounds)))
+    part = result.part
+    nothing = Response(b"", b"", b"", b"")
+    responses = list(_responses(part, np.searchsorted(part.numbers, bounds))) if part else [nothing] * covered
     failures: dict[int, list[tuple[int, GpkvsError]]] = {}
     for number, error in sorted(result.rejected.items()):
         of = bisect_right(begins, number) - 1

@@ -40,8 +40,7 @@ def allocate(place: Processor, heap: Heap, phases: Phases, plan: Plan) -> Tail:
     if (may_be_full or not has_room) and (refused := _refused(place, heap, plan)):
         raise DoesNotFitError(dict.fromkeys(refused, heap_full(heap)))
     if not has_room:
-        op = plan.records.op
-        batch = plan.batch
+        op, batch = plan.records.op, plan.batch
         raise NoRoomError.of(heap, len(batch.request_ops), request_of_op(batch)[op], _units_of(plan, op))
     return Tail(int(tail[0]), int(tail[1]))
 

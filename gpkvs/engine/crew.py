@@ -116,7 +116,11 @@ class Crew:
         while not has_run and (left := self._meter.last_left) is not None:
             # What could be freed may not be enough.
             reason = Left.GROW_HEAP if left is Left.FREE_HEAP and left in asked else left
-            if (reason not in asked or reason in _GROWS) and self._do(reason, batch, now):
+            is_done = False
+            if reason not in asked or reason in _GROWS:
+                with self._on_device():
+                    is_done = self._do(reason, batch, now)
+            if is_done:
                 asked.add(reason)
             elif left in _CLOSES and left not in closed:
                 if left is not Left.EXPIRED:
@@ -156,10 +160,6 @@ class Crew:
 
     def _do(self, reason: Left, batch: Batch, now: int) -> bool:
         """Do what a reason asks for; return whether it was done."""
-        with self._on_device():
-            return self._does(reason, batch, now)
-
-    def _does(self, reason: Left, batch: Batch, now: int) -> bool:
         is_done = False
         match reason:
             case Left.TABLE:

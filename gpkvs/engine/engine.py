@@ -171,8 +171,8 @@ class Engine:
         int
             Its gate.
         """
-        costs, table = self._backend.path_costs, self.tables.get(batch.table)
-        if costs is None or table is None:
+        costs = self._backend.path_costs
+        if costs is None or (table := self.tables.get(batch.table)) is None:
             return self._run(batch, None, natively)
         count_kinds(batch)
         kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))

@@ -174,9 +174,9 @@ class OwnTurn:
 
     def _have_turn(self) -> None:
         native = self._native
-        if native.is_in_turn and time.monotonic_ns() < native.ends_at_ns:
+        if native.is_in_turn and time.monotonic_ns() < native.ends_at_ns:  # one that nobody used for long is over
             return
-        with memory_refused():  # a turn that nobody used for long is over, too
+        with memory_refused():
             native.begin_turn()
 
     @memory_refused()

@@ -3,8 +3,8 @@
     route -> order -> find -> fold -> measure -> place -> allocate -> stage
 
 A batch that only reads goes route -> look -> measure. This planner takes every batch: large ones, columns on a GPU, and
-requests that do not fit. It takes requests in arrival order, each whole or not at all. It refuses
-a request that does not fit, and plans the rest again without it.
+requests that do not fit. It takes requests in arrival order, each whole or not at all. It refuses a request that does
+not fit, and plans the rest again without it.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class PhasePlanner:
         self._cut_unread(phases, plan)
         phases.measure(plan)
         tail = None
-        # In a table that is only read nothing is placed, stored or numbered.
+        # A batch that only reads places, stores and numbers nothing.
         if plan.batch.has_writes:
             phases.place(plan)
             # A version that a result carries must never be given again: a SET counts even if its key is deleted after.
