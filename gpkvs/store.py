@@ -22,7 +22,7 @@ from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.own_turn import OPS_MAX, OwnTurn
+from gpkvs.engine.own_turn import OPS_MAX
 from gpkvs.engine.scan import Wanted, pack_cursor, unpack_cursor
 from gpkvs.engine.schema import (
     check_drop,
@@ -114,7 +114,6 @@ class Store(KeyValues):
         self.path = path
         self._origin = Origin(f"the store at {path}")
         self._mutex: threading.Lock | TurnMutex = threading.Lock()  # one batch at a time
-        self._own_turn: OwnTurn | None = None  # lives on while nobody holds the mutex, unless a server has turns, too
         self._schema_mutex = threading.Lock()  # one table made or dropped at a time; taken before the other one
         self._closed = self._is_closing = self._is_given_back = False
         self.meter = Meter()
@@ -170,8 +169,7 @@ class Store(KeyValues):
         self._is_on_host = self._engine.is_on_host
         self._tables = {table.entry.name: table for table in tables.values()}
         self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
-        if native := self._engine.native():
-            self._own_turn = OwnTurn(native, self._engine.crew_of(native), self.meter)
+        self._own_turn = self._engine.own_turn  # lives on while nobody holds the mutex, unless a server has turns, too
         if not self.domain.is_logged:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
             set_unsafe(self._files, True)
@@ -215,10 +213,7 @@ class Store(KeyValues):
         with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            if self._own_turn:
-                begun = self._engine.execute(batch, self._own_turn.run_batch)
-            else:
-                begun = self._engine.execute(batch)
+            begun = self._engine.execute(batch)
             if isinstance(self._mutex, TurnMutex):
                 self._turn_over()
             return BegunBatch(self._engine, *begun)
@@ -242,8 +237,7 @@ class Store(KeyValues):
         The mutex itself is taken by `with` alone. A frame of Python's around it would hold it for as long as the
         traceback of an interrupt lives, and who handles that may close the store.
         """
-        if self._own_turn:
-            self._own_turn.end()
+        self._own_turn.end()
         return nullcontext()
 
     @contextmanager
@@ -284,11 +278,9 @@ class Store(KeyValues):
             raise CorruptRecordError(f"table {quoted(name)}, {error}; run `gpkvs check {self.path}`") from None
 
     def _run_natively(self, columns: RequestColumns, found: OpenTable) -> ResultLists | None:
-        """Run a small request without Python's engine; None: that one must, and nothing has happened."""
+        """Run a small request as it is; None: it must become a batch, and nothing has happened."""
         operations = len(columns.ops)
-        if self._own_turn is None or operations > OPS_MAX:
-            return None
-        if not self._is_on_host and operations > self._engine.few_ops_max:
+        if operations > OPS_MAX or (not self._is_on_host and operations > self._engine.few_ops_max):
             return None
         self._origin.require()
         with self._mutex:

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
-from gpkvs.engine.own_turn import OwnTurn
 from gpkvs.errors import StoreMissingError
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
@@ -125,9 +124,9 @@ def natively(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def by_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Python's engine run all batches of columns, as it does where native code leaves them."""
-    monkeypatch.setattr(OwnTurn, "run_batch", lambda *_: None)
+def by_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads stand for a GPU: stores that are opened from here on plan batches phase by phase."""
+    monkeypatch.setenv(HOST_OPS_MAX, "0")
 
 
 @pytest.fixture

@@ -65,10 +65,10 @@ STEPS = (
         60,
     ),
     Step(
-        "engine-python",
-        "gpkvs crash --engine python --part 100 --json --seed $SEED >&2 &&"
-        " gpkvs crash --commit journal --engine python --states 10000 --json --seed $SEED",
-        "gpkvs crash --commit journal --engine python --states 500 --json --seed $SEED",
+        "engine-phases",
+        "gpkvs crash --engine phases --part 100 --json --seed $SEED >&2 &&"
+        " gpkvs crash --commit journal --engine phases --states 10000 --json --seed $SEED",
+        "gpkvs crash --commit journal --engine phases --states 500 --json --seed $SEED",
         20,
     ),
     Step(

@@ -199,6 +199,8 @@ class Shard:
     stripe_blocks: int
 
 
+ALL_OPS = 1 << 62  # operations: more than a batch can have
+
 WHOLE = Shard(0, 1, 1)
 """The share of a processor that has no others beside it."""
 

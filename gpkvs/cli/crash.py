@@ -43,8 +43,8 @@ def crash_command(
     engine: Annotated[
         ExploredEngine,
         typer.Option(
-            help="What runs batches: the native engine, which leaves some to Python's; Python's alone; or Python's for "
-            "a pair of processors that log and store together, as a GPU and its host do."
+            help="What runs batches: one native call; phases, one after the other, as a GPU runs them; or phases of a "
+            "pair of processors that log and store together, as a GPU and its host do."
         ),
     ] = "native",
     depth: Annotated[int, typer.Option(help="2: crash a second time, while recovery runs.", min=1, max=2)] = 1,
@@ -89,9 +89,8 @@ def crash_command(
     crash keeps (docs/reliability.md). The command recovers and checks each of them: it must hold what the store held
     before the batch or after it, nothing else.
 
-    Batches come to the engine as the native door gives them: those of GET, SET, DELETE and EXISTS on one table are
-    planned and committed by one native call. With --engine python, Python's engine runs all of them, as behind the
-    other door.
+    A batch is planned and committed by one native call, as on a machine without a GPU. With --engine phases, batches
+    of GET, SET, DELETE and EXISTS run phase by phase, as on a GPU.
 
     With --commit journal, stores of that kind live on a disk in memory, at random and by scripts, up to three times in
     a row, each time from a state that a power failure may leave. The options --depth, --model, --workload, --part and

@@ -44,8 +44,8 @@ class Committer(Protocol):
     def wait(self, gate: int, /) -> None:
         """Return when everything up to a gate is durable."""
 
-    def begin_turn(self) -> NativeCommit | None:
-        """Return the native committer, ready for all batches of a turn; None if it cannot be, or there is none."""
+    def begin_turn(self) -> NativeCommit:
+        """Return the native committer, ready for all batches of a turn."""
 
     def blocks_at_once(self, index: Index, /) -> int:
         """Return how many blocks of an index one step of its growth may move; at least one."""

@@ -87,7 +87,14 @@ class Crew:
         self._grow_log = grow_log
         self._on_device = on_device
 
-    def run_again(self, batch: Batch, run: Callable[[], bool], refuse: Callable[[Left, GpkvsError], None]) -> bool:
+    def run_again(
+        self,
+        batch: Batch,
+        run: Callable[[], bool],
+        refuse: Callable[[Left, GpkvsError], None],
+        *,
+        is_within: bool = False,
+    ) -> bool:
         """Run a batch again that the native engine has just left.
 
         Parameters
@@ -98,11 +105,13 @@ class Crew:
             Runs it natively; says whether it ran.
         refuse
             Is told, before a batch runs, what those of its requests hear that lack what is named by the reason.
+        is_within
+            Whether it is the DELETEs of expired keys (`OwnTurn.run_within`).
 
         Returns
         -------
         bool
-            False: it is left to Python's engine.
+            False: there is nothing that could be done; the meter says what it lacks.
 
         Raises
         ------
@@ -110,7 +119,7 @@ class Crew:
             If there is no memory for what it lacks; nothing of it has run.
         """
         asked: set[Left] = set()
-        closed: set[Left] = set()
+        closed = {Left.EXPIRED} if is_within else set[Left]()
         now = self._expiry.now()  # once: each look at the clock might find more that has expired
         has_run = False
         while not has_run and (left := self._meter.last_left) is not None:
@@ -129,7 +138,7 @@ class Crew:
             else:
                 break
             # It ends the one before, and tells native code of all that is new.
-            self._native.begin_turn(now, sum(1 << reason for reason in closed))
+            self._native.begin_turn(now, sum(1 << reason for reason in closed), is_within=is_within)
             self._meter.helped(left)
             has_run = run()
         if closed:  # the next batch may find more
@@ -166,7 +175,7 @@ class Crew:
                 is_done = self._planner.knows_table(batch)
             case Left.COLUMNS:
                 is_done = self._planner.have_columns(batch)
-            case Left.EXPIRED:  # damaged records only look expired: Python's engine reads them as what they are
+            case Left.EXPIRED:  # damaged records only look expired: then they are read as what they are
                 is_done = self._expiry.remove_of(batch, now) > 0
             case Left.EXPIRY:
                 self._expiry.expect(batch)
@@ -182,5 +191,6 @@ class Crew:
             case Left.GROW_LOG:  # one entry for each operation; if it has room for that, keys are displaced: two each
                 is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
             case Left.RENEW:
-                is_done = self._committer.begin_turn() is not None
+                self._committer.begin_turn()
+                is_done = True
         return is_done

@@ -1,8 +1,10 @@
-"""The engine: one batch, one durable transaction. It chooses a planner, commits what that planned, and maintains.
+"""The engine: one batch, one durable transaction. It chooses who runs it, and maintains.
 
     batch -> planner -> write set -> committer -> result, and the gate before which nobody may see it
 
-Planners only read PM; the committer alone stores to it. Decisions are in Python, loops over keys are in the kernels.
+Planners only read PM; the committer alone stores to it. On the host native code does all of that in one call
+(`gpkvs.engine.native_engine`). Here is how a batch runs on a GPU: decisions are in Python, loops over keys are in the
+kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpkvs import failpoint
-from gpkvs.backends.base import Backend
+from gpkvs.backends.base import ALL_OPS, Backend
 from gpkvs.backends.path_costs import Kind, Path, PathCosts, mix_of
 from gpkvs.batch import U8, Batch, BatchResult, RequestResult, is_constant
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
@@ -34,13 +36,13 @@ from gpkvs.engine.left import Left
 from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine, TurnLimits, TurnSums
-from gpkvs.engine.native_planner import NativePlanner
+from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
+from gpkvs.engine.own_turn import OwnTurn
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import ExpiredKeysError, Planned
-from gpkvs.engine.resolve import Resolver
 from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
-from gpkvs.errors import NoSpaceError, memory_refused
+from gpkvs.errors import NoSpaceError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.scan import ScanPiece
@@ -48,13 +50,6 @@ from gpkvs.scan import ScanPiece
 # How long native code may run batches; less where something goes on beside them.
 _TURN_SECONDS = 1.0
 _SHORT_TURN_SECONDS = 0.05
-
-
-RunNatively = Callable[[Batch], tuple[BatchResult, int] | None]
-
-
-def _leave(_batch: Batch) -> None:
-    return None
 
 
 class Engine:
@@ -114,10 +109,8 @@ class Engine:
         self.meter = meter
         limits = (result_bytes_max, batch_result_bytes_max)
         self._native = NativePlanner(backend, files, tables, heap, *limits)
-        self._phases = PhasePlanner(backend, backend, files, tables, heap, *limits, meter)
-        self._phases_on_host = PhasePlanner(backend, backend.host, files, tables, heap, *limits, meter)
+        self._phases = PhasePlanner(backend, files, tables, heap, *limits, meter)
         self._made_limits = (value_bytes_max, batch_result_bytes_max)
-        self._resolver = Resolver(backend, files, tables, self._native.locate, *self._made_limits, meter)
         self._scanner = Scanner(backend, files)
         self._log_entries_max = files.log_entries_max
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
@@ -137,22 +130,33 @@ class Engine:
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
         self.expiry = Expiry(backend, files, tables, meter, self._remove)
-        self._native_engine: NativeEngine | None = None  # from the first time that somebody asks for it
-        self._path: Path | None = None  # of the batch that runs, where its size alone does not decide
-        self._began = 0.0  # when it did, where what it takes is measured
-        self._natively_read: Table | None = None  # the table of the last plan, if the native planner made it
+        self._began = 0.0  # when the batch that runs did, where what it takes is measured
+        self.native = NativeEngine(
+            files,
+            tables,
+            heap,
+            committer,
+            meter,
+            self.expiry,
+            self._native,
+            self._before_turn,
+            self._after_turn,
+            *self._made_limits,
+            has_mirrors=backend is not backend.host,
+        )
+        self.own_turn = OwnTurn(self.native, self.crew(), meter)
 
     @property
     def kept_bytes(self) -> int:
         """The host's memory that is kept between batches, to be used again, as far as an allocator gave it."""
-        return self._backend.kept_bytes + self._native.kept_bytes + self._resolver.kept_bytes
+        return self._backend.kept_bytes + self._native.kept_bytes
 
     @property
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
         return self.committer.next_sequence
 
-    def execute(self, batch: Batch, natively: RunNatively = _leave) -> tuple[BatchResult, int]:
+    def execute(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run the longest run of requests from the first on that fits one transaction.
 
         The next batch may run before this one is durable. Nobody may see the result before its gate (`wait`).
@@ -160,9 +164,7 @@ class Engine:
         Parameters
         ----------
         batch
-            Valid columns (`Batch.validate`), of a table that exists.
-        natively
-            Runs a batch of the host natively, or leaves it, in turns that nobody else has begun.
+            Valid columns (`Batch.validate`).
 
         Returns
         -------
@@ -170,54 +172,57 @@ class Engine:
             Its `requests` says how many requests it covers; at least one.
         int
             Its gate.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing of it was done.
         """
-        costs = self._backend.path_costs
-        if costs is None or (table := self.tables.get(batch.table)) is None:
-            return self._run(batch, None, natively)
+        costs, table = self._backend.path_costs, self.tables.get(batch.table)
+        if table is None or self.is_on_host or _is_of_host(batch, table):
+            return self._run_on_host(batch)
+        if costs is None:
+            is_small = _is_on_host(batch) and len(batch) <= self._backend.host_ops_max
+            return self._run_on_host(batch) if is_small else self._run_on_device(batch)
         count_kinds(batch)
         kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
-        return self._run_measured(batch, kind, costs.choose(kind, len(batch)), costs, natively)
+        return self._run_measured(batch, kind, costs.choose(kind, len(batch)), costs)
 
-    def _run_measured(
-        self, batch: Batch, kind: Kind, path: Path, costs: PathCosts, natively: RunNatively
-    ) -> tuple[BatchResult, int]:
+    def _run_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
         self._began = perf_counter()
-        if path is Path.HOST and kind.is_on_gpu:
-            with self._on_device():
-                moved = _moved(batch, self._backend.download)
-            result, gate = self._run(moved, path, natively)
-            if not batch.has_only_sets and not isinstance(batch.keys, np.ndarray):
-                with self._on_device():
-                    result = _moved_back(result, self._backend.upload)
-        elif path is Path.GPU:
+        if path is Path.GPU:
             with self._on_device():
                 self._backend.catch_up()  # with what the host stored: it would seem to be the time of this batch
-            result, gate = self._run(batch, path, _leave)
+            result, gate = self._run_on_device(batch)
         else:
-            result, gate = self._run(batch, path, natively)
+            result, gate = self._run_on_host(batch)
         # Of a batch that is cut, only a part has run.
         costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - self._began)
         return result, gate
 
-    def _run(self, batch: Batch, path: Path | None, natively: RunNatively) -> tuple[BatchResult, int]:
-        """Run a batch natively, or else by Python's planners."""
-        if done := natively(batch):
-            return done
-        if self._native_engine:
-            self._native_engine.end_turn()
+    def _run_on_host(self, batch: Batch) -> tuple[BatchResult, int]:
+        """Run a batch natively; columns that are on a GPU are moved."""
+        if _is_on_host(batch):
+            return self.own_turn.run_batch(batch)
+        with self._on_device():
+            moved = _moved(batch, self._backend.download)
+        result, gate = self.own_turn.run_batch(moved)
+        if not batch.has_only_sets and not isinstance(batch.keys, np.ndarray):
+            with self._on_device():
+                result = _moved_back(result, self._backend.upload)
+        return result, gate
+
+    def _run_on_device(self, batch: Batch) -> tuple[BatchResult, int]:
+        """Run a batch of plain operations phase by phase, as a GPU does."""
+        self.own_turn.end()
         count_kinds(batch)
-        if not self.meter.take_left():
-            self.meter.left(self._why_not_native(batch))
+        self.meter.left(Left.DEVICE)
         with self._on_device():
             self.meter.begin()
             self._before_batch()
             self._began = perf_counter()  # what others leave to do is not the time of this batch
-            self._path = path
-            try:
-                return self._execute(batch)
-            finally:
-                self._path = None
+            return self._execute(batch)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -238,10 +243,10 @@ class Engine:
             planned = self._make_fit(batch, planned)
         if not planned.write_set:
             self._backend.delivered()
-            return planned.result, self._read_gate(planned.result)
+            return planned.result, self.committer.read_gate()
         gate = self.committer.commit(planned.write_set)
         self._backend.delivered()
-        if self.expiry.is_used and (batch.expiries is not None or batch.looks_first):
+        if self.expiry.is_used and batch.expiries is not None:
             self.expiry.committed(planned.write_set)
         self.growth.after(planned.write_set)
         if self.free_space.is_due:
@@ -257,48 +262,25 @@ class Engine:
         if self.expiry.is_used:
             self.expiry.beside_batches()
 
-    def _why_not_native(self, batch: Batch) -> Left:
-        """Return why nobody has asked the native engine to run a batch."""
-        if not self.is_on_host:
-            return Left.DEVICE
-        return Left.COLUMNS if len(batch) > self._native.ops_max else Left.PYTHON
-
-    def native(self) -> NativeEngine | None:
-        """Return what runs batches of the host without Python; None where the committer needs Python."""
-        if self._native_engine is None:
-            if self.committer.begin_turn() is None:
-                return None
-            self._native_engine = NativeEngine(
-                self._files,
-                self.tables,
-                self.heap,
-                self.committer,
-                self.meter,
-                self.expiry,
-                self._native,
-                self._before_turn,
-                self._after_turn,
-                *self._made_limits,
-                has_mirrors=not self.is_on_host,
-            )
-        return self._native_engine
-
     @property
     def is_on_host(self) -> bool:
-        """Whether no batch runs on a GPU."""
-        return self._backend is self._backend.host
+        """Whether no batch runs on a GPU, or on what stands for one in tests."""
+        backend = self._backend
+        return backend is backend.host and backend.host_ops_max >= ALL_OPS
 
     @property
     def few_ops_max(self) -> int:
         """Operations of the largest request that may run on the host whoever else could run it."""
         costs = self._backend.path_costs
-        return 0 if costs and costs.forced is Path.GPU else self._native.ops_max
+        if costs is None:
+            return self._backend.host_ops_max
+        return 0 if costs.forced is Path.GPU else OPS_MAX
 
-    def crew_of(self, native: NativeEngine) -> Crew:
-        """Return what serves a native engine of this one."""
+    def crew(self) -> Crew:
+        """Return what serves the native engine, to somebody who has turns."""
         return Crew(
             self._files,
-            native,
+            self.native,
             self._native,
             self.committer,
             self.expiry,
@@ -358,17 +340,6 @@ class Engine:
         """Whether everything up to a gate is durable."""
         return self.committer.is_durable(gate)
 
-    def _read_gate(self, result: BatchResult) -> int:
-        """Return the gate of a batch that was planned just now and changed nothing.
-
-        The native planner tells it of the requests that it has planned. The batch may have had more.
-        """
-        newest = self.committer.read_gate()
-        stable_sequence = self.committer.stable_sequence(newest)
-        if stable_sequence is None or self._natively_read is None or not result.part:
-            return newest
-        return min(newest, self._native.read_gate(self._natively_read, stable_sequence))
-
     def wait(self, result: BatchResult, gate: int) -> None:
         """Return when the result of a batch may be seen, from any thread.
 
@@ -398,39 +369,13 @@ class Engine:
 
     def _plan_at(self, batch: Batch, now: int) -> Planned:
         """Plan a batch as of a time; raises `ExpiredKeysError` if it meets keys that look expired."""
-        if batch.looks_first or (batch.expiries is not None and self._resolver.refuses_expiries(batch)):
-            return self._resolver.plan(batch, self.next_sequence, now, self._plan_resolved)
-        return self._plan_plain(batch, now)
-
-    def _remove(self, deletes: Batch) -> None:
-        """Run a transaction of DELETEs, which the engine itself asks for; their size decides who plans them."""
-        self.meter.begin_within()
-        path, self._path = self._path, None
         try:
-            planned = self._plan_plain(deletes)
-        finally:
-            self._path = path
-        for refusal in planned.result.rejected.values():
-            raise refusal
-        assert planned.result.requests == 1
-        if planned.write_set:
-            self.committer.commit(planned.write_set)
-
-    def _plan_plain(self, batch: Batch, now: int = 0, *, is_located: bool = False) -> Planned:
-        planned = None if self._path is Path.GPU else self._plan_natively(batch, now, is_located)
-        self._natively_read = self.tables[batch.table] if planned else None
-        if planned:
-            return planned
-        try:
-            return self._plan_by_phases(batch, now)
+            return self._phases.plan(batch, self.next_sequence, now)
         except NoRoomError as lacking:
             return self._plan_with_room(batch, now, lacking)
 
-    def _plan_resolved(self, batch: Batch, *, is_located: bool) -> Planned:
-        """Plan what became of a batch that looks first; its results are looked at before the commit."""
-        planned = self._plan_plain(batch, is_located=is_located)
-        self._backend.delivered()
-        return planned
+    def _remove(self, deletes: Batch) -> None:
+        self.own_turn.run_within(deletes)
 
     def _plan_with_room(self, batch: Batch, now: int, lacking: NoRoomError) -> Planned:
         """Plan a batch again, in a heap that has grown or was compacted for it."""
@@ -438,9 +383,9 @@ class Engine:
         self.free_space.make_room(lacking, needed_bytes)
         if self.heap.present_bytes == present and growth.can_grow:
             with suppress(NoRoomError):
-                return self._plan_by_phases(batch, now)
+                return self._phases.plan(batch, self.next_sequence, now)
             growth.make_room(needed_bytes)
-        return self._plan_by_phases(batch, now, makes_do=True)
+        return self._phases.plan(batch, self.next_sequence, now, makes_do=True)
 
     def _lacks(self, planned: Planned, resource: str) -> bool:
         """Whether a request was refused for want of room."""
@@ -464,19 +409,6 @@ class Engine:
     def _take_over_log(self) -> None:
         """Take note that undo log or journal have grown."""
         self._log_entries_max = self._files.log_entries_max
-        self._native.take_over_log()
-
-    def _plan_natively(self, batch: Batch, now: int, is_located: bool) -> Planned | None:
-        with memory_refused():
-            planned = self._native.plan(batch, self.next_sequence, now, is_located=is_located)
-        if planned:
-            self.meter.lap("plan")
-        return planned
-
-    def _plan_by_phases(self, batch: Batch, now: int, *, makes_do: bool = False) -> Planned:
-        is_small = len(batch) <= self._backend.host_ops_max if self._path is None else self._path is Path.HOST
-        planner = self._phases_on_host if is_small and _is_on_host(batch) else self._phases
-        return planner.plan(batch, self.next_sequence, now, makes_do=makes_do)
 
     @property
     def heap_bytes_given(self) -> int:
@@ -536,6 +468,11 @@ class Engine:
 
 def _is_on_host(batch: Batch) -> bool:
     return isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
+
+
+def _is_of_host(batch: Batch, table: Table) -> bool:
+    """Whether a batch is not for a GPU: its operations look first, or must be refused since they would expire."""
+    return batch.looks_first or (batch.expiries is not None and not table.index.has_records)
 
 
 def _moved(batch: Batch, download: Callable[[U8], U8]) -> Batch:

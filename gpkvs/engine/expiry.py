@@ -2,7 +2,7 @@
 
 A key that has expired is removed by an ordinary transaction, and only then anybody is told that it is gone. So nothing
 revives, whatever the clock does: the store needs no durable time. Planners find out whether a batch meets such keys,
-and do nothing about them (`ExpiredKeysError`). The engine removes the keys, and has the batch planned again.
+and do nothing about them. The keys are removed, and the batch is planned again.
 
 The sweep looks for keys that nobody asks for. A table's fingerprints are cut into equal ranges, which stay when the
 table grows. Of each range it knows when the next key expires at the earliest, so most of an index is not read.
@@ -20,7 +20,6 @@ import numpy as np
 
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U32, U64, Batch, Op, constant
-from gpkvs.engine.host_find import find_keys
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.plan import offsets_of
 from gpkvs.engine.table import Table
@@ -153,7 +152,7 @@ class Expiry:
     meter
         Told which keys were removed, and how late.
     execute
-        Runs a batch of DELETEs as a transaction; none of it is refused.
+        Runs a batch of DELETEs as a transaction.
 
     Attributes
     ----------
@@ -254,12 +253,33 @@ class Expiry:
         table = self._tables.get(batch.table)
         if table is None or batch.table not in self._ranges:
             return 0
-        self._backend.host.begin()
-        slot = find_keys(self._backend, table, batch).slot
+        slot = np.unique(self._slots(table, batch))
         collected = _Collected(len(slot))
         found = np.array([0, _NEVER, 0], np.uint64)
         self._collect("collect_expired", table, collected, found, now, slot=slot, slots=len(slot))
         return self._remove(table, collected, now)
+
+    def _slots(self, table: Table, batch: Batch) -> U64:
+        """Return where the keys of a batch are; some are nowhere."""
+        host, count = self._backend.host, len(batch)
+        hash_key0, hash_key1 = table.index.hash_keys
+        lengths = np.ascontiguousarray(batch.key_lengths)
+        slot, word0, word1 = np.empty((3, count), np.uint64)
+        words: dict[str, Argument] = {"fingerprint0": word0, "fingerprint1": word1}
+        host.launch(
+            "route_bytes",
+            count,
+            keys_per_item=1,
+            keys=self._backend.download(batch.keys),
+            key_offsets=offsets_of(lengths),
+            key_lengths=lengths,
+            hash_key0=hash_key0,
+            hash_key1=hash_key1,
+            **words,
+        )
+        geometry = table.index.geometry
+        host.launch("slot_bytes", count, keys_per_item=1, **words, index=table.index, **geometry, slot=slot)
+        return slot
 
     def remove_keys(self, table: Table, keys: list[bytes], now: int) -> int:
         """Remove those of some keys of a table that have expired; return how many. Damaged records stay."""

@@ -128,7 +128,7 @@ class JournalCommitter:
             writes.begin_commit(self._tables[writes.index.entry.id], 0)
         self._begin_native()
         # It may wait for the disk, and for a thread of Python.
-        run = partial(self._native.run, write_set, keeps_lock=False)
+        run = partial(self._native.run, write_set)
         if self._backend is self._backend.host:
             return run()
         try:
@@ -211,10 +211,8 @@ class JournalCommitter:
         self._heap.release_covered(self.journal.covered_by(durable))
         self._meter.committed(write_set.volumes(), HEADER_BYTES, 0)
 
-    def begin_turn(self) -> NativeCommit | None:
+    def begin_turn(self) -> NativeCommit:
         """See `Committer.begin_turn`."""
-        if not self.is_native:
-            return None
         self._begin_native()
         return self._native
 

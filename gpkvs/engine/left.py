@@ -1,4 +1,4 @@
-"""Why Python's engine runs a batch, and not the native engine (``EngineLeft`` in kernels/engine_batch.h)."""
+"""What a batch lacks that the native engine leaves (``EngineLeft`` in kernels/engine_batch.h)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Left(IntEnum):
     RENEW = auto()
     MEMORY = auto()
     DEVICE = auto()
-    PYTHON = auto()
 
 
 _names = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "gpkvs_engine_left_reasons"))).decode()

@@ -62,13 +62,13 @@ class NativeCommit:
         self._gate = at["gate"]
         self.address = ctypes.addressof(self._words)
         self.calls = ctypes.addressof(ctypes.c_uint64.in_dll(library, calls))
-        self._steps = [native_step(step, keeps_lock=keeps) for keeps in (False, True)]
+        self._step = native_step(step, keeps_lock=False)
 
     def begin(self, growth: Growth, log: int, log_words: int) -> None:
         """Take note of the table that grows, and of where the log is and how many words it has for entries."""
         self._words[self._state] = [*growth, log, log_words]
 
-    def run(self, write_set: WriteSet, *, keeps_lock: bool) -> int:
+    def run(self, write_set: WriteSet) -> int:
         """Store a write set; return its gate.
 
         Raises
@@ -80,7 +80,7 @@ class NativeCommit:
         self._tables[: len(tables)] = [writes.address for writes in tables]
         operations = write_set.operations
         self._words[self._write_set] = [self._tables_address, len(tables), operations, tail.segment, tail.units]
-        self._steps[keeps_lock](self.address, 0, 1)
+        self._step(self.address, 0, 1)
         gate = self._words[self._gate]
         if gate == _NO_GATE:
             raise NoMemoryError

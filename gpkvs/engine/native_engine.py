@@ -1,7 +1,7 @@
-"""The native engine: batch after batch without Python's engine (``kernels/native_engine.hpp``).
+"""The native engine: it runs batch after batch (``kernels/native_engine.hpp``).
 
 It runs in turns. Before each, and after it, Python does what runs beside batches; the turn ends when Python is wanted
-again. A batch that the native engine leaves is the engine's own.
+again. A batch lacks something where the native engine leaves it: the crew does that, and has it run again.
 """
 
 from __future__ import annotations
@@ -92,8 +92,10 @@ class NativeEngine:
         Plans the batches.
     before_turn, after_turn
         Do what runs beside batches.
-    value_bytes_max, made_bytes_max
-        As of the `Resolver`.
+    value_bytes_max
+        Of the longest value that may be stored.
+    made_bytes_max
+        Of the values that a transaction may make of others.
     has_mirrors
         Whether GPUs have the indexes, too.
 
@@ -145,7 +147,6 @@ class NativeEngine:
         self._sums = slice(len(_OF_TURN), len(_OF_TURN) + len(_SUMS))
         assert (*names[self._of_turn], *names[self._sums]) == (*_OF_TURN, *_SUMS)
         commit = committer.begin_turn()
-        assert commit
         words = {
             "leaves": Left.TURN,  # until the first one begins
             "committer": commit.calls,
@@ -158,6 +159,7 @@ class NativeEngine:
             "result_bytes_max": planner.result_bytes_max,
             "value_bytes_max": value_bytes_max,
             "made_bytes_max": made_bytes_max,
+            "keeps_columns": has_mirrors,
         }
         for name, word in words.items():
             self._words[at[name]] = word
@@ -172,10 +174,8 @@ class NativeEngine:
         self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
         self._row_of: dict[int, int] = {}
 
-    def begin_turn(self, held_ms: int = 0, closed: int = 0) -> bool:
-        """Do what is due beside batches, and let native code run them; return whether it may.
-
-        Where it may not, it leaves every batch: a committer wants Python.
+    def begin_turn(self, held_ms: int = 0, closed: int = 0, *, is_within: bool = False) -> None:
+        """Do what is due beside batches, and let native code run them.
 
         Parameters
         ----------
@@ -184,10 +184,12 @@ class NativeEngine:
             somebody has set the store's clock, and keys may expire, a turn is of one batch.
         closed
             A bit for each reason (`Left`) for which nothing can be done: requests that lack it are refused.
+        is_within
+            Whether what is due beside batches is being done, and asks for this turn.
         """
         self.end_turn()
-        limits = self._before_turn()
-        leaves = self._leaves()
+        limits = TurnLimits(0.0, 0) if is_within else self._before_turn()
+        self._committer.begin_turn()
         self._describe_tables()
         self._describe_expiries()
         planner, expiry = self._planner, self._expiry
@@ -195,14 +197,14 @@ class NativeEngine:
         if may_expire and expiry.clock is not wall_clock_ms:
             held_ms, seconds = held_ms or expiry.now(), 0.0
             may_expire = held_ms > 0
-        self._calls.operations_max = min(planner.ops_max, OPS_MAX)
+        self._calls.operations_max = OPS_MAX
         self.ends_at_ns = time.monotonic_ns() + int(seconds * 1e9)
         self._words[self._of_turn] = [
             address_of(self._rows),
-            0 if leaves else len(self._rows),
-            Left.TURN if leaves else 0,
-            min(planner.ops_max, planner.struct_of("bytes")[1]),
-            min(planner.ops_max, planner.struct_of("u64")[1]),
+            len(self._rows),
+            0,
+            planner.struct_of("bytes")[1],
+            planner.struct_of("u64")[1],
             expiry.latest_address if may_expire else 0,
             held_ms,
             self.ends_at_ns,
@@ -212,20 +214,11 @@ class NativeEngine:
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
-        return not leaves
-
-    def takes(self, batch: Batch) -> bool:
-        """Whether a batch may be given to native code: on the host, not too many operations."""
-        return self._planner.takes(batch)
 
     def has_records(self, batch: Batch) -> bool:
         """Whether the table of a batch has records; of a table that is gone, native code leaves it."""
         table = self._tables.get(batch.table)
         return table is None or table.index.has_records
-
-    def _leaves(self) -> bool:
-        """Whether every batch of the next turn is left."""
-        return self._committer.begin_turn() is None
 
     def run(self, table: int, run: Callable[..., int], *given: object) -> int:
         """Run a batch on a table by a call of native code; return how it ran.

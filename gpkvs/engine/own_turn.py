@@ -97,7 +97,7 @@ class OwnTurn:
         self._run_short = function_type(ctypes.c_int, *_BATCH_PARAMETERS)(run_batch)
 
     def run(self, table: int, columns: RequestColumns) -> Answer | None:
-        """Run a request of one table; None: it is the engine's (`Engine.execute`), nothing has happened.
+        """Run a request of one table; None: it is for `run_batch`, nothing has happened.
 
         Parameters
         ----------
@@ -128,23 +128,44 @@ class OwnTurn:
             native.end_turn()
         return answer
 
-    def run_batch(self, batch: Batch) -> tuple[BatchResult, int] | None:
-        """Run a batch as `Engine.execute` does; None: it is the engine's, nothing has happened.
+    def run_batch(self, batch: Batch) -> tuple[BatchResult, int]:
+        """Run the longest run of requests from the first on that fits one transaction; return its result and its gate.
 
         Parameters
         ----------
         batch
-            Valid columns; `run` may have left it just now.
+            Valid columns of the host; `run` may have left it just now.
 
         Raises
         ------
         NoMemoryError
             If there is no memory for it; nothing has happened.
         """
-        native = self._native
-        if self._meter.last_left is not None or not native.takes(batch):
-            return None
+        if (left := self._meter.last_left) is not None:
+            self._meter.helped(left)
         self._have_turn()
+        return self._run_columns(batch)
+
+    def run_within(self, deletes: Batch) -> None:
+        """Run DELETEs of keys that have expired, which what is due beside batches, or a batch, asks for.
+
+        Raises
+        ------
+        NoSpaceError
+            If there is no room for them; nothing of them was done.
+        """
+        with memory_refused():
+            self._native.begin_turn(closed=1 << Left.EXPIRED, is_within=True)
+        try:
+            result, _ = self._run_columns(deletes, is_within=True)
+        finally:
+            self._native.end_turn()
+        for refusal in result.rejected.values():
+            raise refusal
+        assert result.requests == 1
+
+    def _run_columns(self, batch: Batch, *, is_within: bool = False) -> tuple[BatchResult, int]:
+        native = self._native
         count_kinds(batch)
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
@@ -153,24 +174,29 @@ class OwnTurn:
         run_batch = self._run_short if is_short else self._run_long
         ran = native.run(batch.table, run_batch, native.engine_address, given.struct, *own.addresses, is_short)
         if ran == Ran.LEFT:
-            ran = self._run_batch_again(batch, given, own)
-            if ran == Ran.LEFT:
-                return None
+            ran = self._run_columns_again(batch, given, own, is_within=is_within)
         if ran == Ran.DUE:
             native.end_turn()
         return own.result(self._lacking)
 
-    def _run_batch_again(self, batch: Batch, given: GivenBatch, own: OwnBatch) -> int:
-        native = self._native
+    def _run_columns_again(self, batch: Batch, given: GivenBatch, own: OwnBatch, *, is_within: bool) -> int:
+        native, meter = self._native, self._meter
         run_batch = partial(self._run_long, native.engine_address, given.struct, *own.addresses, False)
         run = partial(native.run, batch.table, run_batch)
+        ran = int(Ran.LEFT)
         # A short one may return more than one may while Python's lock is kept.
-        if self._meter.last_left is Left.MEMORY:
-            self._meter.helped(Left.MEMORY)
-            ran: int = run()
-            if ran != Ran.LEFT:
-                return ran
-        return self._run_again(batch, run)
+        if meter.last_left is Left.MEMORY:
+            meter.helped(Left.MEMORY)
+            ran = run()
+        if ran == Ran.LEFT:
+            ran = self._run_again(batch, run, is_within=is_within)
+        if ran == Ran.LEFT:
+            left = meter.last_left
+            meter.take_left()
+            if left is Left.MEMORY:
+                raise NoMemoryError
+            raise RuntimeError(f"a batch lacks what nobody can do: {left}")
+        return ran
 
     def _have_turn(self) -> None:
         native = self._native
@@ -180,7 +206,7 @@ class OwnTurn:
             native.begin_turn()
 
     @memory_refused()
-    def _run_again(self, batch: Batch, run: Callable[[], int]) -> int:
+    def _run_again(self, batch: Batch, run: Callable[[], int], *, is_within: bool = False) -> int:
         """Have what a batch lacks done, and run it again; return how it ran in the end."""
         ran = int(Ran.LEFT)
 
@@ -191,9 +217,9 @@ class OwnTurn:
 
         self._lacking.clear()
         try:
-            self._crew.run_again(batch, run_again, self._lacking.__setitem__)
+            self._crew.run_again(batch, run_again, self._lacking.__setitem__, is_within=is_within)
         except BaseException:
-            self._meter.take_left()  # it is nobody's: the next batch is another one
+            self._meter.take_left()  # the next batch is another one
             raise
         return ran
 

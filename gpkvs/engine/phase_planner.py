@@ -39,14 +39,12 @@ from gpkvs.media.layout import LogRun
 
 
 class PhasePlanner:
-    """Plans any batch, at one place: on the host's threads, or on a GPU.
+    """Plans batches of plain operations on a GPU.
 
     Parameters
     ----------
     backend
-        Of the store.
-    place
-        Where plans run: `backend`, or the host of it.
+        Of the store; it plans.
     files, tables, heap
         Of the store.
     result_bytes_max, batch_result_bytes_max
@@ -58,7 +56,6 @@ class PhasePlanner:
     def __init__(
         self,
         backend: Backend,
-        place: Backend,
         files: StoreFiles,
         tables: dict[int, Table],
         heap: Heap,
@@ -67,7 +64,6 @@ class PhasePlanner:
         meter: Meter,
     ) -> None:
         self._backend = backend
-        self._place = place
         self._files = files
         self._tables = tables
         self._heap = heap
@@ -75,15 +71,22 @@ class PhasePlanner:
         self._batch_result_bytes_max = batch_result_bytes_max
         self._meter = meter
         self._made: dict[tuple[int, bool], Phases] = {}  # by table id, and whether several processors plan
-        self._may_share = self._shares = place is backend and len(backend.processors) > 1
+        self._may_share = self._shares = len(backend.processors) > 1
 
     def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, makes_do: bool = False) -> Planned:
-        """See `Planner.plan`; the phases run as often as it takes to know which requests fit.
+        """Plan the longest run of requests from the first on that fits one transaction.
+
+        Planning only reads PM: nothing has happened if it fails. The phases run as often as it takes to know which
+        requests fit.
 
         Parameters
         ----------
-        batch, first_sequence, now
-            As there.
+        batch
+            Valid columns (`Batch.validate`), of operations that do not look first.
+        first_sequence
+            The version of the first operation.
+        now
+            The time, in milliseconds since 1970; 0: no key is looked at for its expiry.
         makes_do
             Whether to cut the batch, or to refuse its first request, where the heap has no room now.
 
@@ -92,7 +95,7 @@ class PhasePlanner:
         NoRoomError
             If the heap has no room now, and this may not make do.
         ExpiredKeysError
-            As there.
+            If a key that the batch names has a record that looks expired.
         """
         self._shares = self._may_share
         table = self._tables.get(batch.table)
@@ -155,8 +158,8 @@ class PhasePlanner:
         if shares:
             return ShardedPhases(self._backend, *rest)
         if table.index.has_records:
-            return BytesPhases(self._place, *rest)
-        return numbers_phases(self._place)(self._place, *rest)
+            return BytesPhases(self._backend, *rest)
+        return numbers_phases(self._backend)(self._backend, *rest)
 
     def _plan_transaction(self, phases: Phases, plan: Plan) -> WriteSet | None:
         """Run all phases; the plan gets its results, and what changes becomes a write set."""
@@ -169,7 +172,7 @@ class PhasePlanner:
             phases.place(plan)
             # A version that a result carries must never be given again: a SET counts even if its key is deleted after.
             if plan.changed_chains or plan.has_sets:
-                tail = allocate(self._place, self._heap, phases, plan)
+                tail = allocate(self._backend, self._heap, phases, plan)
                 phases.stage(plan)  # a GPU does it while the host makes the results
                 self._meter.lap("place")
         phases.check_results(plan)
@@ -187,7 +190,7 @@ class PhasePlanner:
         """
         if not plan.batch.has_reads or not phases.table.index.has_records:
             return
-        total = self._place.total(phases.bounds(plan))
+        total = self._backend.total(phases.bounds(plan))
         if total > self._result_bytes_max:
             phases.check_bounds(plan)
         if total > self._batch_result_bytes_max:
@@ -209,7 +212,7 @@ class PhasePlanner:
 
     def _table_writes(self, phases: Phases, plan: Plan) -> TableWrites:
         """Return what the table stores, as columns that native code can read."""
-        writes = TableWrites(self._files, self._place, self._heap)
+        writes = TableWrites(self._files, self._backend, self._heap)
         writes.index = phases.table.index
         writes.operations = len(plan.batch)
         writes.set(
@@ -229,7 +232,7 @@ class PhasePlanner:
         return writes
 
     def _keep_records(self, writes: TableWrites, plan: Plan) -> None:
-        download = self._place.download
+        download = self._backend.download
         writes.set(first_sequence=plan.first_sequence, filled=len(plan.records.filled_segment) // FILLED_WORDS)
         writes.keep(
             put_op=plan.records.op,
@@ -247,7 +250,7 @@ class PhasePlanner:
 
     def _keep_slots(self, writes: TableWrites, plan: Plan, phases: Phases) -> None:
         freed = phases.freed(plan)
-        if self._place is self._backend.host:
+        if self._backend is self._backend.host:  # threads stand for a GPU
             changes = plan.changes
             writes.changed_slot = changes.slot
             writes.keep(
@@ -263,7 +266,7 @@ class PhasePlanner:
     def _count_freed(self, reference: U64) -> SegmentCounts:
         """Return what of each segment references on a GPU name; on the host."""
         counts = SegmentCounts.of(self._files.segments)
-        self._place.launch(
+        self._backend.launch(
             "count_units",
             len(reference),
             reference=reference,

@@ -160,7 +160,7 @@ class Plan:
     first_sequence
         The version of its first operation.
     now
-        The time, or 0, as `Planner.plan` says.
+        The time, or 0, as `PhasePlanner.plan` says.
     """
 
     chains: Chains

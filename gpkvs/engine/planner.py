@@ -1,10 +1,10 @@
-"""What a planner must offer: `NativePlanner` and `PhasePlanner` are planners."""
+"""What planning a batch for a GPU comes to."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from gpkvs.batch import Batch, BatchResult
+from gpkvs.batch import BatchResult
 from gpkvs.engine.write_set import WriteSet
 
 
@@ -25,30 +25,3 @@ class Planned(NamedTuple):
 
     result: BatchResult
     write_set: WriteSet | None
-
-
-class Planner(Protocol):
-    """Turns batches into results and write sets. A planner only reads PM: nothing has happened if it fails."""
-
-    def plan(self, batch: Batch, first_sequence: int, now: int, /) -> Planned | None:
-        """Plan the longest run of requests from the first on that fits one transaction.
-
-        Parameters
-        ----------
-        batch
-            Valid columns (`Batch.validate`).
-        first_sequence
-            The version of the first operation.
-        now
-            The time, in milliseconds since 1970; 0: no key is looked at for its expiry.
-
-        Returns
-        -------
-        Planned or None
-            `None`: another planner must do it.
-
-        Raises
-        ------
-        ExpiredKeysError
-            If a key that the batch names has a record that looks expired.
-        """

@@ -53,16 +53,16 @@ class HostStores:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._by_lock = _steps_by_lock("store_records", "store_log", "store_slots")
+        self._steps = _steps_by_layout("store_records", "store_log", "store_slots")
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.records`."""
-        self._by_lock[writes.is_short][writes.index.layout.name].records(writes.address, first, last)
+        self._steps[writes.index.layout.name].records(writes.address, first, last)
 
     def log(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
         """See `Stores.log`."""
         writes.begin_log(epoch, address)
-        self._by_lock[writes.is_short][writes.index.layout.name].log(writes.address, first, last)
+        self._steps[writes.index.layout.name].log(writes.address, first, last)
 
     def log_digest(self, writes: TableWrites) -> int:
         """See `Stores.log_digest`."""
@@ -70,12 +70,12 @@ class HostStores:
 
     def slots(self, writes: TableWrites, first: int, last: int) -> None:
         """See `Stores.slots`; a GPU's read image hears of it."""
-        self._by_lock[writes.is_short][writes.index.layout.name].slots(writes.address, first, last)
+        self._steps[writes.index.layout.name].slots(writes.address, first, last)
         self._backend.host_stored(writes.index, writes.changed_slot[first:last])
 
     def count_live(self, writes: TableWrites) -> None:
         """See `Stores.count_live`."""
-        self._by_lock[writes.is_short][writes.index.layout.name].count_live(writes.address, 0, 1)
+        self._steps[writes.index.layout.name].count_live(writes.address, 0, 1)
 
 
 class DeviceStores:
@@ -129,14 +129,14 @@ class ImageStores:
         self._pages = map_memory(LONGEST_RECORD_UNITS * UNIT_BYTES + 2 * PAGE_BYTES)
         self.pages_address = address_of(self._pages)
         self._slots = SlotsOfAll(backend)
-        self._by_lock = _steps_by_lock("write_records", "store_redo", "store_image")
+        self._steps = _steps_by_layout("write_records", "store_redo", "store_image")
 
     def records(self, writes: TableWrites, first: int, last: int) -> None:
         """Write the new records `first` to `last - 1` to the file of the heap. A failure ends the process."""
         if first == 0:
             writes.keep(pages=self._pages)
             writes.set(file=self._file, heap_offset=self._heap_offset)
-        self._by_lock[False][writes.index.layout.name].records(writes.address, first, last)
+        self._steps[writes.index.layout.name].records(writes.address, first, last)
 
     def entries(self, writes: TableWrites, epoch: int, address: int, first: int, last: int) -> None:
         """Store the entries `first` to `last - 1` of the run that begins at an address."""
@@ -144,7 +144,7 @@ class ImageStores:
         if writes.device:
             self._slots.each(writes, first, last, lambda gpu, slots: gpu.log_contents(writes, slots, epoch, address))
             return
-        self._by_lock[writes.is_short][writes.index.layout.name].log(writes.address, first, last)
+        self._steps[writes.index.layout.name].log(writes.address, first, last)
 
     def entries_digest(self, writes: TableWrites) -> int:
         """Return the sum of the digests of all entries; those that GPUs stored count for the first table asked of."""
@@ -168,7 +168,7 @@ class ImageStores:
                 )
             return
         writes.keep(marks=image.marks)
-        self._by_lock[writes.is_short][layout].slots(writes.address, first, last)
+        self._steps[layout].slots(writes.address, first, last)
         self._backend.host_stored(writes.index, writes.changed_slot[first:last])
 
     def count_live(self, writes: TableWrites, freed_units: U64) -> None:
@@ -177,21 +177,17 @@ class ImageStores:
             freed_units += writes.freed.live
             self._heap.discharge(writes.freed.charged)
         writes.keep(freed_units=freed_units)
-        self._by_lock[writes.is_short][writes.index.layout.name].count_live(writes.address, 0, 1)
+        self._steps[writes.index.layout.name].count_live(writes.address, 0, 1)
 
 
-def _steps_by_lock(records: str, log: str, slots: str) -> tuple[dict[str, _Steps], dict[str, _Steps]]:
-    """Return native steps by layout: those that let go of Python's lock, and those that keep it."""
-
-    def by_layout(*, keeps_lock: bool) -> dict[str, _Steps]:
-        return {
-            layout: _Steps(
-                native_step(records, keeps_lock=keeps_lock),
-                native_step(f"{log}_{layout}", keeps_lock=keeps_lock),
-                native_step(f"{slots}_{layout}", keeps_lock=keeps_lock),
-                native_step("count_live", keeps_lock=keeps_lock),
-            )
-            for layout in LAYOUTS
-        }
-
-    return by_layout(keeps_lock=False), by_layout(keeps_lock=True)
+def _steps_by_layout(records: str, log: str, slots: str) -> dict[str, _Steps]:
+    """Return native steps, which let go of Python's lock."""
+    return {
+        layout: _Steps(
+            native_step(records, keeps_lock=False),
+            native_step(f"{log}_{layout}", keeps_lock=False),
+            native_step(f"{slots}_{layout}", keeps_lock=False),
+            native_step("count_live", keeps_lock=False),
+        )
+        for layout in LAYOUTS
+    }

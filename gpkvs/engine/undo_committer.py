@@ -226,14 +226,12 @@ class UndoCommitter:
 
     def _store_natively(self, write_set: WriteSet) -> None:
         """Store a write set of the host's threads, by one call."""
-        is_short = not self._files.root_region.syncs
         for writes in write_set.tables:
             index = writes.index
             assert isinstance(index.region, Region)
             writes.begin_commit(self._tables[index.entry.id], index.region.file)
-            is_short = is_short and writes.is_short
         self._begin_native()
-        self._native.run(write_set, keeps_lock=is_short)
+        self._native.run(write_set)
         for writes in write_set.tables:
             self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
 

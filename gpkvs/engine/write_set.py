@@ -75,8 +75,6 @@ class TableWrites:
         Where a GPU planned: what each segment of the heap loses; `None` without records.
     changed_slot : (slots,) uint64
         The slots, if they are on the host.
-    is_short
-        Whether storing it takes less time than handing over Python's lock.
     """
 
     index: Index
@@ -88,7 +86,6 @@ class TableWrites:
     user_bytes: int
     heap_units: int
     changed_slot: U64
-    is_short = False
 
     def __init__(self, files: StoreFiles, backend: Backend, heap: Heap) -> None:
         self.words = (ctypes.c_uint64 * len(_FIELDS))()

@@ -55,7 +55,7 @@ typedef struct EngineRoom {
 typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t refusals,
                                 EngineRoom* out);
 
-// Why a batch is Python's: the list (gpkvs/engine/left.py). The last two are batches that no native engine is asked to run.
+// Why a batch is left, until Python has done what it lacks: the list (gpkvs/engine/left.py). The last one is a batch that no native engine is asked to run.
 #define ENGINE_LEFT_REASONS(F)                                                                                                 \
     F(TURN)         /* Python wants the engine: no turn has begun, or what is due beside batches failed */                     \
     F(TABLE)        /* nobody knows it in this turn */                                                                         \
@@ -71,15 +71,14 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(GROW_LOG)     /* more words of entries than undo log or journal take */                                                  \
     F(RENEW)        /* the last epoch of an incarnation */                                                                     \
     F(MEMORY)       /* none for the plan, the results or the frame */                                                          \
-    F(DEVICE)       /* a GPU runs it */                                                                                        \
-    F(PYTHON)       /* it was given to Python's engine */
+    F(DEVICE)       /* a GPU runs it */
 
 #define ENGINE_LEFT_REASON(name) LEFT_##name,
 enum EngineLeft { LEFT_NOT, ENGINE_LEFT_REASONS(ENGINE_LEFT_REASON) LEFT_COUNT };
 
 enum EngineRan {
     ENGINE_DONE,  // results are in the room; nobody may see them before their gate is durable
-    ENGINE_LEFT,  // nothing has happened: the engine's Python side must run this batch (EngineLeft)
+    ENGINE_LEFT,  // nothing has happened: Python must do what the batch lacks (EngineLeft), and give it again
     ENGINE_DUE    // done, and the turn must end: Python has work to do
 };
 

@@ -69,6 +69,15 @@ GPKVS_GROUP_KERNEL_SOON(look_bytes, LOOK_BYTES_ARGS, look_soon) {
     a.versions[i] = slot_version(old.meta);
 }
 
+// slot: where each key is, or NO_SLOT. One item a key.
+#define SLOT_BYTES_ARGS(F)                                                                  \
+    F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(const BytesBucket*, index) GEOMETRY_ARGS(F) F(u64*, slot)
+GPKVS_GROUP_KERNEL_SOON(slot_bytes, SLOT_BYTES_ARGS, look_soon) {
+    const Hash128 fingerprint = {a.fingerprint0[i], a.fingerprint1[i]};
+    const u64 slot = find_slot(a.index, geometry_of(a), fingerprint, BytesSlot{fingerprint.low, fingerprint.high, 0, 0});
+    if (leader()) a.slot[i] = slot;
+}
+
 #define LOOK_U64_ARGS(F) LOOK_ARGS(F, U64Bucket) F(const u8*, keys)
 template <class Args>
 GPKVS_DEVICE void look_for_number(const Args& a, u64 i) {

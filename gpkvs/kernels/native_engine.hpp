@@ -26,14 +26,15 @@ struct EngineTable {
 // units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `clock_ms`: the time
 // that counted last, where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
 // `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused. `log_ops_max`: the
-// operations of the largest batch that is not of GETs alone.
+// operations of the largest batch that is not of GETs alone. `keeps_columns`: Python reads what a batch has changed, and lends
+// the columns itself (`lend_bytes`).
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
     F(u64*, clock_ms) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
-    F(u64, value_bytes_max) F(u64, made_bytes_max)
+    F(u64, value_bytes_max) F(u64, made_bytes_max) F(u64, keeps_columns)
 
 static const u64 NO_BOUND = ~0ull;
 
@@ -310,12 +311,6 @@ static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& ta
     return LEFT_MEMORY;
 }
 
-// The system may have what only a large batch uses: until it does, the next one need not wait for pages.
-template <class Planner>
-static void lend_outside(const Planner& a) {
-    if (a.outside_bytes) madvise(a.outside, a.outside_bytes, MADV_FREE);
-}
-
 template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
@@ -377,6 +372,7 @@ static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGive
                                    : run_on(e, *e.planner_u64, *table, batch, give_room, sink, requests, gate);
     if (ran == ENGINE_LEFT) return ran;  // Python looks at the columns
     e.held_ms = 0;
+    if (e.keeps_columns) return ran;
     if (is_bytes) lend_outside(*e.planner_bytes);
     else lend_outside(*e.planner_u64);
     return ran;

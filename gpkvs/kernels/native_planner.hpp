@@ -1,9 +1,11 @@
 // The native planner: a batch on one table, by the host's threads, all phases in one call, with the same kernels.
 //
 // Python between a dozen launches takes fifty times what the kernels take for a few operations, and as much as they do
-// for thousands (docs/decisions.md). The planner leaves a batch to the phase planner where something does not fit (no way
-// for a key, no room in the heap): it only reads PM, so nothing has happened by then.
+// for thousands (docs/decisions.md). Where something does not fit (no way for a key, no room in the heap), it says so: it only
+// reads PM, so nothing has happened by then.
 #pragma once
+#include <sys/mman.h>
+
 #include <new>
 
 #include "allocate.hpp"
@@ -57,14 +59,14 @@ struct PlannerU64 {
 
 // `planned`: what the host reads of a plan, beside the counters of its writes.
 enum Planned {
-    PLANNED_LEFT,  // why it is left to the phase planner (EngineLeft), or 0
+    PLANNED_LEFT,  // why not all of it fits (EngineLeft), or 0
     PLANNED_SETS,
     PLANNED_GETS,
     PLANNED_RESULT_BYTES,
     PLANNED_TAIL_SEGMENT,
     PLANNED_TAIL_UNITS,
-    PLANNED_GATE,     // after `gate`
-    PLANNED_CHAINS,   // after `locate`; the plan that follows keeps it
+    PLANNED_GATE,     // after `gate_run`
+    PLANNED_CHAINS,   // after `locate_run`; the plan that follows keeps it
     PLANNED_COUNT
 };
 
@@ -411,7 +413,7 @@ static void plan_run(const void* args, u64, u64) {
     try {
         a.planned[PLANNED_LEFT] = plan_batch(a);
     } catch (const std::bad_alloc&) {
-        a.planned[PLANNED_LEFT] = LEFT_MEMORY;  // the phase planner reports it
+        a.planned[PLANNED_LEFT] = LEFT_MEMORY;
     }
 }
 
@@ -460,11 +462,16 @@ static void gate_run(const void* args, u64, u64) {
     }
 }
 
-GPKVS_STEP(gate_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, gate_run<PlannerBytes>, 0);
-GPKVS_STEP(gate_u64, PlannerU64, PLANNER_U64_FIELDS, gate_run<PlannerU64>, 0);
-GPKVS_STEP(locate_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, locate_run<PlannerBytes>, 0);
-GPKVS_STEP(locate_u64, PlannerU64, PLANNER_U64_FIELDS, locate_run<PlannerU64>, 0);
-GPKVS_STEP(plan_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, plan_run<PlannerBytes>, 0);
-GPKVS_STEP(plan_u64, PlannerU64, PLANNER_U64_FIELDS, plan_run<PlannerU64>, 0);
-GPKVS_STEP(values_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, values_run<PlannerBytes>, 0);
-GPKVS_STEP(values_u64, PlannerU64, PLANNER_U64_FIELDS, values_run<PlannerU64>, 0);
+// The system may have what only a large batch uses: until it does, the next one need not wait for pages.
+template <class Args>
+static void lend_outside(const Args& a) {
+    if (a.outside_bytes) madvise(a.outside, a.outside_bytes, MADV_FREE);
+}
+
+template <class Args>
+static void lend_run(const void* args, u64, u64) {
+    lend_outside(*(const Args*)args);
+}
+
+GPKVS_STEP(lend_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, lend_run<PlannerBytes>, 0);
+GPKVS_STEP(lend_u64, PlannerU64, PLANNER_U64_FIELDS, lend_run<PlannerU64>, 0);

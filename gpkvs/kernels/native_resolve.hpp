@@ -1,7 +1,5 @@
 // The native engine's batches that look first (resolve.hpp): they become plain ones before they are planned, and their results
-// those of the operations that were asked for (gpkvs/engine/resolve.py does the same).
-//
-// A batch that makes too much of others' values is Python's.
+// those of the operations that were asked for.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -52,13 +50,13 @@ class NativeResolver {
     // Null: all are done.
     void refuse(const u8* refused) { refused_ = refused; }
 
-    // Returns why the batch is Python's. The planner has found its keys, and none of them looks expired. std::bad_alloc.
+    // Returns why the batch is left. The planner has found its keys, and none of them looks expired. std::bad_alloc.
     template <class Planner>
     EngineLeft resolve(const Planner& a, const EngineBatch& batch, u64 value_bytes_max, u64 made_bytes_max) {
         asked_ = batch.ops;
         made_bytes_ = 0;
         u64 resolved[RESOLVED_COUNT];
-        resolve_args r;
+        ResolveArgs r;
         // Few make much at once. Who does needs a second pass, or some.
         u64 room = makes_at_once(batch) ? std::min(made_bytes_max, ROOM_BYTES) : 0;
         for (;;) {
@@ -71,7 +69,7 @@ class NativeResolver {
             r.made_bytes = room;
             r.work_bytes_max = made_bytes_max;
             r.resolved = resolved;
-            Resolver<resolve_args>(r).run();
+            Resolver<ResolveArgs>(r).run();
             made_bytes_ = resolved[RESOLVED_MADE_BYTES];
             if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;
             if (resolved[RESOLVED_ROOM_BYTES] <= room) break;
@@ -79,7 +77,7 @@ class NativeResolver {
         }
         take_refusals(batch);
         values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
-        make_values(r);
+        make_values(r, values_.data());
         make_plain(batch);
         return LEFT_NOT;
     }
@@ -201,8 +199,8 @@ class NativeResolver {
     }
 
     template <class Planner>
-    resolve_args args_of(const Planner& a, const EngineBatch& batch) {
-        resolve_args r = {};
+    ResolveArgs args_of(const Planner& a, const EngineBatch& batch) {
+        ResolveArgs r = {};
         r.n = batch.n;
         r.ops = batch.ops;
         r.values = batch.values;
@@ -237,11 +235,6 @@ class NativeResolver {
         r.status = status_.data();
         r.failed_check = failed_check_.data();
         return r;
-    }
-
-    void make_values(const resolve_args& a) {
-        const make_values_args taken = {RESOLVE_COMMON_ARGS(PLANNER_TAKE) values_.data()};
-        gpkvs_kernel_make_values.run(&taken, 0, 1);
     }
 
     void make_plain(const EngineBatch& batch) {

@@ -42,7 +42,7 @@ enum ConditionCode {
 // Of the record that the table holds for a chain's key.
 enum Verdict { NOT_LOOKED_AT = 0, SOUND = 1, DAMAGED = 2 };
 
-// `resolved`: what the host reads.
+// What the pass counts.
 enum Resolved {
     RESOLVED_VALUE_BYTES,  // of all values that are to be written out
     RESOLVED_MADE_BYTES,   // of them, those that are made of others: no request brought them; with what is read for conditions
@@ -54,18 +54,19 @@ enum Resolved {
 // NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What a SETRANGE or INCREMENT_DECIMAL leaves
 // lies in `made`, from where `numbers` says. No key that has expired is there any more: the engine has removed those that the
 // batch meets. `refused`: of each request, whether nothing of it is done; null: all are.
-#define RESOLVE_COMMON_ARGS(F)                                                              \
+#define RESOLVE_ARGS(F)                                                                     \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
     F(u64, has_records) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
-    F(u8*, plain_ops) F(u8*, is_seen) F(u32*, base) F(u32*, lengths) F(u64*, numbers) F(u8*, made)
-
-#define RESOLVE_ARGS(F)                                                                     \
-    RESOLVE_COMMON_ARGS(F)                                                                  \
+    F(u8*, plain_ops) F(u8*, is_seen) F(u32*, base) F(u32*, lengths) F(u64*, numbers) F(u8*, made) \
     F(u64, requests) F(const u32*, request_ops) F(u64, table_id) F(const u8*, refused) \
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
     F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
     F(u32*, writer) F(u8*, verdict) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
+
+struct ResolveArgs {
+    RESOLVE_ARGS(GPKVS_FIELD)
+};
 
 // How many characters a number has as decimal text.
 static u32 number_characters(long long number) {
@@ -566,13 +567,8 @@ class Resolver {
     bool is_required_ = true;  // what the last of them ask for holds
 };
 
-GPKVS_SERIAL_KERNEL(resolve, RESOLVE_ARGS) { if (i == 0) Resolver<resolve_args>(a).run(); }
-
-// make_values: the values of the plain SETs, one after the other. One that nobody can see is left out: it is empty.
-#define MAKE_VALUES_ARGS(F) RESOLVE_COMMON_ARGS(F) F(u8*, out)
-
-GPKVS_SERIAL_KERNEL(make_values, MAKE_VALUES_ARGS) {
-    u8* to = i == 0 ? a.out : nullptr;
+// The values of the plain SETs, one after the other, to `to`. One that nobody can see is left out: it is empty.
+static void make_values(const ResolveArgs& a, u8* to) {
     for (u64 op = 0; op < a.n; op++) {
         if (a.plain_ops[op] != OP_SET) continue;
         if (a.has_records && !a.is_seen[op]) a.lengths[op] = 0;

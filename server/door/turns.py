@@ -40,8 +40,8 @@ class Turns:
         self._store = store
         store.begin_turns(library.interrupt)
         with store.turn() as engine:
-            self._native = engine.native() if engine.is_on_host else None
-            self._crew = engine.crew_of(self._native) if self._native else None
+            self._native = engine.native if engine.is_on_host else None
+            self._crew = engine.crew()
             library.set_clock(engine.expiry.latest_address)
         if self._native:
             library.set_engine(self._native.address)
@@ -84,7 +84,6 @@ class Turns:
 
     def _run_again(self) -> bool:
         """Have the batch that is left run natively after all; return whether it ran."""
-        assert self._crew
         told: dict[Left, GpkvsError] = {}
 
         def refuse(what: Left, error: GpkvsError) -> None:
@@ -93,7 +92,7 @@ class Turns:
 
         try:
             return self._crew.run_again(self._library.left(), self._library.run_left, refuse)
-        except Exception as error:  # noqa: BLE001 - Python's engine says what is wrong
+        except Exception as error:  # noqa: BLE001 - the next try says what is wrong
             _log.warning("a batch is left to Python: what it lacks could not be done: %r", error)
             return False
         finally:

@@ -20,6 +20,7 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.journal_committer import JournalCommitter
+from tests.engine.twins import plan_by_phases
 
 SIZES = {"index_bytes": 64 << 10, "heap_bytes": 256 << 10, "journal_bytes": 1 << 20}
 HUNG_SECONDS = 60  # whatever else the machine does: a life takes milliseconds
@@ -37,15 +38,16 @@ INTERRUPTED, WHOLE = 3, 0  # exit statuses of a life that went on to its end
 _DURING = Batch.of([(Op.SET, b"during", b"value")])
 
 
-def run_by_python(store: gpkvs.Store) -> None:
-    """Have Python's engine run the batch, as it does where native code leaves it."""
+def run_by_phases(store: gpkvs.Store) -> None:
+    """Have the batch run phase by phase, as on a GPU."""
+    plan_by_phases(store)
     with store._turn_over():
         BegunBatch(store._engine, *store._engine.execute(_DURING)).finish()
 
 
 DO: dict[str, Callable[[gpkvs.Store], object]] = {
     "close": gpkvs.Store.close,
-    "batch": run_by_python,
+    "batch": run_by_phases,
     "columns": lambda store: store.execute(_DURING),
     "set": lambda store: store.set(b"during", b"value"),
     "set-in-steps": lambda store: store.set(b"during", b"value"),
@@ -78,7 +80,9 @@ def live(path: Path, step: str, names: list[str], nth: int) -> int:
     committer = store._engine.committer
     assert isinstance(committer, JournalCommitter)
     committer.checkpointer.stop()  # this thread alone appends
-    committer.is_native = step != "set-in-steps"
+    if step == "set-in-steps":
+        committer.is_native = False
+        plan_by_phases(store)
     # Past it frames wait for the one before, which gives its memory back.
     for _ in range(6):
         store.set(b"before", b"value")

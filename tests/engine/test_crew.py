@@ -20,10 +20,10 @@ from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.left import Left
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.media.transaction import COUNTER_BITS
-from gpkvs.recovery.proof.native_driver import Ran
 from gpkvs.store import Store
 from tests.conftest import assert_clean
-from tests.engine.twins import CROWDED, FAR, Served, Twins, alike, by_python, columns_of, regions_of  # noqa: F401 - a fixture
+from tests.engine.native_driver import Ran
+from tests.engine.twins import CROWDED, FAR, Served, Twins, alike, by_columns, columns_of, regions_of  # noqa: F401 - a fixture
 
 _KEYS = 60
 
@@ -44,7 +44,7 @@ def twins(tmp_path: Path, commit: CommitName, is_own: bool) -> Iterator[Twins]:
     made = Twins(tmp_path, commit, is_own=is_own)
     yield made
     made.both(Store.close)
-    for name in ("native", "python"):
+    for name in ("native", "phases"):
         assert_clean(tmp_path / name)
 
 
@@ -58,7 +58,7 @@ def test_a_table_s_first_expiry(twins: Twins) -> None:
     assert twins.served.helped == {Left.EXPIRY: 1}
     twins.run(sets(3, twins.now + 2000))
     assert twins.served.helped == {Left.EXPIRY: 1}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     assert all(store._files.root.may_expire for store in twins.stores)
     assert twins.stores[0].scan_step().expiry_list() == [twins.now + 2000] * 3
 
@@ -75,7 +75,7 @@ def test_expired_keys_are_deleted_inside(twins: Twins) -> None:
     twins.pass_by(1000)
     twins.run(Batch.of([(Op.GET, b"key 0"), (Op.EXISTS, b"key 1"), (Op.SET, b"key 2", b"new")]))
     assert twins.served.helped == {Left.EXPIRY: 1, Left.EXPIRED: 1}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     assert [store.meter.expired_keys for store in twins.stores] == [3, 3]
 
 
@@ -101,7 +101,7 @@ def test_the_time_is_taken_once_a_batch(twins: Twins) -> None:
     assert twins.served.helped == {Left.EXPIRY: 1, Left.EXPIRED: 1}
     assert twins.run(gets)[0][2] == [b"", b""]
     assert twins.served.helped == {Left.EXPIRY: 1, Left.EXPIRED: 2}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
 
 
 def test_a_batch_may_lack_several_things(twins: Twins) -> None:
@@ -110,7 +110,7 @@ def test_a_batch_may_lack_several_things(twins: Twins) -> None:
     twins.pass_by(1000)
     twins.run(Batch.of([(Op.GET, b"key %d" % number) for number in range(600)]))
     assert twins.served.helped == {Left.COLUMNS: 2, Left.EXPIRY: 1, Left.EXPIRED: 1}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
 
 
 @pytest.mark.parametrize("layout", ["bytes", "u64"])
@@ -126,7 +126,7 @@ def test_an_index_grows_for_keys_that_find_no_way(twins: Twins, layout: str) -> 
     blocks = twins.stores[0]._engine.tables[number].index.blocks
     twins.run(Batch.of(keys).on_table(number))
     assert twins.served.helped == {Left.COLUMNS: 1, Left.GROW_INDEX: 1}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     assert all(store._engine.tables[number].index.blocks > blocks for store in twins.stores)
     twins.run(Batch.of([(op, key) for (_, key, _) in keys[::7] for op in (Op.GET, Op.DELETE)]).on_table(number))
 
@@ -143,7 +143,7 @@ def test_a_heap_grows_for_records(
         assert heaps[0].present_bytes == heaps[1].present_bytes
         assert (heaps[0].state == heaps[1].state).all()
     assert heaps[0].present_bytes > 8 << 20
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     assert {Left.FREE_HEAP, Left.GROW_HEAP} & twins.served.helped.keys()
     twins.both(Store.close)
 
@@ -158,7 +158,7 @@ def test_a_heap_that_is_as_large_as_may_be_refuses(tmp_path: Path, commit: Commi
     with pytest.raises(NoSpaceError):
         fill()
     assert twins.served.helped.keys() <= {Left.FREE_HEAP, Left.GROW_HEAP}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     assert twins.stores[0].count() * 50_000 > 2 << 20
     twins.both(Store.close)
 
@@ -189,7 +189,7 @@ def test_records_that_are_longer_than_a_segment(twins: Twins, commit: CommitName
         assert twins.run(Batch.of(ops))[0][2] == found
     assert longest > 6 * segment_bytes
     assert dict(twins.stores[0].scan()) == model
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
 
 
 def garbage_in_each_segment(served: Served) -> dict[bytes, int]:
@@ -218,8 +218,8 @@ def test_space_is_freed_for_records(tmp_path: Path, commit: CommitName) -> None:
     served = twins.served
     held = garbage_in_each_segment(served)
     assert served.helped == {Left.FREE_HEAP: 1}
-    assert served.python_ran == {}
-    found = by_python(served.store, Batch.of([(Op.EXISTS, key) for key in held]))[0][1]
+    assert served.not_helped == {}
+    found = by_columns(served.store, Batch.of([(Op.EXISTS, key) for key in held]))[0][1]
     assert found == list(held.values())
     assert served.store.count() == len(held) + 20
     twins.both(Store.close)
@@ -235,7 +235,7 @@ def test_a_heap_grows_where_no_space_can_be_freed(
     twins = Twins(tmp_path, commit, heap_bytes=4 << 20, heap_bytes_max=16 << 20)
     held = garbage_in_each_segment(twins.served)
     assert twins.served.helped == {Left.FREE_HEAP: 2}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     assert twins.stores[0].count() == len(held) + 20
     twins.both(Store.close)
     assert_clean(tmp_path / "native")
@@ -281,7 +281,7 @@ def test_the_next_incarnation_begins(twins: Twins) -> None:
     served.run_again(sets(1))
     native.end_turn()
     assert twins.served.helped == {Left.RENEW: 1}
-    by_python(twins.stores[1], sets(1))
+    by_columns(twins.stores[1], sets(1))
     twins.run(sets(2))
 
 
@@ -352,7 +352,7 @@ def test_damaged_records_only_look_expired(tmp_path: Path) -> None:
     twins.pass_by(1000)
     twins.run(Batch.of([(Op.GET, b"key 0")]))
     assert twins.served.helped == {Left.EXPIRY: 1, Left.EXPIRED: 1}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     twins.both(Store.close)
 
 
@@ -372,5 +372,5 @@ def test_random_batches_make_the_same_files(twins: Twins) -> None:
             batch = replace(batch, expiries=np.array(given, np.uint64))
         twins.run(batch)
         twins.pass_by(random.randrange(100))
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     assert twins.served.helped.keys() == {Left.COLUMNS, Left.EXPIRY, Left.EXPIRED}

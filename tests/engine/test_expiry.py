@@ -50,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def opened(
     store_path: Path, clock: Clock, commit: CommitName, host_ops_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Opened]:
-    monkeypatch.setenv("GPKVS_HOST_OPS_MAX", str(host_ops_max))
+    monkeypatch.setenv("GPKVS_HOST_OPS_MAX", "" if host_ops_max else "0")
     with Opened(store_path, commit) as opened:
         yield opened
 
@@ -65,9 +65,8 @@ class Opened:
 
     def open(self) -> None:
         self.store = gpkvs.open(self.path, commit=self._commit, **SMALL)
-        engine = self.store._engine
-        self.is_native = engine.native() is not None and engine._backend.host_ops_max > 0
-        self._runner = BatchRunner(self.store, "native" if self.is_native else "python")
+        self.is_native = self.store._engine.is_on_host
+        self._runner = BatchRunner(self.store, "native" if self.is_native else "phases")
 
     def run_as_a_door(self, batch: Batch) -> BatchResult:
         """Run a batch as the native door has it run."""
@@ -559,7 +558,6 @@ def test_a_kill_in_a_removal(tmp_path: Path, place: str) -> None:
         "expiry.wall_clock_ms = lambda: time[0]\n"
         "import gpkvs\n"
         "from tests.engine.test_expiry import SMALL, Asked, Op, run\n"
-        "gpkvs.engine.own_turn.OwnTurn.run_batch = lambda *_: None\n"  # native code asks for the real time
         "store = gpkvs.open(sys.argv[1], commit='undo', **SMALL)\n"
         "run(store, *[Asked(Op.SET, b'key %d' % n, b'value', 10**12 + 10 + n % 2 * 90) for n in range(40)])\n"
         "time[0] += 10\n"
@@ -570,7 +568,6 @@ def test_a_kill_in_a_removal(tmp_path: Path, place: str) -> None:
         patch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: at)
         with gpkvs.open(path) as store:
             records = store.info().tables[0].records
-            store._own_turn = None  # native code asks for the real time
             got = run(store, *[Asked(Op.GET, b"key %d" % n) for n in range(40)]).value_list()
             assert got[1::2] == [b"value"] * 20
             assert records == sum(value == b"value" for value in got) in (20, 40)
@@ -656,7 +653,7 @@ def test_nobody_is_told_that_a_key_is_gone_before_its_removal_is_durable(
     store_path: Path, clock: Clock, host_ops_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E2: with a journal, the gate of what says so covers the removal, also where it changes nothing itself."""
-    monkeypatch.setenv("GPKVS_HOST_OPS_MAX", str(host_ops_max))
+    monkeypatch.setenv("GPKVS_HOST_OPS_MAX", "" if host_ops_max else "0")
     says_so = [
         Asked(Op.GET, b"0"),
         Asked(Op.EXISTS, b"1"),

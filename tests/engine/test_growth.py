@@ -168,7 +168,7 @@ def test_a_gpu_moves_slots_as_the_host_does(tmp_path: Path, layout: str) -> None
     grown.store.close()
 
 
-def test_growth_keeps_its_pace(store_path: Path, by_python: None) -> None:
+def test_growth_keeps_its_pace(store_path: Path, by_phases: None) -> None:
     """It begins at 0.65 of the slots and ends by 0.78, a part of it after each batch."""
     with gpkvs.open(store_path, **{**SIZES, "index_bytes": 1 << 20}) as store:
         index = store._engine.tables[0].index
@@ -402,7 +402,7 @@ def test_the_last_step_is_durable_before_the_catalogue(tmp_path: Path, monkeypat
 
 
 def test_a_batch_does_not_wait_for_the_last_step(
-    tmp_path: Path, by_python: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, by_phases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one after that is durable writes the catalogue, whatever it stores."""
     grown = Grown(tmp_path / "store", "bytes", 1, commit="journal")

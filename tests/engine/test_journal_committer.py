@@ -68,7 +68,7 @@ def test_an_interrupt_leaves_the_store_usable_or_ends_the_process(
 
 @pytest.mark.parametrize("is_native", [True, False], ids=["native", "in-steps"])
 def test_a_batch_that_gets_no_memory_has_begun_nothing(
-    store_path: Path, by_python: None, monkeypatch: pytest.MonkeyPatch, *, is_native: bool
+    store_path: Path, by_phases: None, monkeypatch: pytest.MonkeyPatch, *, is_native: bool
 ) -> None:
     with gpkvs.open(store_path, backend="cpu", commit="journal", **SMALL) as store:
         committer = store._engine.committer

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 import gpkvs
+from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U64, Batch, Op
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.media.index import Index
 from gpkvs.store import Store
 from tests.conftest import SMALL
+from tests.engine.test_native_planner import lazily_freed_bytes
+from tests.engine.twins import plan_by_phases
 
 pytestmark = pytest.mark.usefixtures("natively")
 
@@ -38,7 +41,9 @@ class Mirrors:
         self._seen = [_slots(index) for index in self._indexes]
         self.late: dict[Index, set[int]] = {index: set() for index in self._indexes}
         self.has_memory = True
-        patch.setattr(store._engine.native(), "_has_mirrors", True)
+        native = store._engine.native
+        patch.setattr(native, "_has_mirrors", True)
+        native._words[[field.name for field in KernelFields("begin_turn").fields].index("keeps_columns")] = 1
         patch.setattr(store._backend, "host_stored", self.note)
 
     def note(self, index: Index, slots: U64) -> None:
@@ -65,7 +70,8 @@ def _slots(index: Index) -> U64:
 
 
 @pytest.fixture(params=["undo", "journal"])
-def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+def store(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setattr("gpkvs.engine.native_planner._KEPT_BYTES", 1 << 20)
     with gpkvs.open(tmp_path / "store", backend="cpu", durability="process", commit=request.param, **SMALL) as store:  # type: ignore[arg-type]
         store.create_table("other", index_bytes=64 << 10)
         yield store
@@ -90,6 +96,26 @@ def test_what_requests_store_is_noted(store: Store, monkeypatch: pytest.MonkeyPa
         assert store.get(b"key 5", table=table) is None
     assert not any(mirrors.late.values()), "a read stores nothing"
     assert store.execute_requests(sets(1).on_table(77)).rejected, "there is no such table"
+
+
+def test_columns_of_a_large_batch_are_lent_when_they_are_noted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirrors, lent = Mirrors(store, monkeypatch), []
+    planner = store._engine._native._of_layout["bytes"]
+
+    def lent_bytes() -> int:
+        at, size = (planner._words[planner._at[name]] for name in ("outside", "outside_bytes"))
+        assert size > 10 << 20
+        return lazily_freed_bytes(at + size // 2)
+
+    def note(index: Index, slots: U64) -> None:
+        lent.append(lent_bytes())
+        mirrors.note(index, slots)
+
+    monkeypatch.setattr(store._backend, "host_stored", note)
+    store.execute(sets(30_000))
+    assert mirrors.check() >= 30_000
+    assert lent == [0], "the system could take the numbers of the slots"
+    assert lent_bytes() > 1 << 20
 
 
 @pytest.mark.parametrize("where", ["begin_stores", "note_stored"])
@@ -120,7 +146,7 @@ def test_an_interrupt_leaves_nothing_out(store: Store, monkeypatch: pytest.Monke
 def test_nothing_of_another_table_is_noted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a batch that is left before it is planned, and an interrupt that comes then."""
     mirrors = Mirrors(store, monkeypatch)
-    native = store._engine.native()
+    native = store._engine.native
     assert native
     store.execute(sets(600))
     mirrors.check()
@@ -148,10 +174,11 @@ def test_what_cannot_be_noted_ends_the_process(store: Store, monkeypatch: pytest
     assert mirrors.check() == 1
 
 
-def test_a_journal_notes_what_python_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_notes_what_phases_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpkvs.engine.journal_committer.stop_process", ended)
     with gpkvs.open(tmp_path / "store", backend="cpu", durability="process", commit="journal", **SMALL) as store:  # type: ignore[arg-type]
         store.create_table("other", index_bytes=64 << 10)
+        plan_by_phases(store)
         mirrors = Mirrors(store, monkeypatch)
         committer = store._engine.committer
         monkeypatch.setattr(committer, "_backend", SimpleNamespace(host=None, host_stored=mirrors.note))

@@ -20,9 +20,9 @@ from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.engine.native_engine import Ran
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
-from gpkvs.recovery.proof.native_driver import NO_BOUND, Answer, NativeDriver
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
+from tests.engine.native_driver import NO_BOUND, Answer, NativeDriver
 
 pytestmark = [pytest.mark.undo, pytest.mark.usefixtures("natively")]
 
@@ -51,7 +51,7 @@ def sets(count: int, value: bytes = b"value", first: int = 0) -> _Request:
 
 
 class Life:
-    """A store and what it must hold; batches run natively in turns, and by Python where they are left."""
+    """A store and what it must hold; batches run in turns as a door's, and as the store's own where they are left."""
 
     def __init__(self, store: Store, random: Random) -> None:
         self.store, self.random = store, random
@@ -71,20 +71,21 @@ class Life:
             answer = self.driver.run(batch, self.random.choice((NO_BOUND, 300)))
             if answer.ran is Ran.LEFT:
                 native.end_turn()
-                self._run_in_python(table, requests)
+                self._run_as_own(table, requests)
                 return
             self._compare(table, [op for request in requests[: answer.requests] for op in request], first, answer)
             if answer.ran is Ran.DUE:
                 break
         native.end_turn()
 
-    def _run_in_python(self, table: str, requests: list[_Request]) -> None:
+    def _run_as_own(self, table: str, requests: list[_Request]) -> None:
         while requests:
             first = self.store._engine.next_sequence
             result = self.store.execute_requests(batch_of(self.store, *requests, table=table))
             for number in range(result.requests):
                 if number in result.rejected:
                     self.refused += 1
+                    first += len(requests[number])
                     continue
                 one = result.request(number)
                 seen = Answer(Ran.DONE, 0, one.status.tolist(), one.versions.tolist(), one.value_list())

@@ -21,8 +21,8 @@ from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.native_engine import Ran
 from gpkvs.media.image import Image
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
-from gpkvs.recovery.proof.native_driver import NativeDriver
 from tests.conftest import assert_clean
+from tests.engine.native_driver import NativeDriver
 
 _SIZES = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "heap_bytes_max": 64 << 20, "journal_bytes": 1 << 20}
 _TABLES = ("default", "numbers", "second")

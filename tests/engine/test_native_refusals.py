@@ -16,9 +16,9 @@ from gpkvs.config import CommitName
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.left import Left
 from gpkvs.errors import NoSpaceError
-from gpkvs.recovery.proof.native_driver import Answer, Ran
 from gpkvs.store import Store
 from tests.conftest import assert_clean
+from tests.engine.native_driver import Answer, Ran
 from tests.engine.twins import CROWDED, FAR, Twins, alike  # noqa: F401 - a fixture
 
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
@@ -73,21 +73,21 @@ def run_natively(twins: Twins, batch: Batch) -> Answer:
 def run_on_both(twins: Twins, batch: Batch, versions: dict[int, int]) -> Answer:
     """Run requests on both; compare who was refused, and what the others got.
 
-    Operations of refused requests are left out of the versions by Python's engine, and not by the native one: of each
+    Operations of refused requests are left out of the versions by phases, and not by the native engine: of each
     version there are the other's.
     """
     answer = run_natively(twins, batch)
-    by_python = twins.stores[1].execute_requests(batch)
-    assert answer.requests == by_python.requests == len(batch.request_ops)
-    assert answer.lacking.keys() == by_python.rejected.keys()
+    by_columns = twins.stores[1].execute_requests(batch)
+    assert answer.requests == by_columns.requests == len(batch.request_ops)
+    assert answer.lacking.keys() == by_columns.rejected.keys()
     for number, lacking in answer.lacking.items():
-        told, reason = twins.served.refusals[lacking], by_python.rejected[number]
+        told, reason = twins.served.refusals[lacking], by_columns.rejected[number]
         assert type(told) is type(reason)
         if isinstance(told, NoSpaceError) and isinstance(reason, NoSpaceError):
             assert told.resource == reason.resource
         else:
             assert str(told) == str(reason)
-    results = [*by_python.part.requests()] if by_python.part else []
+    results = [*by_columns.part.requests()] if by_columns.part else []
     assert answer.status == [status for result in results for status in result.status.tolist()]
     expected = [version for result in results for version in result.versions.tolist()]
     assert answer.versions == [versions.setdefault(*pair) for pair in zip(expected, answer.versions, strict=True)]
@@ -119,7 +119,7 @@ def test_new_keys_of_an_index_that_does_not_grow(
         refused += len(run_on_both(twins, batch, versions).lacking)
     assert refused
     assert dict(twins.stores[0].table("small").scan()) == dict(twins.stores[1].table("small").scan())
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     twins.both(Store.close)
     assert_clean(tmp_path / "native")
 
@@ -149,7 +149,7 @@ def test_records_that_a_heap_may_not_hold(tmp_path: Path, commit: CommitName) ->
             requests = requests[answer.requests :]
     assert refused[Left.GROW_HEAP] > 10
     assert dict(store.scan()) == model
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     twins.both(Store.close)
     assert_clean(tmp_path / "native")
 
@@ -172,7 +172,7 @@ def test_numbers_have_no_records(tmp_path: Path, commit: CommitName) -> None:
     answer = run_on_both(twins, batch, versions)
     assert answer.lacking == dict.fromkeys((1, 3, 4), Left.NUMBERS)
     assert answer.values == [(7).to_bytes(8, "little")] * 3
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     twins.both(Store.close)
 
 
@@ -191,7 +191,7 @@ def test_a_table_that_is_not_there_any_more(tmp_path: Path, commit: CommitName) 
     twins.both(lambda store: store.drop_table("later"))
     native.end_turn()
     assert run_on_both(twins, two, {}).lacking == {0: Left.TABLE, 1: Left.TABLE}
-    assert twins.served.python_ran == {}
+    assert twins.served.not_helped == {}
     twins.both(Store.close)
 
 
@@ -232,5 +232,5 @@ def test_several_requests_of_a_message_are_left(
     assert not run()
     assert not served._crew.run_again(several, run, lambda *_: None)
     served.driver.native.end_turn()
-    assert served.python_ran.keys() == {Left.GROW_INDEX}
+    assert served.not_helped.keys() == {Left.GROW_INDEX}
     twins.both(Store.close)

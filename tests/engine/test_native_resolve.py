@@ -13,9 +13,9 @@ from gpkvs.batch import Condition, Op, Status
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.engine.native_engine import Ran
 from gpkvs.recovery.proof.batch_runner import BatchRunner
-from gpkvs.recovery.proof.native_driver import NO_BOUND, NativeDriver
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
+from tests.engine.native_driver import NO_BOUND, NativeDriver
 from tests.engine.test_resolve import Asked, Chooser, Model, batch_of, expect
 
 pytestmark = pytest.mark.usefixtures("natively")

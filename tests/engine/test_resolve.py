@@ -13,8 +13,10 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Condition, Op, Status
-from gpkvs.config import Limits
+from gpkvs.config import Limits, StoreConfig
 from gpkvs.errors import ConflictError, InvalidArgumentError
+from gpkvs.store import Store
+from tests.conftest import SMALL
 
 I64 = 1 << 63
 Asked = tuple[Op, bytes, bytes, Condition, int]
@@ -195,12 +197,9 @@ def test_any_operations_do_what_a_dictionary_does(store_path: Path, layout: str)
             assert store.get(key, table="t") == (model.held[key][0] if key in model.held else None)
 
 
-@pytest.mark.parametrize("natively", [True, False], ids=["natively", "by-python"])
-def test_nothing_may_be_left_of_a_batch(store_path: Path, *, natively: bool) -> None:
+def test_nothing_may_be_left_of_a_batch(store_path: Path) -> None:
     """Found by the explorer of crashes on a disk: its only request failed a check."""
     with gpkvs.open(store_path, index_bytes=64 << 10) as store:
-        if not natively:
-            store._own_turn = None
         requests: list[list[Asked]] = [
             [(Op.SET, b"key", b"value", Condition.ABSENT, 0)],
             [(Op.CHECK, b"absent", b"", Condition.PRESENT, 0), (Op.SET, b"other", b"value", Condition.NONE, 0)],
@@ -248,10 +247,10 @@ def test_expiries_in_a_row_cost_no_more_than_one(store_path: Path, last: Op) -> 
         assert store.get(b"key") == b"x"
 
 
-def test_what_a_request_brings_is_not_counted_as_made(store_path: Path, by_python: None) -> None:
-    settings = {"index_bytes": 64 << 10, "heap_bytes": 16 << 20, "log_bytes": 4 << 20}
-    with gpkvs.open(store_path, limits=Limits(result_bytes_max=1 << 20, value_bytes_max=1 << 20), **settings) as store:
-        store._engine._resolver._made_bytes_max = 1 << 20
+def test_what_a_request_brings_is_not_counted_as_made(store_path: Path) -> None:
+    limits = Limits(result_bytes_max=1 << 20, value_bytes_max=1 << 20)
+    store_path.mkdir()
+    with Store(store_path, StoreConfig(limits=limits, batch_result_bytes_max=1 << 20, **SMALL)) as store:
         sets: list[Asked] = [(Op.SET, b"%d" % n, bytes(500_000), Condition.NONE, 0) for n in range(5)]
         add: Asked = (Op.INCREMENT, b"sum", (1 << 40).to_bytes(8, "little"), Condition.NONE, 0)
         assert store.execute(batch_of([[*sets, add]], 0)).status.max() == Status.OK

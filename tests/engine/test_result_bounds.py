@@ -49,7 +49,7 @@ def reads(*requests: list[int]) -> Batch:
 
 
 def test_what_is_put_off_is_not_read(
-    large: gpkvs.Store, measured: list[int], monkeypatch: pytest.MonkeyPatch, by_python: None
+    large: gpkvs.Store, measured: list[int], monkeypatch: pytest.MonkeyPatch, by_phases: None
 ) -> None:
     monkeypatch.setattr(large._backend, "host_ops_max", 0)  # else the native planner would be asked
     requests = [[i % 10] * 4 for i in range(50)]

@@ -357,7 +357,7 @@ def test_expired_keys_are_removed_before_a_piece_is_seen(
 
 @pytest.mark.undo
 def test_a_record_that_only_looks_expired_is_damaged_and_stays(
-    tmp_path: Path, by_python: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, by_phases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [10**12]
     monkeypatch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: clock[0])

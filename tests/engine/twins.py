@@ -1,4 +1,4 @@
-"""Two stores that get the same batches at the same time: natively, with a crew, and by Python's engine."""
+"""Two stores that get the same batches at the same time: natively, with a crew, and phase by phase."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import gpkvs
 from gpkvs.batch import Batch, RequestColumns
 from gpkvs.config import CommitName
 from gpkvs.engine.left import Left
-from gpkvs.recovery.proof.native_driver import Answer, NativeDriver
 from gpkvs.store import Store
 from tests.conftest import SMALL
+from tests.engine.native_driver import Answer, NativeDriver
 
 Results = list[tuple[list[int], list[int], list[bytes]]]
 CROWDED = {"heap_bytes": 4 << 20, "heap_bytes_max": 4 << 20}
@@ -40,7 +40,7 @@ def columns_of(batch: Batch) -> RequestColumns:
 
 
 class Served:
-    """A store whose batches run natively, with a crew, and by Python's engine where that does not help.
+    """A store whose batches run natively, with a crew.
 
     Parameters
     ----------
@@ -62,26 +62,25 @@ class Served:
         return self._run_own(batch) if self.is_own else self._run_as_a_door(batch)
 
     def _run_own(self, batch: Batch) -> Results:
-        assert self.store._own_turn
         table = self.store._engine.tables[batch.table].entry
         answer = self.store._own_turn.run(table.id, columns_of(batch))
         if answer is None:
-            return by_python(self.store, batch)
+            return by_columns(self.store, batch)
         self.store._engine.wait_for(answer.gate)
         if answer.refusal:
             raise answer.refusal
         return [([*answer.statuses], [*answer.versions], [*answer.values])]
 
     def _run_as_a_door(self, batch: Batch) -> Results:
-        if (answer := self.run_with_help(batch)) is None:
-            return by_python(self.store, batch)
+        answer = self.run_with_help(batch)
+        assert answer, self.store.meter.last_left
         assert answer.requests == len(batch.request_ops)
         for lacking in answer.lacking.values():
             raise self.refusals[lacking]
         return [(answer.status, answer.versions, answer.values)]
 
     def run_with_help(self, batch: Batch) -> Answer | None:
-        """Run a batch in a turn of its own; None: it is left to Python's engine."""
+        """Run a batch in a turn of its own; None: it lacks what nobody can do."""
         return self.driver.run_with_help(batch)
 
     def run_again(self, batch: Batch) -> Answer:
@@ -95,8 +94,8 @@ class Served:
         return {reason: count for reason, count in self.store.meter.helped_batches.items() if count}
 
     @property
-    def python_ran(self) -> dict[Left, int]:
-        """The batches that Python's engine had to run, by the reason."""
+    def not_helped(self) -> dict[Left, int]:
+        """The batches that did not run natively after all, by the reason."""
         meter = self.store.meter
         return {
             reason: left - meter.helped_batches[reason]
@@ -105,7 +104,13 @@ class Served:
         }
 
 
-def by_python(store: Store, batch: Batch) -> Results:
+def plan_by_phases(store: Store) -> None:
+    """Let a store's threads stand for a GPU, which plans batches of plain operations."""
+    store._backend.host_ops_max = 0
+    store._is_on_host = False
+
+
+def by_columns(store: Store, batch: Batch) -> Results:
     result = store.execute_requests(batch)
     for refusal in result.rejected.values():
         raise refusal
@@ -121,19 +126,17 @@ def regions_of(store: Store) -> tuple[Any, ...]:
 
 
 class Twins:
-    """Two stores that are given the same batches at the same time, one natively, one by Python's planner."""
+    """Two stores that are given the same batches at the same time; one plans plain ones phase by phase."""
 
     def __init__(self, folder: Path, commit: CommitName, *, is_own: bool = False, **sizes: int) -> None:
         self.stores = [
             gpkvs.open(folder / name, backend="cpu", threads=1, durability="process", commit=commit, **SMALL | sizes)  # type: ignore[arg-type]
-            for name in ("native", "python")
+            for name in ("native", "phases")
         ]
         for store in self.stores:
             # Nobody sweeps, or gives space back: that is a matter of time.
             store._engine.expiry._look_at = store._engine.free_space._look_at = float("inf")
-        self.stores[1]._engine._plan_natively = lambda *_: None  # type: ignore[method-assign]
-        with self.stores[1]._turn_over():
-            self.stores[1]._own_turn = None
+        plan_by_phases(self.stores[1])
         self.served = Served(self.stores[0], is_own=is_own)
         self.compares_bytes = True
         self.now = FAR
@@ -152,7 +155,7 @@ class Twins:
     def run(self, batch: Batch) -> Results:
         """Run a batch on both; compare what they answer, which is returned, and what they hold."""
         results = self.served.run(batch)
-        assert results == by_python(self.stores[1], batch)
+        assert results == by_columns(self.stores[1], batch)
         self.both(lambda store: store._engine.settle())
         if not self.compares_bytes:
             return results

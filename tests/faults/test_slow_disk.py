@@ -73,7 +73,7 @@ READ_AT_ONCE = """
 import sys
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.recovery.proof.native_driver import NativeDriver
+from tests.engine.native_driver import NativeDriver
 
 with gpkvs.open(sys.argv[1], commit="journal", durability="msync", heap_bytes=1 << 20, index_bytes=1 << 16) as store:
     store.create_table("numbers", layout="u64", index_bytes=1 << 16)

@@ -50,7 +50,7 @@ MUTANTS = (
         "gpkvs/engine/own_turn.py",
         "            ran = self._run_again(batch, run)\n",
         "",
-        "Python's engine runs what the crew could have had run natively",
+        "a request fails that the crew could have had run",
         ("engine/test_own_turn.py::test_what_a_request_lacks_is_done_and_its_turn_lives_on[undo]",),
     ),
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = (
         "gpkvs/engine/crew.py",
         "self._native.begin_turn(now, ",
         "self._native.begin_turn(0, ",
-        "a batch that runs again meets keys that have expired meanwhile, and Python's engine runs it",
+        "a batch that runs again meets keys that have expired meanwhile, and fails",
         ("engine/test_crew.py::test_the_time_is_taken_once_a_batch[undo-door]",),
     ),
     Mutant(
@@ -66,7 +66,7 @@ MUTANTS = (
         "gpkvs/engine/crew.py",
         "                is_done = self._heap_growth.make_room(record_bytes_max(batch))\n",
         "                is_done = False\n",
-        "Python's engine runs each batch for which the heap grows",
+        "each batch fails for which the heap must grow",
         ("engine/test_crew.py::test_a_heap_grows_where_no_space_can_be_freed[undo]",),
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         "gone-before-it-is-durable",
         "gpkvs/engine/engine.py",
-        "return planned.result, self._read_gate(planned.result)",
+        "return planned.result, self.committer.read_gate()",
         "return planned.result, 0",
         "a key is told to be gone, and is there again after a crash",
         _tests("test_nobody_is_told_that_a_key_is_gone_before_its_removal_is_durable"),
@@ -119,8 +119,8 @@ MUTANTS = (
     ),
     Mutant(
         "conditions-see-expired-keys",
-        "gpkvs/engine/resolve.py",
-        "        if met[0]:\n            raise ExpiredKeysError\n",
+        "gpkvs/kernels/native_engine.hpp",
+        "    if (a.now && meets_expired(a, a.planned[PLANNED_CHAINS])) return LEFT_EXPIRED;\n",
         "",
         "a SET if absent is refused for a key that has expired",
         _tests("test_conditions_see_no_expired_key"),

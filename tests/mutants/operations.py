@@ -10,7 +10,7 @@ _NATIVE_DICTIONARY = "engine/test_native_resolve.py::test_any_operations_do_what
 _REFUSALS = "engine/test_native_refusals.py::"
 _DICTIONARY = ("engine/test_resolve.py::test_any_operations_do_what_a_dictionary_does",)
 
-_OWN_BATCH = "engine/test_own_batch.py::test_the_same_results_as_by_python"
+_OWN_BATCH = "engine/test_own_batch.py::test_the_same_results_as_a_door_s"
 
 MUTANTS = (
     Mutant(
@@ -118,14 +118,6 @@ MUTANTS = (
         "    if (number < 0) text[0] = '0';\n",
         "a counter that went below zero is stored as a positive number",
         _DICTIONARY,
-    ),
-    Mutant(
-        "refused-requests-have-a-part",
-        "gpkvs/engine/resolve.py",
-        "if planned.part is None or not is_done.any():",
-        "if planned.part is None:",
-        "a batch of which all requests were refused by their checks seems to have results",
-        ("engine/test_resolve.py::test_nothing_may_be_left_of_a_batch",),
     ),
     Mutant(
         "native-values-stand-upon-each-other",

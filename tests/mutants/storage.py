@@ -286,9 +286,9 @@ MUTANTS = (
     ),
     Mutant(
         "versions-without-a-change",
-        "gpkvs/engine/native_planner.py",
-        "if planner.writes.slots or planner.sets:",
-        "if planner.writes.slots:",
+        "gpkvs/kernels/native_engine.hpp",
+        "return a.writes->slots || a.planned[PLANNED_SETS];",
+        "return a.writes->slots;",
         "a version that was given is given again",
         ("store/test_store.py::test_versions_are_never_reused",),
     ),

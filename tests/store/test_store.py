@@ -18,8 +18,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName, Sizes
-from gpkvs.engine.engine import Engine
-from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
+from gpkvs.engine.own_batch import OwnBatch
 from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import (
@@ -251,17 +250,18 @@ def test_sizes_out_of_range(tmp_path: Path, size: dict[str, int]) -> None:
     "error", [MemoryError(), SystemError("<ufunc> returned NULL without setting an exception")], ids=type
 )
 @pytest.mark.parametrize(
-    ("where", "name"), [(PhasePlanner, "_plan_transaction"), (NativePlanner, "plan"), (OperationList, "_check")]
+    ("where", "name"), [(PhasePlanner, "_plan_transaction"), (OwnBatch, "__init__"), (OperationList, "_check")]
 )
 def test_memory_that_is_not_given_is_a_refusal(
-    store: gpkvs.Store, by_python: None, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, where: type, name: str, error: Exception
 ) -> None:
     def refuse(*_: object, **_named: object) -> None:
         raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(where, name, refuse)
-        patched.setattr(store._backend, "host_ops_max", 0 if where is PhasePlanner else OPS_MAX)
+        if where is PhasePlanner:
+            patched.setattr(store._backend, "host_ops_max", 0)
         is_of_engine = where is not OperationList  # of which a `set` asks native code first
         call = partial(store.execute, Batch.of([(Op.SET, b"key", b"value")])) if is_of_engine else None
         with pytest.raises(NoMemoryError, match="nothing was written") as refused:
@@ -273,12 +273,12 @@ def test_memory_that_is_not_given_is_a_refusal(
 
 
 def test_another_error_of_the_interpreter_is_not_taken_for_a_want_of_memory(
-    store: gpkvs.Store, by_python: None, monkeypatch: pytest.MonkeyPatch
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_named: object) -> None:
         raise SystemError("bad argument to internal function")
 
-    monkeypatch.setattr(Engine, "_plan_natively", fail)
+    monkeypatch.setattr(OwnBatch, "__init__", fail)
     with pytest.raises(SystemError, match="bad argument"):
         store.execute(Batch.of([(Op.SET, b"key", b"value")]))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Argument, Column, Processor, Result, Stored
+from gpkvs.backends.base import ALL_OPS, Argument, Column, Processor, Result, Stored
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.path_costs import PathCosts
@@ -28,7 +28,6 @@ from gpkvs.pm.region import Region
 # In the environment: the largest batch that runs on the host, in place of what is known or measured. Tests set it to 0.
 HOST_OPS_MAX = "GPKVS_HOST_OPS_MAX"
 
-_ALL = 1 << 62  # operations: more than a batch can have
 
 _SUMMED_HERE = 1 << 16  # numbers: more are summed by all threads
 
@@ -127,7 +126,7 @@ class CpuBackend:
     xp: ModuleType = np
     path_costs: PathCosts | None = None
     stripe_blocks = 1
-    shared_ops_min = _ALL
+    shared_ops_min = ALL_OPS
     queue = 0
     launcher = 0  # kernels follow each other at once here; what stands for a GPU in tests has one
 
@@ -138,7 +137,7 @@ class CpuBackend:
         if not self.host_threads:
             raise NoMemoryError
         asked = host_ops_asked()
-        self.host_ops_max = _ALL if asked is None else asked
+        self.host_ops_max = ALL_OPS if asked is None else asked
 
     @property
     def host(self) -> CpuBackend:

@@ -150,7 +150,7 @@ def plant(
     seconds
         How long a mistake that no script shows may take.
     engine
-        Runs the batches, but for mistakes that only Python's engine can have.
+        Runs the batches, but for mistakes that only phases can have.
     seed, processes, keep
         As `explore` has them.
     show
@@ -178,7 +178,7 @@ def _plant(
 ) -> Future[dict[str, Any]]:
     seconds = min(seconds, _HARMLESS_SECONDS) if mutant.name in EQUIVALENT else seconds
     scripts = ("--schedules", mutant.schedule, "--seconds", "0") if mutant.schedule else ("--seconds", str(seconds))
-    runs = ("--engine", "python" if mutant.is_pythons else engine, "--seed", str(seed))
+    runs = ("--engine", "phases" if mutant.is_of_phases else engine, "--seed", str(seed))
     return running.begin(mutants.__file__, mutant.name, *runs, *_MUTANT_OPTIONS, "--keep", keep / mutant.name, *scripts)
 
 

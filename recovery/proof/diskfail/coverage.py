@@ -26,7 +26,7 @@ def reached(events: list[Event]) -> Counter[str]:
         elif event.kind is Kind.UNLINK and event.names[0].startswith("index-"):
             counts["tables dropped"] += 1
         elif event.kind is Kind.MARK and event.at == Mark.EXECUTED:
-            counts["batches of the native engine" if event.amount else "batches of Python's engine"] += 1
+            counts["batches of the native engine" if event.amount else "batches by phases"] += 1
     return counts
 
 

@@ -39,8 +39,8 @@ class Mutant:
         return SHOWN_BY.get(self.name, "")
 
     @property
-    def is_pythons(self) -> bool:
-        """Whether only Python's engine and its committer's steps have it; native code does the same without it."""
+    def is_of_phases(self) -> bool:
+        """Whether only phases and the committer's steps in Python have it; native code does the same without it."""
         return any(change == _IN_STEPS or change[0] == _ENGINE for change in self.changes)
 
 
@@ -80,7 +80,7 @@ MUTANTS = (
                 "            self._grow_log(batch)\n        before = self.committer.read_gate()\n"
                 "        planned = self._plan(batch)\n",
             ),
-            ("return planned.result, self._read_gate(planned.result)", "return planned.result, before"),
+            ("return planned.result, self.committer.read_gate()", "return planned.result, before"),
         ),
         "E2: a key is seen as gone before its removal is durable, and is there again after a crash",
     ),
@@ -391,7 +391,7 @@ MUTANTS = (
     _one(
         "read-gate-0",
         _ENGINE,
-        "return planned.result, self._read_gate(planned.result)",
+        "return planned.result, self.committer.read_gate()",
         "return planned.result, 0",
         "a reader sees what a crash takes back",
     ),

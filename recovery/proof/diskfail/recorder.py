@@ -44,7 +44,7 @@ class Mark(IntEnum):
     SCHEMA_DONE = 4
     WATCHED = 5  # a script says whether the places from here on are of interest: 1 or 0; 2: just this one
     CRASHED = 6  # here the next life of a script begins
-    EXECUTED = 7  # a batch is executed: 1 by the native engine, 0 by Python's
+    EXECUTED = 7  # a batch is executed: 1 by the native engine, 0 phase by phase
 
 
 class Event(NamedTuple):

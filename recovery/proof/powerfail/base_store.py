@@ -54,8 +54,8 @@ class Keys:
         return (*self.crowd, *self.present, *self.absent, *self.full)
 
 
-# What runs the batches of a workload. `pair`: Python's engine, and a `PairBackend`, which logs and stores twofold.
-ExploredEngine = Literal["native", "python", "pair"]
+# What runs the batches of a workload. `pair`: phases, and a `PairBackend`, which logs and stores twofold.
+ExploredEngine = Literal["native", "phases", "pair"]
 
 
 def table_of(layout: str) -> str:

@@ -84,7 +84,7 @@ class WorkloadRunner:
         self._directory = directory
         self._seed = seed
         self._is_pair = engine == "pair"
-        self._engine: EngineName = "python" if engine == "pair" else engine
+        self._engine: EngineName = "phases" if engine == "pair" else engine
         self._mutation = mutation
         self._bases: dict[str, tuple[Image, Keys]] = {}
 

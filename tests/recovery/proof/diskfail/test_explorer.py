@@ -88,10 +88,10 @@ def test_power_failures_of_a_disk_show_no_violation(tmp_path: Path) -> None:
     assert [name for name in (*REACHED, NATIVE) if not report["reached"].get(name)] == []
 
 
-def test_power_failures_show_no_violation_of_pythons_engine(tmp_path: Path) -> None:
+def test_power_failures_show_no_violation_of_phases(tmp_path: Path) -> None:
     seed = os.environ.get("GPKVS_SEED", str(Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
-    module = [sys.executable, "-m", "gpkvs.recovery.proof.diskfail", "--engine", "python", "--seed", seed]
+    module = [sys.executable, "-m", "gpkvs.recovery.proof.diskfail", "--engine", "phases", "--seed", seed]
     options = ["--schedules", *ENGINES, "--states", "60", "--points", "5", "--depth", "1", "--keep", str(tmp_path)]
     done = subprocess.run([*module, *options], capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
     report = reported(done)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import address_of
-from gpkvs.batch import RETURNS_VALUE, Batch, Status
+from gpkvs.batch import RETURNS_VALUE, Batch, BatchPart, BatchResult, RequestResult, Status
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import Ran
@@ -81,6 +81,21 @@ class Answer:
     lacking: Mapping[int, Left] = field(default_factory=dict)  # what those lack that were refused
 
 
+def result_of(batch: Batch, answer: Answer, lacking: Mapping[Left, GpkvsError]) -> BatchResult:
+    """Return an answer as the engine returns it; `lacking` words the refusals."""
+    result = RequestResult(
+        np.array(answer.status, np.uint8),
+        np.array(answer.versions, np.uint64),
+        np.array([len(value) for value in answer.values], np.uint32),
+        np.frombuffer(b"".join(answer.values), np.uint8),
+    )
+    rejected = {**answer.conflicts, **{number: lacking[what] for number, what in answer.lacking.items()}}
+    is_done = np.arange(len(batch.request_ops)) < answer.requests
+    is_done[list(rejected)] = False
+    done = BatchPart(np.flatnonzero(is_done), batch if is_done.all() else batch.take(is_done), result)
+    return BatchResult(done if is_done.any() else None, rejected, answer.requests)
+
+
 class NativeDriver:
     """A door without a network.
 
@@ -88,6 +103,8 @@ class NativeDriver:
     ----------
     has_room
         Whether results find room.
+    value_bytes_max
+        Of a batch, where nothing else is said.
     waits
         Whether an answer is durable before anybody has it.
     crew
@@ -99,13 +116,13 @@ class NativeDriver:
     """
 
     def __init__(self, store: Store) -> None:
-        native = store._engine.native()
-        assert native
+        native = store._engine.native
         self.native = native
         self._engine = _Engine.from_address(native.address)
-        self.crew = store._engine.crew_of(native)
+        self.crew = store._engine.crew()
         self.refusals: dict[Left, GpkvsError] = {}
         self.has_room = self.waits = True
+        self.value_bytes_max = NO_BOUND
         self.counts = dict.fromkeys(Ran, 0)
 
     @property
@@ -114,7 +131,7 @@ class NativeDriver:
         return int(self._engine.operations_max)
 
     def run_with_help(self, batch: Batch) -> Answer | None:
-        """Run a batch in a turn of its own; None: it is left to Python's engine."""
+        """Run a batch in a turn of its own; None: it lacks what nobody can do."""
         self.native.begin_turn()
         try:
             answer = self.run(batch)
@@ -133,7 +150,9 @@ class NativeDriver:
         self.refusals.clear()
         return answers[-1] if self.crew.run_again(batch, run, self.refusals.__setitem__) else None
 
-    def run(self, batch: Batch, value_bytes_max: int = NO_BOUND, message_requests: list[int] | None = None) -> Answer:
+    def run(
+        self, batch: Batch, value_bytes_max: int | None = None, message_requests: list[int] | None = None
+    ) -> Answer:
         """Run a batch in a turn, or as many of its messages as bring so many values; by default each is one request."""
         messages = np.array(message_requests or [1] * len(batch.request_ops), np.uint32)
         n, returning = len(batch), int(np.count_nonzero(RETURNS_VALUE[batch.ops]))
@@ -160,7 +179,7 @@ class NativeDriver:
             len(batch.request_ops),
             take(messages),
             len(messages),
-            value_bytes_max,
+            self.value_bytes_max if value_bytes_max is None else value_bytes_max,
             batch.table,
         )
         status, versions = np.full(n, 255, np.uint8), np.full(n, 255, np.uint64)
