@@ -1,4 +1,4 @@
-"""Commands of Redis that look into records, natively and in a batch that is left to Python: damaged ones, long ones."""
+"""Commands of Redis that look into records, natively, and in a batch that the door leaves: damaged ones, long ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import gpkvs
 from gpkvs.config import Limits, StoreConfig
-from gpkvs.engine.native_engine import NativeEngine
+from gpkvs.engine.engine import Engine
 from gpkvs.server.redis import scripts
 from gpkvs.server.redis.scripts import Known, Program
 from gpkvs.store import Store
@@ -73,7 +73,7 @@ def flip(store: Store) -> None:
 @pytest.fixture(params=["native", "left"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     if request.param == "left":
-        monkeypatch.setattr(NativeEngine, "_leaves", lambda _: True)
+        monkeypatch.setattr(Engine, "is_on_host", False)  # as on a GPU: the door has no native engine
     with gpkvs.open(tmp_path / "store", **SMALL, commit="undo") as opened:
         yield opened
 

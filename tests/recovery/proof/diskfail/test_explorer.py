@@ -98,7 +98,7 @@ def test_power_failures_show_no_violation_of_phases(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert report["schedules"] == len(ENGINES)
     assert report["rows"] > 0
-    assert NATIVE not in report["reached"]
+    assert report["reached"]["batches by phases"] > 10
 
 
 def test_planted_mistakes_are_seen_and_can_be_judged_again(tmp_path: Path) -> None:
