@@ -381,13 +381,13 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
         ("written_bytes", "Bytes stored to persistent memory by committed transactions", "file", meter.written_bytes),
         (
             "engine_left_batches",
-            "Batches that the native engine left, or that nobody gave to it, by the reason",
+            "How often a batch lacked something and waited for it, by the reason; device: a GPU ran it",
             "reason",
             _by_reason(meter.left_batches),
         ),
         (
             "engine_helped_batches",
-            "Of these, those that ran natively once Python had done what they lacked",
+            "How often what such a batch lacked was done, so that it could run again",
             "reason",
             _by_reason(meter.helped_batches),
         ),
