@@ -178,12 +178,14 @@ class Engine:
         NoMemoryError
             If there is no memory for it; nothing of it was done.
         """
-        costs, table = self._backend.path_costs, self.tables.get(batch.table)
-        if table is None or self.is_on_host or _is_of_host(batch, table):
+        costs = self._backend.path_costs
+        if costs is None and len(batch) <= self._backend.host_ops_max and _is_on_host(batch):
+            return self.own_turn.run_batch(batch)
+        table = self.tables.get(batch.table)
+        if table is None or _is_of_host(batch, table):
             return self._run_on_host(batch)
         if costs is None:
-            is_small = _is_on_host(batch) and len(batch) <= self._backend.host_ops_max
-            return self._run_on_host(batch) if is_small else self._run_on_device(batch)
+            return self._run_on_device(batch)
         count_kinds(batch)
         kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
         return self._run_measured(batch, kind, costs.choose(kind, len(batch)), costs)
