@@ -114,8 +114,8 @@ def test_columns_of_a_large_batch_are_lent_when_they_are_noted(store: Store, mon
     monkeypatch.setattr(store._backend, "host_stored", note)
     store.execute(sets(12_000))
     assert mirrors.check() >= 12_000
-    assert lent == [0], "the system could take the numbers of the slots"
-    assert lent_bytes() > 1 << 20
+    [before] = lent  # neighbours in memory may be lent, too
+    assert lent_bytes() > before + (1 << 20), "the system could take the numbers of the slots"
 
 
 @pytest.mark.parametrize("where", ["begin_stores", "note_stored"])

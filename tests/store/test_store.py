@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import gpkvs
+from gpkvs.backends.base import ALL_OPS
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName, Sizes
 from gpkvs.engine.own_batch import OwnBatch
@@ -260,8 +261,8 @@ def test_memory_that_is_not_given_is_a_refusal(
 
     with monkeypatch.context() as patched:
         patched.setattr(where, name, refuse)
-        if where is PhasePlanner:
-            patched.setattr(store._backend, "host_ops_max", 0)
+        if where is not OperationList:
+            patched.setattr(store._backend, "host_ops_max", 0 if where is PhasePlanner else ALL_OPS)
         is_of_engine = where is not OperationList  # of which a `set` asks native code first
         call = partial(store.execute, Batch.of([(Op.SET, b"key", b"value")])) if is_of_engine else None
         with pytest.raises(NoMemoryError, match="nothing was written") as refused:
@@ -278,6 +279,7 @@ def test_another_error_of_the_interpreter_is_not_taken_for_a_want_of_memory(
     def fail(*_: object, **_named: object) -> None:
         raise SystemError("bad argument to internal function")
 
+    monkeypatch.setattr(store._backend, "host_ops_max", ALL_OPS)
     monkeypatch.setattr(OwnBatch, "__init__", fail)
     with pytest.raises(SystemError, match="bad argument"):
         store.execute(Batch.of([(Op.SET, b"key", b"value")]))
