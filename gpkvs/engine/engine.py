@@ -112,7 +112,6 @@ class Engine:
         self._phases = PhasePlanner(backend, files, tables, heap, *limits, meter)
         self._made_limits = (value_bytes_max, batch_result_bytes_max)
         self._scanner = Scanner(backend, files)
-        self._log_entries_max = files.log_entries_max
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
         self._journal_growth = (
@@ -122,7 +121,6 @@ class Engine:
                 self._heap_growth,
                 log_bytes_max,
                 follows_index=follows_index,
-                on_grown=self._take_over_log,
             )
             if isinstance(committer, JournalCommitter)
             else None
@@ -238,7 +236,7 @@ class Engine:
     def _execute(self, batch: Batch) -> tuple[BatchResult, int]:
         if batch.expiries is not None:
             self.expiry.expect(batch)
-        if len(batch) > self._log_entries_max and batch.has_writes:
+        if len(batch) > self._files.log_entries_max and batch.has_writes:
             self._grow_log(batch)
         planned = self._plan(batch)
         if planned.result.rejected:
@@ -403,14 +401,7 @@ class Engine:
         """
         if self._journal_growth:
             return self._journal_growth.make_room(entries_each * int(batch.request_ops.max()))
-        if self._log_growth is None or not self._log_growth.make_room(entries_each * len(batch)):
-            return False
-        self._take_over_log()
-        return True
-
-    def _take_over_log(self) -> None:
-        """Take note that undo log or journal have grown."""
-        self._log_entries_max = self._files.log_entries_max
+        return self._log_growth is not None and self._log_growth.make_room(entries_each * len(batch))
 
     @property
     def heap_bytes_given(self) -> int:

@@ -62,8 +62,6 @@ class JournalGrowth:
         How large the journal may become for one batch.
     follows_index
         Whether it may become half of all indexes, whatever `size_max` says.
-    on_grown
-        Called between two batches when frames may be larger.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class JournalGrowth:
         size_max: int,
         *,
         follows_index: bool,
-        on_grown: Callable[[], None],
     ) -> None:
         assert files.data
         self._files = files
@@ -84,7 +81,6 @@ class JournalGrowth:
         self._heap_growth = heap_growth
         self._size_max = size_max
         self._follows_index = follows_index
-        self._on_grown = on_grown
         self._looked_at = -1  # the catalogue, when the indexes were looked at
         self._helper: threading.Thread | None = None
         self._zeroed: Extent | None = None  # by the thread, durably
@@ -200,7 +196,6 @@ class JournalGrowth:
         """Put the new segments into the ring; no batch runs meanwhile."""
         self._committer.grow_journal()
         self._zeroed = None
-        self._on_grown()
 
     def make_room(self, entries: int) -> bool:
         """Have room for so many entries in a frame, or for as many as may be; return whether there is more now."""

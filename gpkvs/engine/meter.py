@@ -121,10 +121,6 @@ class Meter:
         self._words[_TRANSACTIONS] += 1
         self._words[_LAST] = perf_counter_ns()
 
-    def begin_within(self) -> None:
-        """Count a transaction inside of another one, whose clock goes on."""
-        self._words[_TRANSACTIONS] += 1
-
     def lap(self, phase: str) -> None:
         """Book the time since the last lap on a phase."""
         words, now = self._words, perf_counter_ns()

@@ -239,7 +239,8 @@ class _LayoutPlanner:
 
     def lend_columns(self) -> None:
         """Let the system have the memory of columns outside the block, until a large batch needs them again."""
-        self._lend(self.address, 0, 1)
+        if self.ops_max > self.ops_kept:
+            self._lend(self.address, 0, 1)
 
     def kept_records(self) -> tuple[NDArray[np.intp], U64]:
         """Return the operations of the last batch that leave a record, and its units, also where there is no room."""

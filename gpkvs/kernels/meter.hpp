@@ -55,12 +55,6 @@ static inline EngineRan leave(u64* meter, EngineLeft why) {
     return ENGINE_LEFT;
 }
 
-// Starts the clock of a transaction.
-static inline void begin_transaction(u64* meter) {
-    meter[METER_TRANSACTIONS]++;
-    meter[METER_LAST] = monotonic_ns();
-}
-
 // Books the time since the last phase ended on a phase.
 static inline void end_phase(u64* meter, Phase phase) {
     const u64 now = monotonic_ns();

@@ -68,7 +68,6 @@ def require_extents(store: gpkvs.Store) -> None:
     assert np.flatnonzero(heap.is_absent).tolist() == files.journal_segments.tolist()
     assert store.info().journal_bytes == root.journal_bytes + len(files.journal_segments) * root.segment_bytes
     assert store.info().heap_bytes == heap.present_bytes
-    assert store._engine._log_entries_max == files.log_entries_max
 
 
 def test_any_batches_while_it_grows(tmp_path: Path, host_ops_max: int) -> None:
