@@ -38,9 +38,6 @@ class Committer(Protocol):
     def is_durable(self, gate: int, /) -> bool:
         """Whether everything up to a gate is durable."""
 
-    def stable_sequence(self, gate: int, /) -> int | None:
-        """Return the version below which records are durable; None if all is durable up to a gate."""
-
     def wait(self, gate: int, /) -> None:
         """Return when everything up to a gate is durable."""
 

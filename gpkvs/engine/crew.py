@@ -42,6 +42,8 @@ _CLOSES = {
     *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP),
     *(Left.LARGE_READS, Left.LARGE_VALUES, Left.NUMBERS, Left.TABLE, Left.EXPIRED),
 }
+# Of DELETEs of expired keys: they would meet the keys that they remove, and what waits for them needs its columns.
+CLOSED_WITHIN = frozenset({Left.EXPIRED, Left.COLUMNS})
 
 
 class Crew:
@@ -119,30 +121,32 @@ class Crew:
             If there is no memory for what it lacks; nothing of it has run.
         """
         asked: set[Left] = set()
-        closed = {Left.EXPIRED} if is_within else set[Left]()
+        closed = set(CLOSED_WITHIN) if is_within else set[Left]()
         now = self._expiry.now()  # once: each look at the clock might find more that has expired
         has_run = False
-        while not has_run and (left := self._meter.last_left) is not None:
-            # What could be freed may not be enough.
-            reason = Left.GROW_HEAP if left is Left.FREE_HEAP and left in asked else left
-            is_done = False
-            if reason not in asked or reason in _GROWS:
-                with self._on_device():
-                    is_done = self._do(reason, batch, now)
-            if is_done:
-                asked.add(reason)
-            elif left in _CLOSES and left not in closed:
-                if left is not Left.EXPIRED:
-                    refuse(left, self._refusal(left, batch))
-                closed.add(left)
-            else:
-                break
-            # It ends the one before, and tells native code of all that is new.
-            self._native.begin_turn(now, sum(1 << reason for reason in closed), is_within=is_within)
-            self._meter.helped(left)
-            has_run = run()
-        if closed:  # the next batch may find more
-            self._native.end_turn()
+        try:
+            while not has_run and (left := self._meter.last_left) is not None:
+                # What could be freed may not be enough.
+                reason = Left.GROW_HEAP if left is Left.FREE_HEAP and left in asked else left
+                is_done = False
+                if reason not in asked or reason in _GROWS:
+                    with self._on_device():
+                        is_done = self._do(reason, batch, now)
+                if is_done:
+                    asked.add(reason)
+                elif left in _CLOSES and left not in closed:
+                    if left is not Left.EXPIRED:
+                        refuse(left, self._refusal(left, batch))
+                    closed.add(left)
+                else:
+                    break
+                # It ends the one before, and tells native code of all that is new.
+                self._native.begin_turn(now, sum(1 << reason for reason in closed), is_within=is_within)
+                self._meter.helped(left)
+                has_run = run()
+        finally:
+            if closed:  # the next batch may find more
+                self._native.end_turn()
         return has_run
 
     def _refusal(self, reason: Left, batch: Batch) -> GpkvsError:

@@ -42,7 +42,7 @@ from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
-from gpkvs.errors import NoSpaceError
+from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.scan import ScanPiece
@@ -110,7 +110,6 @@ class Engine:
         limits = (result_bytes_max, batch_result_bytes_max)
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, files, tables, heap, *limits, meter)
-        self._made_limits = (value_bytes_max, batch_result_bytes_max)
         self._scanner = Scanner(backend, files)
         self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
@@ -139,7 +138,8 @@ class Engine:
             self._native,
             self._before_turn,
             self._after_turn,
-            *self._made_limits,
+            value_bytes_max,
+            batch_result_bytes_max,
             has_mirrors=backend is not backend.host,
         )
         self.own_turn = OwnTurn(self.native, self.crew(), meter)
@@ -175,6 +175,8 @@ class Engine:
         ------
         NoMemoryError
             If there is no memory for it; nothing of it was done.
+        RuntimeError
+            If it lacks what nobody can do, which is a mistake of ours; nothing of it was done.
         """
         costs = self._backend.path_costs
         if costs is None and len(batch) <= self._backend.host_ops_max and _is_on_host(batch):
@@ -196,6 +198,8 @@ class Engine:
                 self._backend.catch_up()  # with what the host stored: it would seem to be the time of this batch
             result, gate = self._run_on_device(batch)
         else:
+            self.own_turn.have_turn()
+            self._began = perf_counter()  # what others leave to do is not the time of this batch
             result, gate = self._run_on_host(batch)
         # Of a batch that is cut, only a part has run.
         costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - self._began)
@@ -205,7 +209,7 @@ class Engine:
         """Run a batch natively; columns that are on a GPU are moved."""
         if _is_on_host(batch):
             return self.own_turn.run_batch(batch)
-        with self._on_device():
+        with self._on_device(), memory_refused():
             moved = _moved(batch, self._backend.download)
         result, gate = self.own_turn.run_batch(moved)
         if not batch.has_only_sets and not isinstance(batch.keys, np.ndarray):

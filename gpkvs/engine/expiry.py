@@ -24,7 +24,7 @@ from gpkvs.engine.meter import Meter
 from gpkvs.engine.plan import offsets_of
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
-from gpkvs.errors import StoreError
+from gpkvs.errors import StoreError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, EXPIRES
@@ -253,8 +253,9 @@ class Expiry:
         table = self._tables.get(batch.table)
         if table is None or batch.table not in self._ranges:
             return 0
-        slot = np.unique(self._slots(table, batch))
-        collected = _Collected(len(slot))
+        with memory_refused():
+            slot = np.unique(self._slots(table, batch))
+            collected = _Collected(len(slot))
         found = np.array([0, _NEVER, 0], np.uint64)
         self._collect("collect_expired", table, collected, found, now, slot=slot, slots=len(slot))
         return self._remove(table, collected, now)

@@ -277,11 +277,6 @@ class JournalCommitter:
         """See `Committer.is_durable`."""
         return gate <= self.journal.durable
 
-    def stable_sequence(self, gate: int) -> int | None:
-        """See `Committer.stable_sequence`."""
-        durable = self.journal.durable
-        return None if durable >= gate else self.journal.stable_sequence(durable)
-
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
         self.journal.wait(gate)

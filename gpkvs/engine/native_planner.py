@@ -167,7 +167,7 @@ class _LayoutPlanner:
             writes=self.writes.address,
         )
         self.take_over_heap()
-        self._lend = native_step(f"lend_{layout.name}", keeps_lock=True)
+        self._lend = native_step(f"lend_{layout.name}", keeps_lock=False)
         # A batch fills each segment once at most. What nobody touches takes no memory.
         segments = heap.space_bytes // files.root.segment_bytes if layout.has_records else 0
         self._filled: U64 = np.empty(FILLED_WORDS * (segments + 1), np.uint64)
@@ -201,16 +201,12 @@ class _LayoutPlanner:
         for name, word in words.items():
             self._words[self._at[name]] = word
 
-    def have_columns(self, count: int) -> None:
-        """Have columns for so many operations."""
-        if count > self.ops_max:
-            self._make_columns(max(count, min(2 * self.ops_max, self.ops_kept)))
-
     def fit_columns(self, count: int) -> None:
         """Have columns for so many operations, and none outside the block that they do not need."""
         if count <= self.ops_kept < self.ops_max:
             self._make_columns(self.ops_kept)
-        self.have_columns(count)
+        if count > self.ops_max:
+            self._make_columns(max(count, min(2 * self.ops_max, self.ops_kept)))
 
     def _make_columns(self, ops_max: int) -> None:
         """Make the columns that the phases hand on, for so many operations: all of them, or none.
@@ -234,8 +230,9 @@ class _LayoutPlanner:
         self._set(**addresses, outside=address_of(outside), outside_bytes=len(outside))
         self.writes.set(**of_writes)
         self.writes.changed_slot = columns["changed_slot"]
-        self._columns, self.ops_max, self.kept_bytes = columns, ops_max, first_outside
+        self._columns, self.kept_bytes = columns, first_outside
         self._set(ops_room=ops_max)
+        self.ops_max = ops_max  # last: after an interrupt the columns are made again
 
     def lend_columns(self) -> None:
         """Let the system have the memory of columns outside the block, until a large batch needs them again."""

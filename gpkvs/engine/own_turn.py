@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gpkvs.backends.fields import fields_of
 from gpkvs.batch import Batch, BatchResult, RequestColumns
-from gpkvs.engine.crew import Crew
+from gpkvs.engine.crew import CLOSED_WITHIN, Crew
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal, GivenBatch
 from gpkvs.engine.kinds import count_kinds
 from gpkvs.engine.left import Left
@@ -90,7 +90,6 @@ class OwnTurn:
         self._results = (ctypes.c_char * _RESULTS.size).from_address(library.gpkvs_own_results(self._room))
         # To hand over Python's lock takes longer than a small request, unless that waits for a disk.
         function_type = ctypes.PYFUNCTYPE if native.never_waits else ctypes.CFUNCTYPE
-        self._lacking: dict[Left, GpkvsError] = {}  # what the last request heard that was left
         self._run = function_type(ctypes.c_int, *_PARAMETERS)(("gpkvs_run_own", library))
         run_batch = ("gpkvs_run_own_batch", library)
         self._run_long = ctypes.CFUNCTYPE(ctypes.c_int, *_BATCH_PARAMETERS)(run_batch)
@@ -114,16 +113,17 @@ class OwnTurn:
         native, n = self._native, len(columns.ops)
         if len(columns.keys) + len(columns.values) > _BYTES_MAX:
             return None
-        self._have_turn()
+        self.have_turn()
+        lacking: dict[Left, GpkvsError] = {}
         ran = native.run(table, self._run, native.engine_address, self._room, table, n, *columns)
         if ran == Ran.LEFT:
             with memory_refused():
                 batch = columns.batch(table)
             run = partial(native.run, table, self._run, native.engine_address, self._room, table, n, *columns)
-            ran = self._run_again(batch, run)
+            ran = self._run_again(batch, run, lacking)
             if ran == Ran.LEFT:
                 return None
-        answer = self._answer(n)
+        answer = self._answer(n, lacking)
         if ran == Ran.DUE:
             native.end_turn()
         return answer
@@ -143,7 +143,7 @@ class OwnTurn:
         """
         if (left := self._meter.last_left) is not None:
             self._meter.helped(left)
-        self._have_turn()
+        self.have_turn()
         return self._run_columns(batch)
 
     def run_within(self, deletes: Batch) -> None:
@@ -155,7 +155,7 @@ class OwnTurn:
             If there is no room for them; nothing of them was done.
         """
         with memory_refused():
-            self._native.begin_turn(closed=1 << Left.EXPIRED, is_within=True)
+            self._native.begin_turn(closed=sum(1 << reason for reason in CLOSED_WITHIN), is_within=True)
         try:
             result, _ = self._run_columns(deletes, is_within=True)
         finally:
@@ -173,13 +173,16 @@ class OwnTurn:
         is_short = len(batch) <= OPS_MAX and len(batch.keys) + len(batch.values) <= _BYTES_MAX
         run_batch = self._run_short if is_short else self._run_long
         ran = native.run(batch.table, run_batch, native.engine_address, given.struct, *own.addresses, is_short)
+        lacking: dict[Left, GpkvsError] = {}
         if ran == Ran.LEFT:
-            ran = self._run_columns_again(batch, given, own, is_within=is_within)
+            ran = self._run_columns_again(batch, given, own, lacking, is_within=is_within)
         if ran == Ran.DUE:
             native.end_turn()
-        return own.result(self._lacking)
+        return own.result(lacking)
 
-    def _run_columns_again(self, batch: Batch, given: GivenBatch, own: OwnBatch, *, is_within: bool) -> int:
+    def _run_columns_again(
+        self, batch: Batch, given: GivenBatch, own: OwnBatch, lacking: dict[Left, GpkvsError], *, is_within: bool
+    ) -> int:
         native, meter = self._native, self._meter
         run_batch = partial(self._run_long, native.engine_address, given.struct, *own.addresses, False)
         run = partial(native.run, batch.table, run_batch)
@@ -189,16 +192,17 @@ class OwnTurn:
             meter.helped(Left.MEMORY)
             ran = run()
         if ran == Ran.LEFT:
-            ran = self._run_again(batch, run, is_within=is_within)
+            ran = self._run_again(batch, run, lacking, is_within=is_within)
         if ran == Ran.LEFT:
             left = meter.last_left
             meter.take_left()
             if left is Left.MEMORY:
                 raise NoMemoryError
-            raise RuntimeError(f"a batch lacks what nobody can do: {left}")
+            raise RuntimeError(f"a batch lacks what nobody can do: {left.name if left else None}")
         return ran
 
-    def _have_turn(self) -> None:
+    def have_turn(self) -> None:
+        """Begin a turn, unless one lives on."""
         native = self._native
         if native.is_in_turn and time.monotonic_ns() < native.ends_at_ns:  # one that nobody used for long is over
             return
@@ -206,8 +210,13 @@ class OwnTurn:
             native.begin_turn()
 
     @memory_refused()
-    def _run_again(self, batch: Batch, run: Callable[[], int], *, is_within: bool = False) -> int:
-        """Have what a batch lacks done, and run it again; return how it ran in the end."""
+    def _run_again(
+        self, batch: Batch, run: Callable[[], int], lacking: dict[Left, GpkvsError], *, is_within: bool = False
+    ) -> int:
+        """Have what a batch lacks done, and run it again; return how it ran in the end.
+
+        `lacking` gets what its requests hear that were refused. Batches may run within, which have their own.
+        """
         ran = int(Ran.LEFT)
 
         def run_again() -> bool:
@@ -215,21 +224,20 @@ class OwnTurn:
             ran = run()
             return ran != Ran.LEFT
 
-        self._lacking.clear()
         try:
-            self._crew.run_again(batch, run_again, self._lacking.__setitem__, is_within=is_within)
+            self._crew.run_again(batch, run_again, lacking.__setitem__, is_within=is_within)
         except BaseException:
             self._meter.take_left()  # the next batch is another one
             raise
         return ran
 
-    def _answer(self, n: int) -> Answer:
+    def _answer(self, n: int, lacking: dict[Left, GpkvsError]) -> Answer:
         words = _RESULTS.unpack_from(self._results)
         gate, is_durable, returning, value_bytes, statuses, versions, lengths, values, status, version, refusal = words
         if is_durable:
             gate = 0
         if refusal:
-            return Answer(gate, (), (), (), EngineRefusal.from_address(refusal).error(self._lacking))
+            return Answer(gate, (), (), (), EngineRefusal.from_address(refusal).error(lacking))
         data = ctypes.string_at(values, value_bytes) if value_bytes else b""
         if n == 1:
             return Answer(gate, (status,), (version,), (data,) if returning else ())

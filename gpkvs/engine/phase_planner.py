@@ -1,10 +1,10 @@
-"""The phase planner: every phase of a batch is a kernel of its own, launched where the plan runs.
+"""The phase planner: every phase of a batch is a kernel of its own, for a GPU.
 
     route -> order -> find -> fold -> measure -> place -> allocate -> stage
 
-A batch that only reads goes route -> look -> measure. This planner takes every batch: large ones, columns on a GPU, and
-requests that do not fit. It takes requests in arrival order, each whole or not at all. It refuses a request that does
-not fit, and plans the rest again without it.
+A batch that only reads goes route -> look -> measure. Operations are plain: GET, SET, DELETE and
+EXISTS. It takes requests in arrival order, each whole or not at all. It refuses a request that does not fit, and plans
+the rest again without it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _BOUND_SLACK = np.uint32(UNIT_BYTES - 1)  # by so much a bound may be too large
 
 
 class Phases(ABC):
-    """The phases of one table, at the place where a plan runs.
+    """The phases of one table, on one processor.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from gpkvs.media.layout import NO_OP, NO_SLOT
 
 
 class Placement:
-    """Finds ways for the new keys of one table, at the place where a plan runs.
+    """Finds ways for the new keys of one table, on one processor.
 
     Parameters
     ----------

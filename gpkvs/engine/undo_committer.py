@@ -109,9 +109,6 @@ class UndoCommitter:
         """See `Committer.is_durable`."""
         return True
 
-    def stable_sequence(self, gate: int) -> None:
-        """See `Committer.stable_sequence`."""
-
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
 

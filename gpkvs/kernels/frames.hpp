@@ -301,7 +301,6 @@ void gpkvs_frames_last(void* frames, u8* written) {
 }
 u64 gpkvs_frames_next_sequence(void* frames) { return static_cast<Frames*>(frames)->next_sequence(); }
 u64 gpkvs_frames_covered_by(void* frames, u64 durable) { return static_cast<Frames*>(frames)->covered_by(durable); }
-u64 gpkvs_frames_stable_sequence(void* frames, u64 durable) { return static_cast<Frames*>(frames)->stable_sequence(durable); }
 u64 gpkvs_frames_used_pages(void* frames) { return static_cast<Frames*>(frames)->used_pages(); }
 void gpkvs_frames_free(void* frames, u64 position) { static_cast<Frames*>(frames)->free(position); }
 void gpkvs_frames_grow(void* frames, u64 capacity) { static_cast<Frames*>(frames)->grow(capacity); }

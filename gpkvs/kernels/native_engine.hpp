@@ -1,9 +1,6 @@
-// The native engine: one call plans a batch, hands its results over and commits it, without Python (gpkvs/engine/engine.py
-// does the same). Python gives it turns, and between them does what runs beside batches. What the native planner leaves is
-// Python's, and so is a batch for which the committer has something to be done before.
+// The native engine: one call plans a batch, hands its results over and commits it, without Python. Python gives it turns, and
+// between them does what runs beside batches. A batch that lacks something is left, until Python has done that.
 #pragma once
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #include "commit.hpp"
@@ -204,7 +201,7 @@ static void note_expiries(const Planner& a, const EngineTable& table) {
     }
 }
 
-// Makes plain operations of those that look first, on keys that the planner finds; returns why the batch is Python's.
+// Makes plain operations of those that look first, on keys that the planner finds; returns why the batch is left.
 template <class Planner>
 static EngineLeft resolve_batch(NativeEngine& e, Planner& a, NativeResolver& resolver, const EngineBatch& batch) try {
     locate_run<Planner>(&a, 0, 1);
@@ -314,7 +311,8 @@ static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& ta
 template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
-    if (batch.n > a.ops_room || (a.outside_bytes && batch.n <= a.ops_kept)) return leave(e.meter, LEFT_COLUMNS);
+    const bool may_shrink = a.outside_bytes && !is_closed(e, LEFT_COLUMNS);
+    if (batch.n > a.ops_room || (may_shrink && batch.n <= a.ops_kept)) return leave(e.meter, LEFT_COLUMNS);
     KeptResolver kept;
     const bool looks = looks_first(batch);
     NativeResolver* resolver = looks ? kept.take() : nullptr;

@@ -38,7 +38,6 @@ from gpkvs.native import (
     frames_last,
     frames_next_sequence,
     frames_room_nanoseconds,
-    frames_stable_sequence,
     frames_try_lock,
     frames_unlock,
     frames_used_pages,
@@ -302,10 +301,6 @@ class Journal:
     def covered_by(self, durable: int) -> int:
         """Return the newest epoch that the frames up to a durable one name as durable (W6)."""
         return int(frames_covered_by(self.address, durable))
-
-    def stable_sequence(self, durable: int) -> int:
-        """Return the version below which the frames up to a durable one gave all."""
-        return int(frames_stable_sequence(self.address, durable))
 
     def wait(self, epoch: int) -> None:
         """Return when the frame of an epoch is durable. A failure of the disk ends the process."""

@@ -1,4 +1,4 @@
-"""A batch that the door's turn left to Python: its columns for the engine, and the engine's results for the door."""
+"""A batch that the door's turn left: its columns for the engine, and the engine's results for the door."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Turn(IntEnum):
 
     IDLE = 0  # nothing came
     INTERRUPTED = 1
-    LEFT = 2  # a batch is left to Python
+    LEFT = 2  # a batch is left: Python has it run
     DUE = 3  # the engine has something to do for Python
     STOPPED = 4
 

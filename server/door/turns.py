@@ -74,7 +74,7 @@ class Turns:
         try:
             self._native.begin_turn()
         except Exception as error:  # noqa: BLE001 - whoever sends the next batch hears of it
-            _log.warning("batches are left to Python: what is due beside them failed: %r", error)
+            _log.warning("batches have to wait: what is due beside them failed: %r", error)
             self._native.leave_all()
         ended = self._library.turn(self._idle_seconds)
         if ended is Turn.LEFT and self._run_again():
@@ -93,7 +93,7 @@ class Turns:
         try:
             return self._crew.run_again(self._library.left(), self._library.run_left, refuse)
         except Exception as error:  # noqa: BLE001 - the next try says what is wrong
-            _log.warning("a batch is left to Python: what it lacks could not be done: %r", error)
+            _log.warning("a batch is tried once more: what it lacks could not be done: %r", error)
             return False
         finally:
             for what, reason in told.items():

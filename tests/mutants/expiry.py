@@ -42,7 +42,7 @@ MUTANTS = (
         "gpkvs/engine/crew.py",
         "                self._expiry.expect(batch)\n",
         "",
-        "the first batch of a table that gives an expiry runs twice in vain, and by Python after all",
+        "the first batch of a table that gives an expiry runs twice in vain, and fails",
         ("engine/test_crew.py::test_a_table_s_first_expiry",),
     ),
     Mutant(

@@ -230,8 +230,8 @@ MUTANTS = (
     Mutant(
         "removal-meets-what-it-removes",
         "gpkvs/engine/own_turn.py",
-        "self._native.begin_turn(closed=1 << Left.EXPIRED, is_within=True)",
-        "self._native.begin_turn(is_within=True)",
+        "begin_turn(closed=sum(1 << reason for reason in CLOSED_WITHIN), is_within=True)",
+        "begin_turn(is_within=True)",
         "a key that has expired ends the process, or the request that meets it",
         ("engine/test_crew.py::test_expired_keys_are_deleted_inside",),
     ),
