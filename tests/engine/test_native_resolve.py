@@ -1,4 +1,4 @@
-"""Batches that look first, by the native engine: as a dictionary does, and what is left to Python."""
+"""Batches that look first, by the native engine: as a dictionary does, and what is left."""
 
 from __future__ import annotations
 

@@ -401,7 +401,7 @@ def test_bytes_may_be_cut_anywhere(redis: int, door: int) -> None:
 
 
 def left_commands(library: Library) -> list[bytes]:
-    """Wait for a batch that is left to Python; return its keys."""
+    """Wait for a batch that is left; return its keys."""
     while library.turn(1.0) is not Turn.LEFT:
         pass
     batch = library.left()
