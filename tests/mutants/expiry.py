@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "embedded-requests-have-no-crew",
         "gpkvs/engine/own_turn.py",
-        "            ran = self._run_again(batch, run)\n",
-        "",
+        "            ran = self._run_again(batch, run, lacking)\n            if",
+        "            if",
         "a request fails that the crew could have had run",
         ("engine/test_own_turn.py::test_what_a_request_lacks_is_done_and_its_turn_lives_on[undo]",),
     ),

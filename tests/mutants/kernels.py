@@ -134,8 +134,8 @@ MUTANTS = (
     Mutant(
         "columns-that-shrank-are-written-past",
         "gpkvs/kernels/native_engine.hpp",
-        "    if (batch.n > a.ops_room || (a.outside_bytes && batch.n <= a.ops_kept)) return",
-        "    if (a.outside_bytes && batch.n <= a.ops_kept) return",
+        "    if (batch.n > a.ops_room || (may_shrink && batch.n <= a.ops_kept)) return",
+        "    if (may_shrink && batch.n <= a.ops_kept) return",
         "what was said of columns when a turn began counts, though they have shrunk since: memory is overwritten",
         ("engine/test_native_planner.py::test_columns_that_shrank_in_a_turn_are_not_written_past",),
     ),
@@ -226,6 +226,14 @@ MUTANTS = (
         "",
         "a GPU's mirror does not hear of slots whose column the system has taken",
         ("engine/test_mirrors.py::test_columns_of_a_large_batch_are_lent_when_they_are_noted",),
+    ),
+    Mutant(
+        "removal-takes-columns-away",
+        "gpkvs/engine/crew.py",
+        "CLOSED_WITHIN = frozenset({Left.EXPIRED, Left.COLUMNS})",
+        "CLOSED_WITHIN = frozenset({Left.EXPIRED})",
+        "a large batch fails that meets keys which have expired",
+        ("engine/test_run_within.py::test_a_large_batch_keeps_its_columns",),
     ),
     Mutant(
         "removal-meets-what-it-removes",

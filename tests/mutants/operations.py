@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "refused-for-ever",
         "gpkvs/engine/crew.py",
-        "        if closed:  # the next batch may find more\n            self._native.end_turn()\n",
-        "",
+        "            if closed:  # the next batch may find more\n                self._native.end_turn()\n",
+        "            pass\n",
         "a store that had no room once refuses requests though it has room again",
         ("engine/test_own_turn.py::test_what_had_no_room_may_find_some_the_next_time",),
     ),
