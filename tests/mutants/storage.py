@@ -39,7 +39,7 @@ MUTANTS = (
         "                self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])\n",
         "                pass\n",
         "a GPU reads slots as they were before a batch that the host planned",
-        ("engine/test_mirrors.py::test_a_journal_notes_what_python_plans",),
+        ("engine/test_mirrors.py::test_a_journal_notes_what_phases_plan",),
     ),
     Mutant(
         "free-space-counted-twice",
