@@ -250,6 +250,7 @@ void gpkvs_door_left_lacks(Door* door, uint32_t what, const DoorRefusal* refusal
 }
 
 bool gpkvs_door_run_left(Door* door) { return door->turn.run_left(); }
+bool gpkvs_door_hand_on_left(Door* door) { return door->turn.hand_on_left(); }
 
 uint64_t gpkvs_door_left_without(Door* door, uint32_t what) { return door->turn.left_without(what); }
 

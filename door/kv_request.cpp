@@ -122,7 +122,7 @@ Message KvRequest::make_response() {
         case Method::MULTI_GET: return respond_multi_get(*this, account_);
         case Method::BATCH:
         case Method::PIPELINE:
-            if (conflict_count) return respond_several(*this, said_.id, account_);
+            if (stopped_count) return respond_several(*this, said_.id, account_);
             respond_batch(*this, said_.id, &writer);
             break;
     }

@@ -373,15 +373,17 @@ void each_get(const Request& request, Add add) {
 // Calls `add` with each RequestFailure, and what stands before it.
 template <class Add>
 void each_failure(const Request& request, Add add) {
-    const EngineRefusal* const end = request.conflicts() + request.conflict_count;
-    for (const EngineRefusal* conflict = request.conflicts(); conflict < end; conflict++) {
-        const std::string text = conflict_text(*conflict);
+    const EngineRefusal* const end = request.stopped_first() + request.stopped_count;
+    for (const EngineRefusal* stopped = request.stopped_first(); stopped < end; stopped++) {
+        const Refusal* const lacking = stopped->lacks ? request.results->lacking[stopped->lacks].get() : nullptr;
+        const std::string text = lacking ? lacking->text : conflict_text(*stopped);
         MessageWriter head, failure;
-        failure.add_number(1, conflict->request);
-        failure.add_number(2, ABORTED);
+        failure.add_number(1, stopped->request);
+        failure.add_number(2, lacking ? (u64)lacking->code : ABORTED);
         failure.add_bytes(3, text.data(), text.size());
-        failure.add_optional(5, conflict->failed_check);
-        if (conflict->is_there) failure.add_optional(6, conflict->found);
+        if (lacking) failure.add_bytes(4, lacking->full.data(), lacking->full.size());
+        else failure.add_optional(5, stopped->failed_check);
+        if (stopped->is_there) failure.add_optional(6, stopped->found);
         head.add_head(11, failure.size());
         add(head, failure);
     }

@@ -77,9 +77,9 @@ struct Request {
     Results* results = nullptr;
     u64 first_op = 0, first_returning = 0, first_value = 0, result_value_bytes = 0;
     std::shared_ptr<const Refusal> refusal;
-    // Of several requests those that a check stopped, by their numbers in the message; they lie in the results, which have
+    // Of several requests those that were not done, by their numbers in the message; they lie in the results, which have
     // nothing of their operations.
-    u32 first_conflict = 0, conflict_count = 0, stopped = 0, stopped_returning = 0;  // the last two: operations
+    u32 first_stopped = 0, stopped_count = 0, stopped = 0, stopped_returning = 0;  // the last two: operations
 
     u64 operations_of(u64 number) const {
         u32 count;
@@ -87,7 +87,7 @@ struct Request {
         memcpy(&count, request_ops + 4 * number, sizeof count);
         return count;
     }
-    const EngineRefusal* conflicts() const { return results->refusals + first_conflict; }
+    const EngineRefusal* stopped_first() const { return results->refusals + first_stopped; }
     u64 done() const { return n - stopped; }
     u64 done_returning() const { return returning - stopped_returning; }
 

@@ -1,7 +1,9 @@
 // The results of a batch: one block of memory, counted, that its requests share.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <sys/mman.h>
 #include <utility>
@@ -10,6 +12,8 @@
 #include "account.hpp"
 
 namespace door {
+
+struct Refusal;
 
 // Whoever holds one holds the whole block: copy what is small and release it. The server's account has its values until then:
 // no connection may hold more answers, where those that are on their way take the room.
@@ -42,6 +46,7 @@ class Results {
     const u64 n, returning, value_bytes, refusal_count;
     bool has_versions = false;
     EngineRefusal* const refusals;
+    std::array<std::shared_ptr<const Refusal>, LEFT_COUNT> lacking;  // what several requests of a message hear that lack it
     u64* const versions;       // n
     u32* const value_lengths;  // returning
     u64 now_ms = 0;            // as of when the operations looked at times, if any did

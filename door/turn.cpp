@@ -45,7 +45,7 @@ int Turn::run(u64 timeout_ns) {
             if (!first_) continue;
             has_run = true;
             const int ran = run_batch();
-            if (ran == ENGINE_LEFT && hand_on_several()) continue;
+            if (!engine_ && hand_on_several()) continue;
             if (ran != ENGINE_DONE) return ran == ENGINE_LEFT ? TURN_LEFT : TURN_DUE;
             idle_at_ns_ = later(now_ns(), timeout_ns);
         } else if (queue_.is_empty() && !gates_.waiting()) {
@@ -76,7 +76,6 @@ bool Turn::run_here() {
     form();
     if (!first_) return queue_.is_empty();
     const int ran = run_batch();
-    if (ran == ENGINE_LEFT) hand_on_several();
     is_due_ = ran == ENGINE_DUE;
     idle_at_ns_ = later(now_ns(), timeout_ns_);
     return ran == ENGINE_DONE && queue_.is_empty();
@@ -87,6 +86,11 @@ void Turn::left_lacks(u32 what, const std::shared_ptr<const Refusal>& refusal) {
 bool Turn::run_left() {
     std::lock_guard<std::mutex> lock(mutex_);
     return run_batch() != ENGINE_LEFT;
+}
+
+bool Turn::hand_on_left() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return hand_on_several();
 }
 
 u64 Turn::left_without(u32 what) { return std::exchange(lacking_[what], {}).requests; }
@@ -242,15 +246,16 @@ void Turn::refuse_stopped() {
         (u64)std::count_if(results_->refusals, end, [](const EngineRefusal& refusal) { return !refusal.lacks; }));
 }
 
-// The same of the requests of one message, of which the first has a number; returns the next conflict of the batch.
+// The same of the requests of one message, of which the first has a number; returns the next refusal of the batch.
 EngineRefusal* Turn::take_stopped(Request& request, u64 first_number, EngineRefusal* next, EngineRefusal* end) {
-    request.first_conflict = (u32)(next - results_->refusals);
+    request.first_stopped = (u32)(next - results_->refusals);
     u64 op = 0;
     for (u64 number = 0; number < request.requests; number++) {
         const u64 last = op + request.operations_of(number);
         if (next < end && next->request == first_number + number) {
+            if (next->lacks) results_->lacking[next->lacks] = lacking_[next->lacks].refusal, lacking_[next->lacks].requests++;
             next++->request = number;
-            request.conflict_count++;
+            request.stopped_count++;
             request.stopped += (u32)(last - op);
             for (u64 at = op; at < last; at++) request.stopped_returning += returns_value(request.ops[at]);
         }
@@ -343,7 +348,7 @@ void Turn::share_out(u64 covered, u64 gate) {
 }
 
 void Turn::count_operations(const Request& request) {
-    const EngineRefusal *next = request.conflicts(), *const end = next + request.conflict_count;
+    const EngineRefusal *next = request.stopped_first(), *const end = next + request.stopped_count;
     const u8* status = request.status();
     const u8* op = request.ops;
     for (u64 number = 0; number < request.requests; number++) {

@@ -32,6 +32,7 @@ class Turn {
     // Before it runs again: what requests hear that lack something (EngineLeft). After it: how many have heard that.
     void left_lacks(u32 what, const std::shared_ptr<const Refusal>& refusal);
     bool run_left();
+    bool hand_on_left();
     u64 left_without(u32 what);
     void left_refused(u64 request, const std::shared_ptr<const Refusal>& refusal);
     void left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate);

@@ -268,25 +268,13 @@ static EngineLeft plan_first(NativeEngine& e, Planner& a, const EngineTable& tab
     return writes_any(a) ? (EngineLeft)e.committer->lacks(*e.commit, run_words(a.writes->slots, table.entry_bytes)) : LEFT_NOT;
 }
 
-// Whether a refused request is one of several of a message: Python keeps account of those.
-static bool refuses_of_several(const EngineBatch& batch, const std::vector<u8>& refused) {
-    u64 request = 0;
-    for (u64 message = 0; message < batch.messages; message++) {
-        const u64 end = request + batch.message_requests[message];
-        const bool is_any = std::any_of(refused.begin() + (long)request, refused.begin() + (long)end, [](u8 reason) { return reason; });
-        if (is_any && end - request > 1) return true;
-        request = end;
-    }
-    return false;
-}
-
 static u64 count_refused(const std::vector<u8>& refused) { return refused.size() - (u64)std::count(refused.begin(), refused.end(), 0); }
 
 // Plans a batch that lacks what cannot be had: without the requests that lack it, or fewer messages. A plan itself refuses who
 // finds no slot, or would be charged too much. Returns why the batch is left after all.
 template <class Planner>
 static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& table, EngineBatch& batch, NativeResolver& resolver,
-                              std::vector<u8>& refused, EngineLeft lacked) try {
+                              std::vector<u8>& refused) try {
     refused.resize(batch.requests);
     resolver.refuse(refused.data());
     a.refused = refused.data();
@@ -294,7 +282,6 @@ static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& ta
     for (u64 before = count_refused(refused);; before = count_refused(refused)) {
         left = plan_first(e, a, table, batch, &resolver);
         if (!left || !is_closed(e, left)) break;
-        lacked = left;
         const bool has_one = batch.messages == 1 && batch.requests == 1;
         if (count_refused(refused) > before) continue;
         if (has_one && !refused[0]) refused[0] = (u8)left;
@@ -302,7 +289,7 @@ static EngineLeft plan_closed(NativeEngine& e, Planner& a, const EngineTable& ta
         else break;
     }
     a.refused = nullptr;
-    return left || !refuses_of_several(batch, refused) ? left : lacked;
+    return left;
 } catch (const std::bad_alloc&) {
     a.refused = nullptr;
     return LEFT_MEMORY;
@@ -327,7 +314,7 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     if (!left) left = plan_first(e, a, table, batch, resolver);
     if (left && is_closed(e, left)) {
         if (!resolver) resolver = kept.take();
-        left = resolver ? plan_closed(e, a, table, batch, *resolver, refused, left) : LEFT_MEMORY;
+        left = resolver ? plan_closed(e, a, table, batch, *resolver, refused) : LEFT_MEMORY;
     }
     requests = batch.requests;
     if (!left && !give_results(a, resolver, give_room, sink)) left = LEFT_MEMORY;
@@ -348,7 +335,6 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
 // Refuses all requests of a batch, whose table is gone.
 static EngineRan refuse_all(NativeEngine& e, const EngineBatch& batch, EngineGivesRoom give_room, void* sink, u64& requests, u64& gate) {
     EngineRoom room;
-    if (batch.messages < batch.requests) return leave(e.meter, LEFT_TABLE);
     if (!give_room(sink, 0, 0, 0, batch.requests, &room)) return leave(e.meter, LEFT_MEMORY);
     for (u64 request = 0; request < batch.requests; request++) room.refusals[request] = {request, LEFT_TABLE, 0, 0, 0};
     requests = batch.requests;

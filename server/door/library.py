@@ -203,6 +203,7 @@ _SLOW: _Functions = {
     "turn": (c_int, [c_uint64]),
     "left_lacks": (None, [c_uint32, _REFUSAL]),
     "run_left": (c_bool, []),
+    "hand_on_left": (c_bool, []),
     "left_without": (c_uint64, [c_uint32]),
 }
 # These take microseconds and keep Python's lock: to get it back may take much longer.
@@ -458,6 +459,16 @@ class Library:
     def run_left(self) -> bool:
         """Have the native engine run that batch again; return whether it did, and all is done."""
         return bool(self._call["run_left"](self._door))
+
+    def hand_on_left(self) -> bool:
+        """With an engine: hand on the messages of several requests of it.
+
+        Returns
+        -------
+        bool
+            Whether there were any; then the rest of the batch comes again.
+        """
+        return bool(self._call["hand_on_left"](self._door))
 
     def left_refused(self, request: int, refusal: Refusal) -> None:
         """Say that a request of it was not executed."""

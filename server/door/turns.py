@@ -108,7 +108,12 @@ class Turns:
             return False
 
     def _run_left(self) -> None:
-        """Run the batch that the turn left, and tell the door its results."""
+        """Run the batch that the turn left, and tell the door its results.
+
+        Of several requests of a message some may be done now and others later: the handlers of calls keep account of those.
+        """
+        if self._native and self._library.hand_on_left():
+            return
         try:
             begun = self._store.begin_requests(self._library.left())
         except Exception as error:  # noqa: BLE001 - clients get a status, whatever happens

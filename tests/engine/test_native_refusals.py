@@ -211,10 +211,9 @@ def test_what_takes_no_more_than_before_is_not_refused(tmp_path: Path, commit: C
     twins.both(Store.close)
 
 
-def test_several_requests_of_a_message_are_left(
+def test_of_several_requests_of_a_message_one_may_be_refused(
     tmp_path: Path, commit: CommitName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of these Python keeps account."""
     monkeypatch.setattr(Growing, "make_room", lambda *_: False)
     twins = Twins(tmp_path, commit)
     store = twins.stores[0]
@@ -225,12 +224,18 @@ def test_several_requests_of_a_message_are_left(
     several = Batch.concatenate([Batch.of(request).on_table(number) for request in (one, rest)])
     served = twins.served
 
+    answers: list[Answer] = []
+
     def run() -> bool:
-        return served.driver.run(several, message_requests=[2]).ran is not Ran.LEFT
+        answers.append(served.driver.run(several, message_requests=[2]))
+        return answers[-1].ran is not Ran.LEFT
 
     served.driver.native.begin_turn()
     assert not run()
-    assert not served._crew.run_again(several, run, lambda *_: None)
+    assert served._crew.run_again(several, run, lambda *_: None)
     served.driver.native.end_turn()
-    assert served.not_helped.keys() == {Left.GROW_INDEX}
+    assert (answers[-1].requests, answers[-1].lacking) == (2, {1: Left.GROW_INDEX})
+    assert served.not_helped == {}
+    with store._turn_over():
+        assert store.table("small").count() == 1
     twins.both(Store.close)

@@ -20,6 +20,14 @@ _MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS, _FILES_TESTS = (
 
 MUTANTS = (
     Mutant(
+        "several-requests-hear-no-reason",
+        _TURN,
+        "if (next->lacks) results_->lacking[next->lacks] = lacking_[next->lacks].refusal, lacking_[next->lacks].requests++;",
+        "",
+        "a client whose store is full hears of checks that it never sent",
+        ("server/door/test_conflicts.py::test_of_several_requests_each_hears_what_it_lacks",),
+    ),
+    Mutant(
         "door-closes-while-a-client-sends",
         "door/connection.cpp",
         "if (!lingers()) return close();",

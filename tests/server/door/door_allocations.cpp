@@ -256,6 +256,7 @@ class RunningDoor {
 
     // Without a native engine, and where that one found no room for its results.
     void run_left() {
+        if (as_door([&] { return gpkvs_door_hand_on_left(door); })) return;
         struct Results {
             std::vector<u8> status, values;
             std::vector<u64> versions;

@@ -8,12 +8,13 @@ import grpc
 import numpy as np
 import pytest
 
+from gpkvs.engine.left import Left
 from gpkvs.errors import ConflictError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Refusal
-from tests.server.door.held_door import HeldDoor
-from tests.server.door.toy_engine import ToyEngine
+from tests.server.door.held_door import PYTHON, HeldDoor
+from tests.server.door.toy_engine import DONE, LEFT, ToyEngine
 from tests.server.wire import ABSENT, CHECK, DELETE, SET, batch, u32
 
 SECONDS_MAX = 20
@@ -81,6 +82,56 @@ def test_of_several_requests_each_has_its_own_conflict(stopped: tuple[int, ...])
             assert response == kv_pb2.BatchResponse(id=response.id, status=bytes(done), failures=failures)
         assert door.library.stats().conflicts == len(stopped)
         assert door.handed == []
+
+
+def test_of_several_requests_each_hears_what_it_lacks() -> None:
+    """In one message, beside a conflict; the other messages of the batch are served."""
+    several = batch(
+        [(SET, b"k", b"v"), (CHECK, b"k"), (SET, b"l", b"v"), (SET, b"m", b"v")], request_ops=u32(1, 1, 1, 1)
+    )
+    several.conditions = bytes([0, ABSENT, 0, 0])
+    with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
+        engine = ToyEngine(door.library)
+        engine.ends = LEFT
+        calls = [kv.Batch.future(several, timeout=SECONDS_MAX)]
+        door.wait_for_requests(1)
+        calls.append(kv.Batch.future(batch([(DELETE, b"k")], id=9), timeout=SECONDS_MAX))
+        door.wait_for_requests(2)
+        door.leave()
+        door.library.left_lacks(Left.GROW_HEAP, Refusal(8, "the heap is full", "heap"))
+        engine.ends, conflict = DONE, ConflictError(0, 5)
+        engine.conflicts = [(1, conflict), (3, Left.GROW_HEAP)]
+        assert door.library.run_left()
+        assert door.library.left_without(Left.GROW_HEAP) == 1
+        assert calls[0].result() == kv_pb2.BatchResponse(
+            status=bytes(2),
+            failures=[
+                kv_pb2.RequestFailure(request=1, code=10, message=str(conflict), failed_check=0, found=5),
+                kv_pb2.RequestFailure(request=3, code=8, message="the heap is full", full="heap"),
+            ],
+        )
+        assert calls[1].result() == kv_pb2.BatchResponse(id=9, status=bytes(1))
+        assert door.library.stats().conflicts == 1
+        assert door.handed == []
+
+
+def test_several_requests_that_nobody_can_help_are_handed_on() -> None:
+    """Python's handlers keep account of which are done; the rest of the batch comes again."""
+    with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
+        engine = ToyEngine(door.library)
+        engine.ends = LEFT
+        several = batch([(DELETE, b"k"), (DELETE, b"l")], request_ops=u32(1, 1))
+        calls = [kv.Batch.future(several, timeout=SECONDS_MAX)]
+        door.wait_for_requests(1)
+        calls.append(kv.Batch.future(batch([(DELETE, b"k")], id=9), timeout=SECONDS_MAX))
+        door.wait_for_requests(2)
+        door.leave()
+        assert door.library.hand_on_left()
+        assert calls[0].details() == PYTHON
+        door.leave()
+        assert not door.library.hand_on_left()
+        door.execute_left()
+        assert calls[1].result().id == 9
 
 
 def test_a_call_ends_with_the_conflict_of_its_request() -> None:

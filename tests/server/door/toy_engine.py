@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
+from gpkvs.engine.left import Left
 from gpkvs.errors import ConflictError
 from gpkvs.server.door.left_batch import batch_of
 from gpkvs.server.door.library import Library
@@ -64,7 +65,7 @@ class ToyEngine:
         self.request_ops: list[list[int]] = []  # of each batch: the operations of its requests
         self.threads: list[int] = []  # which ran it
         self.ends = DONE  # how batches end
-        self.conflicts: list[tuple[int, ConflictError]] = []  # of requests of the next batch, by number
+        self.conflicts: list[tuple[int, ConflictError | Left]] = []  # of requests of the next batch, or what they lack
         calls = _Run(self._run), _Durable(lambda _: 0), _Wait(lambda _, gate: None)
         self._engine = _Engine(None, *calls, operations_max, never_waits)
         library.set_engine(ctypes.addressof(self._engine))
@@ -81,7 +82,7 @@ class ToyEngine:
         ctypes.memset(room.status, 0, done)
         ctypes.memset(room.versions, 0, 8 * done)
         for at, (request, error) in enumerate(conflicts):
-            told = EngineRefusal.of(error)
+            told = EngineRefusal(lacks=error) if isinstance(error, Left) else EngineRefusal.of(error)
             told.request = request
             (EngineRefusal * len(conflicts)).from_address(room.refusals)[at] = told
         requests, gate, has_versions = outs
