@@ -110,7 +110,7 @@ class Turns:
     def _run_left(self) -> None:
         """Run the batch that the turn left, and tell the door its results.
 
-        Of several requests of a message some may be done now and others later: the handlers of calls keep account of those.
+        Of several requests of a message some may be done now and others later: the handlers of calls keep account.
         """
         if self._native and self._library.hand_on_left():
             return
