@@ -647,3 +647,9 @@ class BatchResult:
             assert self.part
             return self.part.result
         return self._by_number[number]
+
+
+def offsets_of(lengths: U32) -> U64:
+    """Return where each of the concatenated byte strings begins."""
+    ends: U64 = lengths.cumsum(dtype=np.uint64)
+    return ends - lengths

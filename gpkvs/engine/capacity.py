@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U32, U64, Batch, Op
+from gpkvs.batch import U32, U64, Batch
 from gpkvs.engine.heap import Heap, charge_of, segments_of
-from gpkvs.engine.plan import Plan
 from gpkvs.engine.table import Table
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
 from gpkvs.media.files import StoreFiles
@@ -182,12 +181,6 @@ def result_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[
     """Return the bytes of values that each request reads."""
     owner = request_of_op(batch)[get_op]
     return np.bincount(owner, weights=lengths, minlength=len(batch.request_ops)).astype(np.int64)
-
-
-def sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
-    """Return the SETs in arrival order, and the chain of each."""
-    sets = np.flatnonzero(plan.ops == Op.SET.value)
-    return sets, plan.chain_of_op()[sets]
 
 
 def cut_to(costs: U32 | NDArray[np.int64], budget: int) -> int:

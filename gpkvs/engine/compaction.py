@@ -18,9 +18,8 @@ from gpkvs.batch import U32, U64
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.heap import Heap, Run, charge_of
 from gpkvs.engine.neighbours import Step, next_step
-from gpkvs.engine.plan import FILLED_WORDS
 from gpkvs.engine.table import Table
-from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
+from gpkvs.engine.write_set import FILLED_WORDS, TableWrites, WriteSet, log_runs
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import RUNS_MAX, UNIT_BYTES, reference_length, reference_offset
 

@@ -24,6 +24,8 @@ from gpkvs.batch import U8, Batch, BatchResult, RequestResult, is_constant
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.crew import Crew
+from gpkvs.engine.device.phase_planner import PhasePlanner
+from gpkvs.engine.device.planned import ExpiredKeysError, Planned
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
@@ -38,8 +40,6 @@ from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine, TurnLimits, TurnSums
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.own_turn import OwnTurn
-from gpkvs.engine.phase_planner import PhasePlanner
-from gpkvs.engine.planner import ExpiredKeysError, Planned
 from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused

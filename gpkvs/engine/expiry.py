@@ -19,9 +19,8 @@ from typing import Final
 import numpy as np
 
 from gpkvs.backends.base import Argument, Backend
-from gpkvs.batch import U32, U64, Batch, Op, constant
+from gpkvs.batch import U32, U64, Batch, Op, constant, offsets_of
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.plan import offsets_of
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import StoreError, memory_refused

@@ -1,7 +1,7 @@
 """What the native planner (``kernels/native_planner.hpp``) works with: its columns, the heap, and what it planned last.
 
-Its phases are those of `gpkvs.engine.phases`, the kernels are the same, and so are the bytes that follow. Only Python
-is missing between the kernels: it takes fifty times what they take for one operation, and as much for thousands.
+Its phases are those of `gpkvs.engine.device.phases`, the kernels are the same, and so are the bytes that follow. Only
+Python is missing between the kernels: it takes fifty times what they take for one operation, and as much for thousands.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.batch import U8, U64, Batch
 from gpkvs.engine.capacity import NoRoomError, request_of_op
 from gpkvs.engine.heap import Heap, record_units
-from gpkvs.engine.plan import FILLED_WORDS
 from gpkvs.engine.table import Table
-from gpkvs.engine.write_set import TableWrites
+from gpkvs.engine.write_set import FILLED_WORDS, TableWrites
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import LAYOUTS, SlotLayout
 from gpkvs.native import native_step

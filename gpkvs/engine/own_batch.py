@@ -13,10 +13,10 @@ from gpkvs.backends.fields import fields_of
 from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, RequestResult, Status, constant
 from gpkvs.engine.engine_batch import EngineRefusal
 from gpkvs.engine.left import Left
-from gpkvs.engine.plan import FIRST_REQUEST
 from gpkvs.errors import GpkvsError, NoMemoryError
 from gpkvs.native import library
 
+_FIRST_REQUEST = constant(np.int64(0), 1)  # the number of a batch's only request
 _WORDS = struct.Struct(f"{len(fields_of(library.gpkvs_own_batch_fields()))}Q")
 _NUMBER_BYTES = 8
 _REFUSAL_BYTES = ctypes.sizeof(EngineRefusal)
@@ -128,7 +128,7 @@ class OwnBatch:
     def _part(self, requests: int, rejected: dict[int, GpkvsError], result: RequestResult) -> BatchPart:
         batch = self._batch
         if not rejected and requests == len(batch.request_ops):
-            numbers = FIRST_REQUEST if requests == 1 else np.arange(requests)
+            numbers = _FIRST_REQUEST if requests == 1 else np.arange(requests)
             return BatchPart(numbers, batch, result)
         is_done = np.arange(len(batch.request_ops)) < requests
         is_done[list(rejected)] = False

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Backend
-from gpkvs.batch import U8, U32, U64, constant
-from gpkvs.engine.plan import offsets_of
+from gpkvs.batch import U8, U32, U64, constant, offsets_of
 from gpkvs.engine.table import Table
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles

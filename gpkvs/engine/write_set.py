@@ -24,6 +24,7 @@ from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import UNIT_BYTES, LogRun, RunKind
 
+FILLED_WORDS: Final = 4  # a segment, units, what they are charged, the end of the last record
 _FIELDS: Final = tuple(field.name for field in KernelFields("count_live").fields)
 _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
 _COUNTERS: Final = ("slots", "records", "new_keys", "removed_keys", "user_bytes", "heap_units")

@@ -1,6 +1,6 @@
 // A plan for a large batch on a table of numbers, on a GPU: native code launches all kernels of a phase at once.
 //
-// It does what `U64Phases` does (gpkvs/engine/phases_u64.py), for GPUs that keep it waiting: between two kernels, Python takes
+// It does what `U64Phases` does (gpkvs/engine/device/phases_u64.py), for GPUs that keep it waiting: between two kernels, Python takes
 // longer than a kernel, and to ask a GPU how many items the next kernel has takes longer still. Here the kernels ask each
 // other (`limit`). The host is told at the end of a step, in `told`.
 //

@@ -11,7 +11,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.phase_planner import PhasePlanner
+from gpkvs.engine.device.phase_planner import PhasePlanner
 from tests.engine.test_full_store import TINY, reason, run, sets
 
 PASSES_MAX = 4

@@ -15,8 +15,8 @@ import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX, CpuBackend
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.number_plan import NumberPlan, Step
-from gpkvs.engine.phases_launched import LaunchedPhases
+from gpkvs.engine.device.number_plan import NumberPlan, Step
+from gpkvs.engine.device.phases_launched import LaunchedPhases
 from gpkvs.errors import NoSpaceError
 from gpkvs.native import launch_sum, launched_kernels, library
 from tests.numbers_model import NumbersModel, random_batch

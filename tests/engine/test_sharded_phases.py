@@ -18,7 +18,7 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.cpu.shards import ShardsBackend
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Limits
-from gpkvs.engine.number_plan import NumberPlan
+from gpkvs.engine.device.number_plan import NumberPlan
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from tests.numbers_model import NumbersModel, random_batch
 

@@ -13,8 +13,8 @@ import pytest
 import gpkvs
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.engine.number_plan import NumberPlan
-from gpkvs.engine.phases import Phases
+from gpkvs.engine.device.number_plan import NumberPlan
+from gpkvs.engine.device.phases import Phases
 from gpkvs.errors import NoSpaceError
 
 KEYS = 300

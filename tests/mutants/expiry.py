@@ -23,7 +23,7 @@ MUTANTS = (
     ),
     Mutant(
         "phase-planner-serves-expired-keys",
-        "gpkvs/engine/phases_bytes.py",
+        "gpkvs/engine/device/phases_bytes.py",
         "        if met[0]:\n",
         "        if met[0] > 1:\n",
         "a key is there after its time, in large batches",

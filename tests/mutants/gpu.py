@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "one-processor-refuses-for-all",
-        "gpkvs/engine/sharded_phases.py",
+        "gpkvs/engine/device/sharded_phases.py",
         "            raise NotTogetherError from None",
         "            raise",
         "requests are refused for what one processor sees of them",
@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     Mutant(
         "parts-of-reads-in-the-wrong-order",
-        "gpkvs/engine/sharded_phases.py",
+        "gpkvs/engine/device/sharded_phases.py",
         "for bounds in pairwise([0, *ends])]",
         "for bounds in pairwise([0, *ends])][::-1]",
         "parts of a result are in the wrong order",
@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "unsorted-plan-is-kept",
-        "gpkvs/engine/phases_launched.py",
+        "gpkvs/engine/device/phases_launched.py",
         "if not (counts.unplaced or counts.unsorted):",
         "if not counts.unplaced:",
         "what was left unsorted is stored",

@@ -205,7 +205,7 @@ MUTANTS = (
     ),
     Mutant(
         "phases-reuse-what-they-free",
-        "gpkvs/engine/allocation.py",
+        "gpkvs/engine/device/allocation.py",
         "    start = heap.start\n",
         "    freed = int((phases.freed(plan) & np.uint64(0xFFFFFF)).sum())\n"
         "    start = Tail(heap.tail.segment, 0) if heap.live_units[heap.tail.segment] <= freed else heap.start\n",
@@ -481,7 +481,7 @@ MUTANTS = (
     ),
     Mutant(
         "rest-read-again",
-        "gpkvs/engine/phase_planner.py",
+        "gpkvs/engine/device/phase_planner.py",
         "        self._cut_unread(phases, plan)\n",
         "",
         "records of what is put off are read and checked again with each part",

@@ -19,8 +19,8 @@ import gpkvs
 from gpkvs.backends.base import ALL_OPS
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName, Sizes
+from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.own_batch import OwnBatch
-from gpkvs.engine.phase_planner import PhasePlanner
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import (
     BackendError,

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
 from gpkvs.backends.base import Processor
-from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, constant
-from gpkvs.engine.number_plan import NumberPlan
-
-FILLED_WORDS: Final = 4  # a segment, units, what they are charged, the end of the last record
-FIRST_REQUEST = constant(np.int64(0), 1)  # the number of a batch's only request
+from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, offsets_of
+from gpkvs.engine.device.number_plan import NumberPlan
+from gpkvs.engine.write_set import FILLED_WORDS
 
 
 @dataclass(frozen=True)
@@ -296,9 +293,3 @@ class Plan:
     def has_sets(self) -> bool:
         """Whether versions are given."""
         return len(self.batch.value_lengths) > 0
-
-
-def offsets_of(lengths: U32) -> U64:
-    """Return where each of the concatenated byte strings begins."""
-    ends: U64 = lengths.cumsum(dtype=np.uint64)
-    return ends - lengths

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U32, U64, Op
 from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
+from gpkvs.engine.device.phases import Phases
+from gpkvs.engine.device.plan import Plan, Records
 from gpkvs.engine.heap import Heap, Tail, charge_of, record_units, segments_of
-from gpkvs.engine.phases import Phases
-from gpkvs.engine.plan import FILLED_WORDS, Plan, Records
+from gpkvs.engine.write_set import FILLED_WORDS
 from gpkvs.media.layout import (
     NO_SLOT,
     ChangeKind,

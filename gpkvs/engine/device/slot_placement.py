@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Processor
-from gpkvs.batch import U32
-from gpkvs.engine.capacity import DoesNotFitError, IndexFullError, request_of_op, sets_of_chains
-from gpkvs.engine.plan import Chains, PlacedChains, Plan
+from gpkvs.batch import U32, Op
+from gpkvs.engine.capacity import DoesNotFitError, IndexFullError, request_of_op
+from gpkvs.engine.device.plan import Chains, PlacedChains, Plan
 from gpkvs.engine.table import Table
 from gpkvs.media.layout import NO_OP, NO_SLOT
 
@@ -52,7 +52,7 @@ class Placement:
         xp, batch, chains = self._backend.xp, plan.batch, plan.chains
         change_of_chain = xp.full(len(chains), NO_OP, np.uint32)
         change_of_chain[changed[is_new]] = xp.flatnonzero(is_new)
-        sets, set_chain = sets_of_chains(plan)
+        sets, set_chain = _sets_of_chains(plan)
         set_change = change_of_chain[set_chain]
         new = set_change != NO_OP
         sets, set_change = sets[new], set_change[new]
@@ -112,3 +112,9 @@ class Placement:
         )
         moves = self._backend.total(moved_to != NO_SLOT)
         return PlacedChains(len(changed), new_keys, changed, slot, moved_to if moves else None)
+
+
+def _sets_of_chains(plan: Plan) -> tuple[NDArray[np.int64], U32]:
+    """Return the SETs in arrival order, and the chain of each."""
+    sets = np.flatnonzero(plan.ops == Op.SET.value)
+    return sets, plan.chain_of_op()[sets]

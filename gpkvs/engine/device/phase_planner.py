@@ -13,7 +13,6 @@ import numpy as np
 
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
-from gpkvs.engine.allocation import allocate
 from gpkvs.engine.capacity import (
     CutError,
     DoesNotFitError,
@@ -23,16 +22,17 @@ from gpkvs.engine.capacity import (
     log_full,
     table_gone,
 )
+from gpkvs.engine.device.allocation import allocate
+from gpkvs.engine.device.phases import Phases
+from gpkvs.engine.device.phases_bytes import BytesPhases
+from gpkvs.engine.device.phases_launched import numbers_phases
+from gpkvs.engine.device.plan import Plan
+from gpkvs.engine.device.planned import Planned
+from gpkvs.engine.device.sharded_phases import NotTogetherError, ShardedPhases
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.phases import Phases
-from gpkvs.engine.phases_bytes import BytesPhases
-from gpkvs.engine.phases_launched import numbers_phases
-from gpkvs.engine.plan import FILLED_WORDS, Plan
-from gpkvs.engine.planner import Planned
-from gpkvs.engine.sharded_phases import NotTogetherError, ShardedPhases
 from gpkvs.engine.table import Table
-from gpkvs.engine.write_set import DeviceColumns, TableWrites, WriteSet, log_runs
+from gpkvs.engine.write_set import FILLED_WORDS, DeviceColumns, TableWrites, WriteSet, log_runs
 from gpkvs.errors import GpkvsError, memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import LogRun

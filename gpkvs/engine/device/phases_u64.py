@@ -6,8 +6,8 @@ import numpy as np
 
 from gpkvs.backends.base import Argument
 from gpkvs.batch import U8, U32, U64, Op, RequestResult, Status, constant
-from gpkvs.engine.phases import Phases
-from gpkvs.engine.plan import Delivered, Found, FoundGets, Plan, Seen
+from gpkvs.engine.device.phases import Phases
+from gpkvs.engine.device.plan import Delivered, Found, FoundGets, Plan, Seen
 
 
 class U64Phases(Phases):

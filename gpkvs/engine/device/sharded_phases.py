@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Backend, Processor, Shard
 from gpkvs.batch import U8, U32, Batch, Op, RequestResult, constant
 from gpkvs.engine.capacity import DoesNotFitError
+from gpkvs.engine.device.phases_launched import LaunchedPhases
+from gpkvs.engine.device.phases_u64 import U64Phases
+from gpkvs.engine.device.plan import Delivered, Plan, Seen
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.phases_launched import LaunchedPhases
-from gpkvs.engine.phases_u64 import U64Phases
-from gpkvs.engine.plan import Delivered, Plan, Seen
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 

@@ -17,9 +17,9 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Argument, Column, Processor
 from gpkvs.batch import U8, U32, U64, Batch, RequestResult, Status, constant
 from gpkvs.engine.capacity import DoesNotFitError, reads_too_much, result_bytes_by_request
+from gpkvs.engine.device.plan import NOTHING_SEEN, Chains, Fingerprints, Folded, PlacedChains, Plan, Seen, SlotChanges
+from gpkvs.engine.device.slot_placement import Placement
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.plan import NOTHING_SEEN, Chains, Fingerprints, Folded, PlacedChains, Plan, Seen, SlotChanges
-from gpkvs.engine.slot_placement import Placement
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import NO_SLOT, UNIT_BYTES, ChangeKind

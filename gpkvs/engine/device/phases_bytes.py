@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Argument
-from gpkvs.batch import U8, U32, U64
-from gpkvs.engine.phases import Phases
-from gpkvs.engine.plan import Plan, Seen, offsets_of
-from gpkvs.engine.planner import ExpiredKeysError
+from gpkvs.batch import U8, U32, U64, offsets_of
+from gpkvs.engine.device.phases import Phases
+from gpkvs.engine.device.plan import Plan, Seen
+from gpkvs.engine.device.planned import ExpiredKeysError
 from gpkvs.media.layout import NO_SLOT, ChangeKind
 
 

@@ -12,10 +12,10 @@ from gpkvs import failpoint
 from gpkvs.backends.base import WHOLE, Processor, Shard
 from gpkvs.batch import U8, U64
 from gpkvs.engine.capacity import DoesNotFitError
+from gpkvs.engine.device.number_plan import NumberPlan, Step
+from gpkvs.engine.device.phases_u64 import U64Phases
+from gpkvs.engine.device.plan import NOTHING_SEEN, Found, Placed, Plan, SlotChanges
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.number_plan import NumberPlan, Step
-from gpkvs.engine.phases_u64 import U64Phases
-from gpkvs.engine.plan import NOTHING_SEEN, Found, Placed, Plan, SlotChanges
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 

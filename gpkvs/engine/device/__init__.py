@@ -1,0 +1,1 @@
+"""How a batch is planned for a GPU: phase by phase, each a kernel of its own."""
