@@ -169,7 +169,8 @@ def break_bucket(path: Path, at: int, words: list[int]) -> None:
     store_slot(path, at, [0, 0, 0, 0])
     for step in range(1, 256):
         target = (at // BUCKET_BYTES + step) % 256 * BUCKET_BYTES
-        candidates = {(words[0] * 256 >> 64), ((words[0] * 256 >> 64) + 1 + words[1] % 255) % 256}
+        first = words[1] * 256 >> 64  # both follow from the second half of the fingerprint
+        candidates = {first, (first + 1 + words[1] % 255) % 256}
         if target // BUCKET_BYTES not in candidates and slot_words(path, target)[3] == 0:
             return store_slot(path, target, words)
     raise AssertionError("no room")
