@@ -55,11 +55,13 @@ with ended_by_signals():
     NativeCommit.run = told
     try:
         if sys.argv[2] == "scan":
+            OwnBatch.result = told_of_columns
             list(store.scan())
         elif sys.argv[2] == "columns":
             OwnBatch.result = told_of_columns
             store.execute(Batch.of([(Op.SET, b"key", b"value")]))
-        elif sys.argv[2] == "batch":  # as where native code leaves it
+        elif sys.argv[2] == "batch":  # as on a GPU
+            store._backend.host_ops_max = 0
             store._turn_over()
             store._engine.execute(Batch.of([(Op.SET, b"key", b"value")]))
         else:
