@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -207,7 +208,9 @@ def test_a_cluster_is_refused(server: Server, tmp_path: Path) -> None:
 
 
 def test_what_to_do_is_said(server: Server, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "Connection refused: is a Redis there" in refusal(server, free_port())
+    with socket.socket() as held:  # bound, and nobody listens
+        held.bind(("127.0.0.1", 0))
+        assert "Connection refused: is a Redis there" in refusal(server, held.getsockname()[1])
     assert "out of range" in refusal(server, port, "--redis-database", "99")
     assert "give one of them" in refusal(server, port, tmp_path / "file")
     assert "give one of them" in CliRunner().invoke(app, ["import"]).stderr
