@@ -253,7 +253,7 @@ EngineRefusal* Turn::take_stopped(Request& request, u64 first_number, EngineRefu
     for (u64 number = 0; number < request.requests; number++) {
         const u64 last = op + request.operations_of(number);
         if (next < end && next->request == first_number + number) {
-            if (next->lacks) results_->lacking[next->lacks] = lacking_[next->lacks].refusal, lacking_[next->lacks].requests++;
+            if (next->lacks) results_->lacking[next->lacks] = stopped_by(*next);
             next++->request = number;
             request.stopped_count++;
             request.stopped += (u32)(last - op);

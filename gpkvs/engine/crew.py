@@ -22,7 +22,6 @@ from gpkvs.engine.capacity import (
     record_bytes_max,
     table_gone,
 )
-from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import Growing
@@ -53,7 +52,7 @@ class Crew:
     ----------
     files
         The mapped store.
-    native, planner, committer, expiry, growth, free_space, heap, heap_growth, meter
+    native, planner, expiry, growth, free_space, heap, heap_growth, meter
         The engine, and what it uses.
     grow_log
         Has undo log or journal grow for a batch, in which each operation may take so many entries; says whether it did.
@@ -66,7 +65,6 @@ class Crew:
         files: StoreFiles,
         native: NativeEngine,
         planner: NativePlanner,
-        committer: Committer,
         expiry: Expiry,
         growth: Growing,
         free_space: FreeSpace,
@@ -79,7 +77,6 @@ class Crew:
         self._files = files
         self._native = native
         self._planner = planner
-        self._committer = committer
         self._expiry = expiry
         self._growth = growth
         self._free_space = free_space
@@ -141,7 +138,7 @@ class Crew:
                 else:
                     break
                 # It ends the one before, and tells native code of all that is new.
-                self._native.begin_turn(now, sum(1 << reason for reason in closed), is_within=is_within)
+                self._native.begin_turn(now, closed, is_within=is_within)
                 self._meter.helped(left)
                 has_run = run()
         finally:
@@ -195,6 +192,5 @@ class Crew:
             case Left.GROW_LOG:  # one entry for each operation; if it has room for that, keys are displaced: two each
                 is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
             case Left.RENEW:
-                self._committer.begin_turn()
-                is_done = True
+                is_done = True  # the next turn begins it
         return is_done

@@ -286,7 +286,6 @@ class Engine:
             self._files,
             self.native,
             self._native,
-            self.committer,
             self.expiry,
             self.growth,
             self.free_space,

@@ -128,11 +128,10 @@ class JournalCommitter:
             writes.begin_commit(self._tables[writes.index.entry.id], 0)
         self._begin_native()
         # It may wait for the disk, and for a thread of Python.
-        run = partial(self._native.run, write_set)
         if self._backend is self._backend.host:
-            return run()
+            return self._native.run(write_set)
         try:
-            gate = run()
+            gate = self._native.run(write_set)
             for writes in write_set.tables:
                 self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
         except NoMemoryError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -174,7 +174,7 @@ class NativeEngine:
         self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
         self._row_of: dict[int, int] = {}
 
-    def begin_turn(self, held_ms: int = 0, closed: int = 0, *, is_within: bool = False) -> None:
+    def begin_turn(self, held_ms: int = 0, closed: Collection[Left] = (), *, is_within: bool = False) -> None:
         """Do what is due beside batches, and let native code run them.
 
         Parameters
@@ -183,7 +183,7 @@ class NativeEngine:
             The time that counts for the next batch that runs, in milliseconds since 1970; 0: that of the clock. Where
             somebody has set the store's clock, and keys may expire, a turn is of one batch.
         closed
-            A bit for each reason (`Left`) for which nothing can be done: requests that lack it are refused.
+            The reasons for which nothing can be done: requests that lack one of them are refused.
         is_within
             Whether what is due beside batches is being done, and asks for this turn.
         """
@@ -209,14 +209,14 @@ class NativeEngine:
             held_ms,
             self.ends_at_ns,
             limits.heap_units,
-            closed,
+            sum(1 << reason for reason in closed),
             self._files.log_entries_max,
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
 
     def has_records(self, batch: Batch) -> bool:
-        """Whether the table of a batch has records; of a table that is gone, native code leaves it."""
+        """Whether the table of a batch has records; of a table that is gone, native code refuses it."""
         table = self._tables.get(batch.table)
         return table is None or table.index.has_records
 

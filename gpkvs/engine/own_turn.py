@@ -155,7 +155,7 @@ class OwnTurn:
             If there is no room for them; nothing of them was done.
         """
         with memory_refused():
-            self._native.begin_turn(closed=sum(1 << reason for reason in CLOSED_WITHIN), is_within=True)
+            self._native.begin_turn(closed=CLOSED_WITHIN, is_within=True)
         try:
             result, _ = self._run_columns(deletes, is_within=True)
         finally:

@@ -14,7 +14,7 @@ from tests.conformance.debian_source import CACHE
 from tests.conformance.python_suites import alone
 from tests.conftest import assert_clean
 from tests.examples.node import node_tools
-from tests.server.redis.two_servers import free_port
+from tests.ports import free_port
 from tests.serving import Server
 
 SCRIPTS = Path(__file__).parent / "node"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from tests.accounts import Account, Accounts
 from tests.certificates import HERE, Authority, server_options
 from tests.conftest import assert_clean
 from tests.examples.gathering import Call, Driver, Outcome, Programs, driven, go_programs, nodejs_programs
+from tests.ports import free_port, held_port
 from tests.server.access.guarded import Guarded
 from tests.serving import Server, StartServer
 
@@ -187,13 +187,6 @@ def test_a_write_without_an_answer_is_not_repeated(programs: Programs, restarted
         assert driver.do([("get", b"sent"), ("get", b"waits")]) == [{"found": False}, {"found": True, "value": b"2"}]
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_deadline_says_what_is_known(programs: Programs, server: Server) -> None:
     late = code(StatusCode.DEADLINE_EXCEEDED)
     with driven(programs, server.target) as driver:
@@ -216,11 +209,9 @@ def test_a_deadline_says_what_is_known(programs: Programs, server: Server) -> No
 
 
 def test_nobody_is_there(programs: Programs) -> None:
-    with socket.socket() as held:  # bound, and nobody listens: a server of another test could take a port that is free
-        held.bind(("127.0.0.1", 0))
-        with driven(programs, f"127.0.0.1:{held.getsockname()[1]}") as driver:
-            # A read: of a write the client may say that nobody knows whether it was executed.
-            outcome = driver.do([("get", b"k")], timeout_ms=300)[0]
+    with held_port() as port, driven(programs, f"127.0.0.1:{port}") as driver:
+        # A read: of a write the client may say that nobody knows whether it was executed.
+        outcome = driver.do([("get", b"k")], timeout_ms=300)[0]
     assert outcome.get("code") == code(StatusCode.DEADLINE_EXCEEDED), outcome
     assert "REFUSED" in outcome["text"].upper()  # it says why
 

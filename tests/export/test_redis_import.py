@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,8 @@ from gpkvs.config import Limits
 from gpkvs.export.file_format import ExportError
 from gpkvs.export.redis_reader import RedisReader, RedisServer
 from tests.certificates import Authority
-from tests.server.redis.two_servers import Connection, free_port, redis_server, resp_port
+from tests.ports import free_port, held_port
+from tests.server.redis.two_servers import Connection, redis_server, resp_port
 from tests.serving import Server
 
 PASSWORD = "a long PASSWORD"
@@ -208,9 +208,8 @@ def test_a_cluster_is_refused(server: Server, tmp_path: Path) -> None:
 
 
 def test_what_to_do_is_said(server: Server, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with socket.socket() as held:  # bound, and nobody listens
-        held.bind(("127.0.0.1", 0))
-        assert "Connection refused: is a Redis there" in refusal(server, held.getsockname()[1])
+    with held_port() as closed:
+        assert "Connection refused: is a Redis there" in refusal(server, closed)
     assert "out of range" in refusal(server, port, "--redis-database", "99")
     assert "give one of them" in refusal(server, port, tmp_path / "file")
     assert "give one of them" in CliRunner().invoke(app, ["import"]).stderr

@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "several-requests-hear-no-reason",
         _TURN,
-        "results_->lacking[next->lacks] = lacking_[next->lacks].refusal, ",
+        "if (next->lacks) results_->lacking[next->lacks] = stopped_by(*next);",
         "",
         "a client whose store is full hears of checks that it never sent",
         ("server/door/test_conflicts.py::test_of_several_requests_each_hears_what_it_lacks",),

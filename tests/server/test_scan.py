@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from gpkvs.errors import InvalidArgumentError, UnknownTableError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.scan import ScanPiece
 from tests.conftest import assert_clean
+from tests.ports import free_port
 from tests.server.wire import SET, Refused, batch
 from tests.serving import Server, StartServer
 
@@ -199,12 +199,6 @@ def test_a_stop_ends_a_scan_behind_a_whole_piece(start_server: StartServer) -> N
     again = start_server(*LARGE)
     pieces += pieces_of(again.kv.Scan(kv_pb2.ScanRequest(cursor=pieces[-1].cursor)))
     assert pairs_of(pieces) == held
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["Client", "AsyncClient"])

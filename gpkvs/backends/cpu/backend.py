@@ -28,7 +28,6 @@ from gpkvs.pm.region import Region
 # In the environment: the largest batch that runs on the host, in place of what is known or measured. Tests set it to 0.
 HOST_OPS_MAX = "GPKVS_HOST_OPS_MAX"
 
-
 _SUMMED_HERE = 1 << 16  # numbers: more are summed by all threads
 
 _NO_CHARS = ctypes.c_char * 0

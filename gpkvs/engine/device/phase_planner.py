@@ -2,9 +2,9 @@
 
     route -> order -> find -> fold -> measure -> place -> allocate -> stage
 
-A batch that only reads goes route -> look -> measure. Operations are plain: GET, SET, DELETE and
-EXISTS. It takes requests in arrival order, each whole or not at all. It refuses a request that does not fit, and plans
-the rest again without it.
+A batch that only reads goes route -> look -> measure. Operations are plain: GET, SET, DELETE and EXISTS. The planner
+takes requests in arrival order, each whole or not at all. It refuses a request that does not fit, and plans the rest
+again without it.
 """
 
 from __future__ import annotations

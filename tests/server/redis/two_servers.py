@@ -12,17 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gpkvs.client import Client
+from tests.ports import free_port
 from tests.serving import Server
 from tests.tools import require
 
 DATABASE = 9
-
-
-def free_port() -> int:
-    """Return a port that nobody has now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager
