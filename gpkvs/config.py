@@ -84,7 +84,7 @@ class Sizes:
     index_bytes: int = 4 * MIB
     heap_bytes: int = 0  # 0: 4 MiB, or heap_bytes_max if that is less
     heap_bytes_max: int = 0  # 0: heap_bytes if that is given, else what the disk has
-    log_bytes: int = 8 * MIB
+    log_bytes: int = 1 * MIB
     journal_bytes: int = 0  # 0: half of the index, or 20 MiB
 
 

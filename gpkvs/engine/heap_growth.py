@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,14 +39,10 @@ from gpkvs.media.layout import UNIT_BYTES, Extent
 
 _log = logging.getLogger("gpkvs")
 
-# The heap grows by half of what it has, within these bounds; less if the disk has less.
-_STEP_BYTES_MIN, _STEP_BYTES_MAX = 4 * MIB, 256 * MIB
 _REFUSED_STEP_BYTES_MIN = 1 * MIB
-# So much is to be free ahead of the records.
-_AHEAD_SHARE, _AHEAD_BYTES_MAX = 4, 64 * MIB
 # With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
 _GROWS_SHARE = 0.70 / 0.85
-# With more than this share, it grows although there are free segments.
+# With more than this share, or so little left of it as is to be free, it grows although there are free segments.
 _NEARLY_ALL_SHARE = 0.95
 _RETRY_SECONDS = 1.0
 _MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
@@ -57,9 +54,40 @@ def prefers_growth(charged: int, charged_max: int, segments: int, share: float =
     return charged > share * charged_max or segments < COMPACTED_SEGMENTS_MIN
 
 
-def step_bytes(heap_bytes: int) -> int:
-    """Return by how much a heap grows at once."""
-    return min(max(heap_bytes // 2, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
+class Pace(NamedTuple):
+    """How a heap grows.
+
+    Attributes
+    ----------
+    step_share, step_bytes_min, step_bytes_max
+        It grows by such a part of what it has, within these bounds; less if the disk has less.
+    ahead_share, ahead_bytes_max
+        Such a part of it, up to so much, is to be free ahead of the records.
+    """
+
+    step_share: int
+    step_bytes_min: int
+    step_bytes_max: int
+    ahead_share: int
+    ahead_bytes_max: int
+
+    def step_bytes(self, heap_bytes: int) -> int:
+        """Return by how much a heap grows at once."""
+        return min(max(heap_bytes // self.step_share, self.step_bytes_min), self.step_bytes_max)
+
+    def ahead_bytes(self, heap_bytes: int) -> int:
+        """Return how much of a heap is to be free."""
+        return min(heap_bytes // self.ahead_share, self.ahead_bytes_max)
+
+
+ON_DISK = Pace(2, 4 * MIB, 256 * MIB, 4, 64 * MIB)
+# What a file in memory has reserved, nobody else has; and to reserve more takes no longer than to fill it.
+IN_MEMORY = Pace(16, 1 * MIB, 16 * MIB, 16, 16 * MIB)
+
+
+def pace_of(files: StoreFiles) -> Pace:
+    """Return how the heap of a store grows."""
+    return IN_MEMORY if files.root_region.is_volatile else ON_DISK
 
 
 class _RefusedError(Exception):
@@ -101,6 +129,7 @@ class HeapGrowth:
         self._given = GivenSpace(files, heap)
         self._reserved: Segments = NO_SEGMENTS  # that have their space again, and are not the heap's yet
         self._spare = SpareSegments(heap, kept_bytes)
+        self._pace = pace_of(files)
         self._extended = heap.bytes  # what the file has, durably
         self._extent: Extent | None = None  # the end of it that the journal asked for
         self._helper: threading.Thread | None = None
@@ -149,9 +178,10 @@ class HeapGrowth:
         if self._is_largest:
             self._look_units = heap.segment_units + 1
             return
-        ahead = min(heap.present_bytes // _AHEAD_SHARE, _AHEAD_BYTES_MAX) // UNIT_BYTES
+        ahead = self._pace.ahead_bytes(heap.present_bytes) // UNIT_BYTES
         # What may come before space is short, or before more is charged than may be.
-        left = min(heap.free_units - ahead, int(_NEARLY_ALL_SHARE * heap.charged_max) - heap.charged)
+        nearly_all = max(int(_NEARLY_ALL_SHARE * heap.charged_max), heap.charged_max - ahead)
+        left = min(heap.free_units - ahead, nearly_all - heap.charged)
         if left < 0 and self.is_preferred:
             self._begin_ahead()
         self._look_units = heap.tail.units + max(left, ahead // _LOOKS_AHEAD)
@@ -188,7 +218,7 @@ class HeapGrowth:
         return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.present_segments, share)
 
     def _wanted_bytes(self, needed_bytes: int) -> int:
-        return round_up(max(needed_bytes, step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)
+        return round_up(max(needed_bytes, self._pace.step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)
 
     def _begin_ahead(self) -> None:
         """Have a thread extend the file, unless one does."""
@@ -236,7 +266,7 @@ class HeapGrowth:
 
     def _extend_now(self, needed_bytes: int) -> bool:
         """Have what a batch needs as soon as can be: a thread that makes the file longer ends there."""
-        self._awaited_bytes = max(needed_bytes, _STEP_BYTES_MIN)
+        self._awaited_bytes = max(needed_bytes, self._pace.step_bytes_min)
         self._is_awaited.set()
         try:
             return self._extend(self._wanted_bytes(needed_bytes), needed_bytes)

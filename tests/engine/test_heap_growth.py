@@ -35,8 +35,13 @@ SMALL = {"index_bytes": 256 * KIB, "heap_bytes": 128 * KIB, "log_bytes": 1 * MIB
 
 @pytest.fixture(autouse=True)
 def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap_growth, "_STEP_BYTES_MIN", 64 * KIB)
-    monkeypatch.setattr(heap_growth, "_STEP_BYTES_MAX", 512 * KIB)
+    has_short_steps(monkeypatch, 64 * KIB)
+
+
+def has_short_steps(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    """Have a heap grow by half of itself, from so many bytes to 512 KiB."""
+    pace = heap_growth.ON_DISK._replace(step_bytes_min=least, step_bytes_max=512 * KIB)
+    monkeypatch.setattr(heap_growth, "pace_of", lambda files: pace)
 
 
 def opened(path: Path, host_ops_max: int, **settings: object) -> gpkvs.Store:
@@ -182,7 +187,7 @@ _LIFE = """
 import sys
 import gpkvs
 from gpkvs.engine import heap_growth
-heap_growth._STEP_BYTES_MIN = heap_growth._STEP_BYTES_MAX = 64 << 10
+heap_growth.pace_of = lambda files: heap_growth.Pace(2, 64 << 10, 64 << 10, 4, 64 << 20)
 with gpkvs.open(sys.argv[1], index_bytes=1 << 18, heap_bytes=128 << 10, heap_bytes_max=16 << 20, log_bytes=1 << 20,
                 journal_bytes=4 << 20, commit=sys.argv[2], durability="process") as store:
     for number in range(int(sys.argv[3]), 600):
@@ -293,7 +298,7 @@ def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(heap_growth, "_RETRY_SECONDS", 0.2)
     monkeypatch.setattr(heap_growth, "_REFUSED_STEP_BYTES_MIN", 128 * KIB)
-    monkeypatch.setattr(heap_growth, "_STEP_BYTES_MIN", 512 * KIB)
+    has_short_steps(monkeypatch, 512 * KIB)
     if who == "batch":
         monkeypatch.setattr(heap_growth.HeapGrowth, "_begin_ahead", lambda self: None)
     with opened(store_path, OPS_MAX, **SMALL, heap_bytes_max=64 * MIB) as store:
