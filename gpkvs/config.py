@@ -17,6 +17,7 @@ GIB = 1 << 30
 DurabilityName = Literal["auto", "fence", "flush", "msync", "process", "none"]
 BackendName = Literal["auto", "cpu", "cuda"]
 CommitName = Literal["auto", "undo", "journal"]
+FormatName = Literal["auto", "3", "4"]
 DoorName = Literal["grpcio", "native"]
 
 HEAP_BYTES_MAX = 1 << 44  # that references can name
@@ -159,6 +160,15 @@ class StoreConfig:
             "How batches become durable. journal: a journal of new slots, which are written to the index later. "
             "undo: an undo log, slots in place. auto: a journal on disks, else undo.",
             NEW_STORE,
+        ),
+    ] = "auto"
+    store_format: Annotated[
+        FormatName,
+        Setting(
+            "Format of the files. auto: 3. 4 has shorter records, and is a draft: a later gpkvs may read such a store "
+            "by gpkvs copy alone.",
+            NEW_STORE,
+            name="format",
         ),
     ] = "auto"
     journal_bytes: Annotated[

@@ -98,6 +98,7 @@ class StoreInfo:
     heap_moved_bytes: int  # by compaction, since the store was opened
     heap_given_bytes: int  # of the heap, whose space the file system has now
     commit: str  # ``undo`` or ``journal``
+    store_format: str  # of the files: ``3``, or ``4, draft 1``
     log_bytes: int  # of the undo log, if there is one
     journal_bytes: int  # of the journal, if there is one
     journal: JournalInfo | None

@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64, Batch, BatchResult, RequestColumns, RequestResult, Status
-from gpkvs.config import DEFAULT_TABLE, BackendName, CommitName, DurabilityName, Limits, Sizes, StoreConfig
+from gpkvs.config import (
+    DEFAULT_TABLE,
+    BackendName,
+    CommitName,
+    DurabilityName,
+    FormatName,
+    Limits,
+    Sizes,
+    StoreConfig,
+)
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
@@ -43,7 +52,7 @@ from gpkvs.info import StoreInfo, TableInfo, package_version, require_layout
 from gpkvs.machine import anonymous_bytes
 from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BYTES_LAYOUT, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
+from gpkvs.media.layout import BYTES_LAYOUT, KEY_BYTES_MAX, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
 from gpkvs.numbers import column_of, values_of
 from gpkvs.operations import Bytes, OperationList, Result, ResultLists, as_bytes, number_of
 from gpkvs.process_io import process_io
@@ -638,6 +647,7 @@ class Store(KeyValues):
             heap_moved_bytes=heap.moved_units * UNIT_BYTES,
             heap_given_bytes=self._engine.heap_bytes_given,
             commit="journal" if self._files.root.has_journal else "undo",
+            store_format=self._files.root.format_text,
             log_bytes=self._files.root.log_bytes,
             journal_bytes=self._files.root.journal_bytes_all,
             journal=self._engine.committer.journal_info(),
@@ -719,7 +729,7 @@ def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
     """Return the limits that this store can keep: a record fits the heap, a request of DELETEs fits the log."""
     heap_bytes_max = max(files.root.heap_bytes_own, files.root.heap_bytes_max)  # without the journal's extents
     record_max = record_bytes_max(files.root.segment_bytes, heap_bytes_max) - RECORD_HEADER_BYTES
-    key_bytes_max = min(limits.key_bytes_max, record_max // 2)
+    key_bytes_max = min(limits.key_bytes_max, record_max // 2, KEY_BYTES_MAX[files.root.record_format])
     return replace(
         limits,
         key_bytes_max=key_bytes_max,
@@ -743,6 +753,7 @@ def open(
     log_bytes: int | None = None,
     log_bytes_max: int | None = None,
     commit: CommitName = "auto",
+    store_format: FormatName = "auto",
     journal_bytes: int | None = None,
     journal_bytes_max: int | None = None,
     index_bytes_max: int | None = None,
@@ -781,6 +792,9 @@ def open(
     commit, journal_bytes
         How the batches of a new store become durable, and the size of its journal. ``auto`` is ``journal`` in the
         domain ``msync``, else ``undo``.
+    store_format
+        Of the files of a new store: ``3``, which ``auto`` is, or ``4``. That has shorter records, and is a draft: a
+        later version may read such a store by `gpkvs copy` alone.
     journal_bytes_max
         How large the journal may become, for larger indexes and for requests of many operations. If only
         `journal_bytes` is given, it does not grow.
@@ -830,6 +844,7 @@ def open(
         log_bytes=log_bytes,
         log_bytes_max=log_bytes_max,
         commit=commit,
+        store_format=store_format,
         journal_bytes=journal_bytes,
         journal_bytes_max=journal_bytes_max,
         index_bytes_max=index_bytes_max,

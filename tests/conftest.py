@@ -15,7 +15,7 @@ from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.errors import StoreMissingError
 from gpkvs.recovery.startup.check import check
-from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
+from gpkvs.recovery.startup.opening import COMMIT_VARIABLE, FORMAT_VARIABLE
 
 # No test is timed: on a busy machine one example, or to think of it, may take seconds.
 settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="auto",
         help="how the batches of new stores become durable",
     )
+    parser.addoption("--format", choices=["auto", "3", "4"], default="auto", help="format of the files of new stores")
     parser.addoption(
         "--no-skips",
         action="store_true",
@@ -50,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     choice = config.getoption("--backend")
     os.environ[VARIABLE] = choice if choice in (PAIR, SHARDS) else choice.partition("-")[0]
     os.environ[COMMIT_VARIABLE] = config.getoption("--commit")
+    os.environ[FORMAT_VARIABLE] = config.getoption("--format")
     os.environ[HOST_OPS_MAX] = "0" if choice in ("cpu-phases", "cuda") else ""
     os.environ.pop("PYTHONUNBUFFERED", None)  # users have none; with it, lines come early
 

@@ -15,7 +15,7 @@ from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import IN_USE, exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.sizes import format_bytes, parse_bytes
-from gpkvs.config import CommitName
+from gpkvs.config import CommitName, FormatName
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.recovery.copy.copy import CopyReport, CopySizes, copy_store
 from gpkvs.text import counted, quoted
@@ -62,6 +62,14 @@ Commit = Annotated[
     CommitName,
     typer.Option(help="How the batches of NEW become durable; auto: as in any new store there."),
 ]
+StoreFormat = Annotated[
+    FormatName,
+    typer.Option(
+        "--format",
+        help="Format of NEW; auto: that of OLD, at least 3. 4 has shorter records, and is a draft: a later gpkvs may "
+        "read such a store by this command alone.",
+    ),
+]
 
 
 @exits(
@@ -82,6 +90,7 @@ def copy_command(
     log_bytes: LogBytes = None,
     journal_bytes: JournalBytes = None,
     commit: Commit = "auto",
+    store_format: StoreFormat = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Copy a store that no process has open into a new one: of other sizes, or of an older format into today's.
@@ -112,6 +121,7 @@ def copy_command(
                 ),
                 lambda step, share: bar.update(task, description=step, completed=share),
                 commit=commit,
+                store_format=store_format,
             )
     except SystemExit:
         held = "a store" if (new / ROOT_FILE).exists() else "no store"

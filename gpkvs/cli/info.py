@@ -61,6 +61,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         ("durability", f"{info.domain}: {info.domain_note}"),
         ("heap", _heap(info)),
         ("commit", _commit(info)),
+        ("format", info.store_format),
         (
             "limits",
             f"key {info.key_bytes_max:,} B, value {info.value_bytes_max:,} B, "

@@ -400,6 +400,7 @@ class _Moves:
             1,
             heap=self._files.heap.address,
             heap_units=heap.bytes // UNIT_BYTES,
+            record_format=heap.record_format,
             segment_units=heap.segment_units,
             segments=heap.segments,
             live_units=heap.live_units,

@@ -236,6 +236,7 @@ class Expiry:
                 slots=writes.slots,
                 heap=self._files.heap.address,
                 heap_bytes=self._files.heap.bytes,
+                record_format=self._files.root.record_format,
                 ranges=len(ranges.earliest),
                 earliest=ranges.earliest,
             )
@@ -310,6 +311,7 @@ class Expiry:
             index=table.index,
             heap=self._files.heap.address,
             heap_bytes=self._files.heap.bytes,
+            record_format=self._files.root.record_format,
             table_id=table.entry.id,
             hash_key0=hash_key0,
             hash_key1=hash_key1,
@@ -336,7 +338,12 @@ class Expiry:
         count, heap = len(reference), self._files.heap.address
         lengths: U32 = np.empty(count, np.uint32)
         offsets = np.zeros(count, np.uint64)
-        of_records: dict[str, Argument] = {"reference": reference, "heap": heap, "key_lengths": lengths}
+        of_records: dict[str, Argument] = {
+            "reference": reference,
+            "heap": heap,
+            "record_format": self._files.root.record_format,
+            "key_lengths": lengths,
+        }
         launch = self._backend.host.launch
         launch("record_keys", count, keys_per_item=1, key_offsets=offsets, keys=0, **of_records)
         keys = np.empty(int(lengths.sum(dtype=np.uint64)), np.uint8)

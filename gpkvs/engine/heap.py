@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U32, U64
 from gpkvs.engine.waiting_space import WaitingSpace
-from gpkvs.media.layout import HEAP_UNITS_MAX, LONGEST_RECORD_UNITS, RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import (
+    HEAP_UNITS_MAX,
+    LONGEST_RECORD_UNITS,
+    RECORD_HEADER_BYTES,
+    RECORDS_3,
+    SHORT_RECORD_HEADER_BYTES,
+    UNIT_BYTES,
+)
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
 _RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN, _TAIL_SEGMENT, _TAIL_UNITS = range(9)
@@ -81,10 +88,19 @@ class SegmentCounts(NamedTuple):
         return cls(live, charged, ends)
 
 
-def record_units(key_lengths: U32, value_lengths: U32) -> U64:
+def record_units(key_lengths: U32, value_lengths: U32, header_bytes: int | U64 = RECORD_HEADER_BYTES) -> U64:
     """Return what records take whose keys and values have these lengths (`record_units` in kernels/layout.cuh)."""
     lengths = key_lengths.astype(np.uint64) + value_lengths
-    return (lengths + np.uint64(RECORD_HEADER_BYTES + UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
+    return (lengths + np.uint64(header_bytes) + np.uint64(UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
+
+
+def record_header_bytes(record_format: int, expiries: U64 | None) -> int | U64:
+    """Return what the headers of records take that have these expiries (`record_header_bytes` there)."""
+    if record_format == RECORDS_3:
+        return RECORD_HEADER_BYTES
+    if expiries is None:
+        return SHORT_RECORD_HEADER_BYTES
+    return np.where(expiries, np.uint64(RECORD_HEADER_BYTES), np.uint64(SHORT_RECORD_HEADER_BYTES))
 
 
 def charge_of(units: U64, segment_units: int) -> U64:
@@ -138,6 +154,9 @@ class Heap:
     size
         Bytes that the heap has; by default, all segments are whole.
 
+    record_format
+        How its records lie in it (`Root.record_format`).
+
     Attributes
     ----------
     bytes
@@ -156,7 +175,16 @@ class Heap:
         That compaction has moved.
     """
 
-    def __init__(self, segment_bytes: int, tail: Tail, counts: SegmentCounts, *, size: int | None = None) -> None:
+    def __init__(
+        self,
+        segment_bytes: int,
+        tail: Tail,
+        counts: SegmentCounts,
+        *,
+        size: int | None = None,
+        record_format: int = RECORDS_3,
+    ) -> None:
+        self.record_format = record_format
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= LONGEST_RECORD_UNITS
         self.state = np.zeros(_STATE_WORDS, np.uint64)

@@ -190,6 +190,7 @@ class _LayoutPlanner:
         self._set(
             heap=address,
             heap_bytes=heap.bytes,
+            record_format=heap.record_format,
             segments=heap.segments,
             live_units=live_units,
             heap_state=address_of(heap.state),
@@ -239,7 +240,7 @@ class _LayoutPlanner:
             self._lend(self.address, 0, 1)
 
     def kept_records(self) -> tuple[NDArray[np.intp], U64]:
-        """Return the operations of the last batch that leave a record, and its units, also where there is no room."""
+        """Return the operations of the last batch that leave a record, and its units at most, also without room."""
         columns = self._columns
         op = np.flatnonzero(columns["reference"][: self._words[0]])
         return op, record_units(columns["key_lengths"][op], columns["value_lengths"][op])

@@ -259,6 +259,7 @@ class Scanner:
             slots=len(slot),
             heap=heap.address,
             heap_bytes=heap.bytes,
+            record_format=self._files.root.record_format,
             **arguments,
         )
 

@@ -97,6 +97,7 @@ class TableWrites:
         self.set(
             pool=backend.host_threads,
             heap=files.heap.address,
+            record_format=heap.record_format,
             segments=heap.segments,
             segment_units=heap.segment_units,
             live_units=address_of(heap.live_units),

@@ -158,7 +158,7 @@ class Appender {
 // them, the number of segments filled, and what is charged.
 #define ALLOCATE_ARGS(F)                                                                    \
     SEGMENTS_ARGS(F) F(const u64*, heap_state) F(u64, records) F(const u32*, put_op)        \
-    F(const u32*, key_lengths) F(const u32*, value_lengths)                                 \
+    F(const u32*, key_lengths) F(const u32*, value_lengths) F(const u64*, expiries) F(u64, record_format) \
     F(u64*, tail) F(u64*, reference) F(u64*, filled) F(u64*, placed)
 
 GPKVS_SERIAL_KERNEL(allocate, ALLOCATE_ARGS) {
@@ -167,7 +167,7 @@ GPKVS_SERIAL_KERNEL(allocate, ALLOCATE_ARGS) {
     u64 record = 0, units = 0;
     for (; record < a.records; record++) {
         const u32 op = a.put_op[record];
-        const u64 length = record_units(a.key_lengths[op], a.value_lengths[op]);
+        const u64 length = units_of_op(a, op);
         const u64 reference = appender.append(length);
         if (reference == NO_RECORD) break;
         a.reference[record] = reference;

@@ -19,7 +19,7 @@ GPKVS_DEVICE u32 copies_of(const Bucket<Slot>* index, const Candidates& at, cons
 #define AUDIT_BYTES_ARGS(F)                                                                 \
     F(const BytesBucket*, index) GEOMETRY_ARGS(F) F(u64, first) F(const u8*, heap) F(u64, heap_bytes) \
     F(u64, segment_units) F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) \
-    F(u64, may_expire) F(u8*, broken)
+    F(u64, may_expire) F(u64, record_format) F(u8*, broken)
 
 template <class Args>
 GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
@@ -35,16 +35,16 @@ GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
     if (copies_of(a.index, at, slot) != 1) return AUDIT_DUPLICATE;
 
     const u64 offset = reference_offset(slot.reference), units = reference_length(slot.reference);
-    if (units < 2 || (offset + units) * UNIT_BYTES > a.heap_bytes ||
+    if (units < RECORD_UNITS_MIN || (offset + units) * UNIT_BYTES > a.heap_bytes ||
         !is_in_segments(offset % a.segment_units, units, a.segment_units))
         return AUDIT_REFERENCE;
-    const RecordHeader* record = checked_record(a.heap, a.heap_bytes, slot.reference);
-    if (!record) return AUDIT_CHECKSUM;
-    if (record->table_id != a.table_id) return AUDIT_TABLE;
-    const Hash128 hash = siphash128(a.hash_key0, a.hash_key1, record_key(record), record->key_bytes);
+    const Record record = checked_record(a.heap, a.heap_bytes, a.record_format, slot.reference);
+    if (!record.words) return AUDIT_CHECKSUM;
+    if (record.table_id != a.table_id) return AUDIT_TABLE;
+    const Hash128 hash = siphash128(a.hash_key0, a.hash_key1, record.key, record.key_bytes);
     if (hash.low != slot.fingerprint0 || hash.high != slot.fingerprint1) return AUDIT_KEY;
-    if (record->version != slot_version(slot.meta) || record->version >= a.next_sequence) return AUDIT_VERSION;
-    if (expires != (record->expiry_ms != 0)) return AUDIT_EXPIRY;
+    if (record.version != slot_version(slot.meta) || record.version >= a.next_sequence) return AUDIT_VERSION;
+    if (expires != (record.expiry_ms != 0)) return AUDIT_EXPIRY;
     return AUDIT_OK;
 }
 

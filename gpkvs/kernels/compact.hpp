@@ -20,7 +20,7 @@
 // segment where a long record goes, or NO_SEGMENT. `moves`: the number of moves so far, to which the call adds; what they
 // are charged; and whether the call ended for want of room.
 #define MOVES_ARGS(F)                                                                       \
-    F(const u8*, heap) F(u64, heap_units) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
+    F(const u8*, heap) F(u64, heap_units) F(u64, record_format) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
     F(u64, victim) F(u64, user_tail) F(u64, long_to)                                        \
     F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_blocks) F(const u64*, table_unmoved) \
     F(u64, charge_left) F(u64, moves_max) F(u64, units_max)                                 \
@@ -122,15 +122,16 @@ GPKVS_DEVICE u64 read_headers(const Args& a, u64& next, u64 until) {
     const u64 begin = a.victim * a.segment_units;
     u64 count = 0;
     while (count < a.walked_max && next < until) {
-        const RecordHeader* header = (const RecordHeader*)(a.heap + (begin + next) * UNIT_BYTES);
-        const u64 units = record_units(header->key_bytes, header->value_bytes);
+        const Record record = read_record(a.heap + (begin + next) * UNIT_BYTES, a.record_format);
+        const u64 units = record.units;
         const bool is_long = next == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
-        if (next + units > a.end && !(is_long && begin + units <= a.heap_units)) {
+        const bool is_inside = next + units <= a.end || (is_long && begin + units <= a.heap_units);
+        if (units < RECORD_UNITS_MIN || !is_inside) {
             next = a.end;
             break;
         }
         u64 table = 0;
-        while (table < a.tables && a.table_ids[table] != header->table_id) table++;
+        while (table < a.tables && a.table_ids[table] != record.table_id) table++;
         walked[count++] = {next, make_reference(begin + next, units), table, NO_SLOT};
         next += units;
     }
@@ -148,12 +149,11 @@ static void look_up_run(const void* args, u64 first, u64 last) {
     for (; first < last; first += LOOKED_UP_AT_ONCE) {
         const u64 count = std::min(last - first, LOOKED_UP_AT_ONCE);
         for (u64 k = 0; k < count; k++) {
-            const Walked& record = walked[first + k];
-            if (record.table == a.tables) continue;
-            const RecordHeader* header = (const RecordHeader*)(a.heap + reference_offset(record.reference) * UNIT_BYTES);
-            fingerprints[k] = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
-            prefetch_candidates((const BytesBucket*)a.table_index[record.table], geometry_of_table(a, record.table),
-                                fingerprints[k]);
+            const Walked& at = walked[first + k];
+            if (at.table == a.tables) continue;
+            const Record record = read_record(a.heap + reference_offset(at.reference) * UNIT_BYTES, a.record_format);
+            fingerprints[k] = siphash128(a.hash_key0, a.hash_key1, record.key, record.key_bytes);
+            prefetch_candidates((const BytesBucket*)a.table_index[at.table], geometry_of_table(a, at.table), fingerprints[k]);
         }
         for (u64 k = 0; k < count; k++) {
             Walked& record = walked[first + k];

@@ -8,20 +8,12 @@
 #include "probe.cuh"
 #include "record.cuh"
 
-// The header that a reference names, unchecked; nullptr if the reference leaves the heap, or is none.
-GPKVS_DEVICE const RecordHeader* header_at(const u8* heap, u64 heap_bytes, u64 reference) {
-    const u64 offset = reference_offset(reference) * UNIT_BYTES, bytes = reference_length(reference) * UNIT_BYTES;
-    return bytes < sizeof(RecordHeader) || offset + bytes > heap_bytes ? nullptr : (const RecordHeader*)(heap + offset);
-}
-
-GPKVS_DEVICE bool looks_expired(const RecordHeader* header, u64 now) {
-    return header && header->expiry_ms && header->expiry_ms <= now;
-}
+GPKVS_DEVICE bool looks_expired(const Record& record, u64 now) { return record.expiry_ms && record.expiry_ms <= now; }
 
 // meet_expired: sets `met` if some record looks expired. One item a reference. `meta` of the slots; missing (0) in a batch
 // that only reads: its GETs read all records anyway.
 #define MEET_EXPIRED_ARGS(F)                                                                \
-    F(const u64*, reference) F(const u64*, meta) F(const u8*, heap) F(u64, heap_bytes) F(u64, now) F(u64*, met)
+    F(const u64*, reference) F(const u64*, meta) F(const u8*, heap) F(u64, heap_bytes) F(u64, record_format) F(u64, now) F(u64*, met)
 
 template <class Args>
 GPKVS_DEVICE void expiry_soon(const Args& a, u64 i) {
@@ -31,13 +23,13 @@ GPKVS_DEVICE void expiry_soon(const Args& a, u64 i) {
 
 GPKVS_KERNEL_SOON(meet_expired, MEET_EXPIRED_ARGS, expiry_soon) {
     if (a.meta && slot_kind(a.meta[i]) != KIND_EXPIRING) return;
-    if (looks_expired(header_at(a.heap, a.heap_bytes, a.reference[i]), a.now)) atomic_max(a.met, 1);
+    if (looks_expired(record_at(a.heap, a.heap_bytes, a.record_format, a.reference[i]), a.now)) atomic_max(a.met, 1);
 }
 
 // Of the slots of one table, the records that have expired. `found`: their number so far, and the earliest expiry of the
 // others, both changed in place; and where a sweep goes on.
 #define EXPIRY_ARGS(F)                                                                      \
-    F(const BytesSlot*, index) F(const u8*, heap) F(u64, heap_bytes) F(u64, table_id)        \
+    F(const BytesSlot*, index) F(const u8*, heap) F(u64, heap_bytes) F(u64, record_format) F(u64, table_id) \
     F(u64, hash_key0) F(u64, hash_key1) F(u64, now)                                         \
     F(u64*, reference) F(u64*, expiry) F(u64*, found)
 
@@ -47,19 +39,19 @@ enum Found { FOUND_COUNT, FOUND_NEXT, FOUND_AT, FOUND_WORDS };
 template <class Args>
 GPKVS_DEVICE void collect_slot(const Args& a, const BytesSlot& slot) {
     if (slot_kind(slot.meta) != KIND_EXPIRING) return;
-    const RecordHeader* header = header_at(a.heap, a.heap_bytes, slot.reference);
-    if (!header || !header->expiry_ms) return;
-    if (!looks_expired(header, a.now)) {
-        a.found[FOUND_NEXT] = std::min(a.found[FOUND_NEXT], header->expiry_ms);
+    const Record unchecked = record_at(a.heap, a.heap_bytes, a.record_format, slot.reference);
+    if (!unchecked.expiry_ms) return;
+    if (!looks_expired(unchecked, a.now)) {
+        a.found[FOUND_NEXT] = std::min(a.found[FOUND_NEXT], unchecked.expiry_ms);
         return;
     }
-    const RecordHeader* record = checked_record(a.heap, a.heap_bytes, slot.reference);
-    if (!record || record->table_id != a.table_id || record->version != slot_version(slot.meta)) return;
-    const Hash128 hash = siphash128(a.hash_key0, a.hash_key1, record_key(record), record->key_bytes);
+    const Record record = checked_record(a.heap, a.heap_bytes, a.record_format, slot.reference);
+    if (!record.words || record.table_id != a.table_id || record.version != slot_version(slot.meta)) return;
+    const Hash128 hash = siphash128(a.hash_key0, a.hash_key1, record.key, record.key_bytes);
     if (hash.low != slot.fingerprint0 || hash.high != slot.fingerprint1) return;
     const u64 i = a.found[FOUND_COUNT]++;
     a.reference[i] = slot.reference;
-    a.expiry[i] = record->expiry_ms;
+    a.expiry[i] = record.expiry_ms;
 }
 
 // collect_expired: among some slots, by their numbers.
@@ -101,25 +93,25 @@ GPKVS_SERIAL_KERNEL(sweep_expired, SWEEP_EXPIRED_ARGS) {
 
 // record_keys: the keys of records, one after the other. One item a record. First, without `keys`, how long each is.
 #define RECORD_KEYS_ARGS(F)                                                                 \
-    F(const u64*, reference) F(const u8*, heap) F(u32*, key_lengths) F(const u64*, key_offsets) F(u8*, keys)
+    F(const u64*, reference) F(const u8*, heap) F(u64, record_format) F(u32*, key_lengths) F(const u64*, key_offsets) F(u8*, keys)
 
 GPKVS_KERNEL(record_keys, RECORD_KEYS_ARGS) {
-    const RecordHeader* record = (const RecordHeader*)(a.heap + reference_offset(a.reference[i]) * UNIT_BYTES);
-    if (!a.keys) a.key_lengths[i] = record->key_bytes;
-    else copy_bytes(a.keys + a.key_offsets[i], record_key(record), record->key_bytes);
+    const Record record = read_record(a.heap + reference_offset(a.reference[i]) * UNIT_BYTES, a.record_format);
+    if (!a.keys) a.key_lengths[i] = record.key_bytes;
+    else copy_bytes(a.keys + a.key_offsets[i], record.key, record.key_bytes);
 }
 
 // note_expiries: of new slots and their records, the earliest expiry in each of `ranges` equal parts of all fingerprints.
 #define NOTE_EXPIRIES_ARGS(F)                                                               \
-    F(const BytesSlot*, contents) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, ranges) F(u64*, earliest)
+    F(const BytesSlot*, contents) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, record_format) F(u64, ranges) \
+    F(u64*, earliest)
 
 GPKVS_SERIAL_KERNEL(note_expiries, NOTE_EXPIRIES_ARGS) {
     if (i != 0) return;
     for (u64 s = 0; s < a.slots; s++) {
         const BytesSlot& slot = a.contents[s];
         if (slot_kind(slot.meta) != KIND_EXPIRING) continue;
-        const RecordHeader* header = header_at(a.heap, a.heap_bytes, slot.reference);
         u64& earliest = a.earliest[mul_high(slot.fingerprint0, a.ranges)];
-        earliest = std::min(earliest, header ? header->expiry_ms : 0);
+        earliest = std::min(earliest, record_at(a.heap, a.heap_bytes, a.record_format, slot.reference).expiry_ms);
     }
 }

@@ -6,7 +6,7 @@ static const u32 WAYS = 8;
 static const u32 BLOCK_BYTES = 65536;  // the unit of placement, growth, scan and sharding
 static const u64 NO_SLOT = ~0ull;
 static const u32 NO_OP = ~0u;
-static const u64 NO_RECORD = 0;  // a record has at least two units, so no reference is 0
+static const u64 NO_RECORD = 0;  // a record has at least RECORD_UNITS_MIN units, so no reference is 0
 
 // Planners know the first four; the others become one of these (resolve.hpp).
 enum Operation {
@@ -84,19 +84,25 @@ GPKVS_DEVICE bool is_in_segments(u64 in_segment, u64 units, u64 segment_units) {
     return in_segment + units <= segment_units || (in_segment == 0 && units <= LONGEST_RECORD_UNITS);
 }
 
-// A record: this header, the key, the value, zeros up to a whole unit. The CRC covers all of it but itself.
-struct RecordHeader {
-    u32 crc32c;
-    u32 table_id;
-    u64 version;
-    u64 expiry_ms;  // 0: none
-    u32 key_bytes;
-    u32 value_bytes;
-};
-static_assert(sizeof(RecordHeader) == 32, "a record header is 32 bytes");
+// A record: its header, the key, the value, zeros up to a whole unit. Which header it has, the root says (record.cuh).
+enum RecordFormat { RECORDS_3 = 3, RECORDS_4 = 4 };
+static const u32 RECORD_HEADER_BYTES = 32;        // of format 3; of format 4 with an expiry
+static const u32 SHORT_RECORD_HEADER_BYTES = 24;  // of format 4 without
+static const u64 RECORD_UNITS_MIN = 2;
 
-GPKVS_DEVICE u64 record_units(u64 key_bytes, u64 value_bytes) {
-    return (sizeof(RecordHeader) + key_bytes + value_bytes + UNIT_BYTES - 1) / UNIT_BYTES;
+GPKVS_DEVICE u64 record_header_bytes(u64 format, bool expires) {
+    return format == RECORDS_3 || expires ? RECORD_HEADER_BYTES : SHORT_RECORD_HEADER_BYTES;
+}
+
+GPKVS_DEVICE u64 record_units(u64 format, bool expires, u64 key_bytes, u64 value_bytes) {
+    return (record_header_bytes(format, expires) + key_bytes + value_bytes + UNIT_BYTES - 1) / UNIT_BYTES;
+}
+
+// Of a batch's operation that leaves a record.
+template <class Args>
+GPKVS_DEVICE u64 units_of_op(const Args& a, u64 op) {
+    const bool expires = a.expiries && a.expiries[op];
+    return record_units(a.record_format, expires, a.key_lengths[op], a.value_lengths[op]);
 }
 
 // An undo entry: the slot's number, the epoch, the slot's words as they were.

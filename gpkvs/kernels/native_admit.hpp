@@ -82,7 +82,7 @@ static bool admit_charges(const Args& a, u64 chains, u64 changes) {
         if (!stays && !(a.ops[op] == OP_DELETE && becomes == CHANGE_REMOVE)) continue;
         chain.push_back(owners.chain[op]);
         request.push_back(owners.request[op]);
-        charge.push_back(stays ? record_charge(record_units(a.key_lengths[op], a.value_lengths[op]), a.segment_units) : 0);
+        charge.push_back(stays ? record_charge(units_of_op(a, op), a.segment_units) : 0);
     }
     std::vector<u64> before(chain.size());
     std::vector<u8> refused(a.requests);

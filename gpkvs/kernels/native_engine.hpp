@@ -196,7 +196,7 @@ static bool gives_expiry(const Planner& a) {
 template <class Planner>
 static void note_expiries(const Planner& a, const EngineTable& table) {
     if constexpr (has_records<typename Planner::Slot>) {
-        const note_expiries_args taken = {a.contents, a.writes->slots, a.heap, a.heap_bytes, table.ranges, table.earliest};
+        const note_expiries_args taken = {a.contents, a.writes->slots, a.heap, a.heap_bytes, a.record_format, table.ranges, table.earliest};
         a.pool->run(&gpkvs_kernel_note_expiries, &taken, 1, 1);
     }
 }

@@ -26,7 +26,7 @@
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
-    F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) SEGMENTS_ARGS(F) \
+    F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) F(u64, record_format) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
     F(u64, ops_room) F(u64, ops_kept) F(u8*, outside) F(u64, outside_bytes)                                  \
@@ -208,7 +208,7 @@ static bool meets_expired(const Args& a, u64 chains) {
         u64 met = 0;
         // In a batch that only reads, words are of operations, and GETs read the records anyway.
         const meet_expired_args taken = {chains ? a.old_word : a.source_word, chains ? a.old_meta : nullptr,
-                                         a.heap, a.heap_bytes, a.now, &met};
+                                         a.heap, a.heap_bytes, a.record_format, a.now, &met};
         a.pool->run(&gpkvs_kernel_meet_expired, &taken, chains ? chains : a.n, 1);
         return met;
     }
@@ -298,7 +298,7 @@ static u64 place_keys(Args& a, u64 chains) {
 static u64 kept_charge(const PlannerBytes& a) {
     u64 charge = 0;
     for (u64 op = 0; op < a.n; op++)
-        if (a.reference[op] != NO_RECORD) charge += record_charge(record_units(a.key_lengths[op], a.value_lengths[op]), a.segment_units);
+        if (a.reference[op] != NO_RECORD) charge += record_charge(units_of_op(a, op), a.segment_units);
     return charge;
 }
 
@@ -325,7 +325,7 @@ static EngineLeft allocate_records(const PlannerBytes& a, u64 chains, u64 change
     u64 records = 0, heap_units = 0;
     for (u64 op = 0; op < a.n; op++) {
         if (a.reference[op] == NO_RECORD) continue;
-        const u64 units = record_units(a.key_lengths[op], a.value_lengths[op]);
+        const u64 units = units_of_op(a, op);
         const u64 reference = appender.append(units);
         if (reference == NO_RECORD)
             return is_charge_accepted(a.heap_state, kept_charge(a), lost_charge) ? LEFT_FREE_HEAP : over_charge(a, chains, changes);

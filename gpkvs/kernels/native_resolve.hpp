@@ -229,6 +229,7 @@ class NativeResolver {
         r.slot = a.slot;
         r.old_meta = a.old_meta;
         r.heap_bytes = a.heap_bytes;
+        r.record_format = a.record_format;
         r.writer = writer_.data();
         r.verdict = verdict_.data();
         r.plain_expiries = plain_expiries_.data();

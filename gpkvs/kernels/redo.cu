@@ -59,8 +59,8 @@ GPKVS_DEVICE u64 moved_digest(u64 reference, const u64* words) {
 // check. The other entries (removals, displaced occupants, records elsewhere) count nothing. `is_move`: the batch moved
 // records, one for each entry, and gave no versions.
 #define VERIFY_RECORDS_ARGS(F)                                                              \
-    F(const u64*, log) F(u64, first_sequence) F(u64, is_move) F(const u8*, heap) F(u64, first_byte) F(u64, end_byte) \
-    F(u64*, digest) F(u8*, wrong)
+    F(const u64*, log) F(u64, first_sequence) F(u64, is_move) F(const u8*, heap) F(u64, record_format) F(u64, first_byte) \
+    F(u64, end_byte) F(u64*, digest) F(u8*, wrong)
 
 GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
     const Entry<BytesSlot> entry = load_entry<BytesSlot>(a.log, i);
@@ -75,7 +75,7 @@ GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
         else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));
         return;
     }
-    const RecordHeader* record = checked_record(a.heap, a.end_byte, slot.reference);
-    if (record) a.digest[i] = record_digest(slot.reference, *(const u64*)record);
+    const Record record = checked_record(a.heap, a.end_byte, a.record_format, slot.reference);
+    if (record.words) a.digest[i] = record_digest(slot.reference, record.words[0]);
     else a.wrong[i] = 1;
 }

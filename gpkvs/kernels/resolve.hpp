@@ -61,7 +61,7 @@ enum Resolved {
     F(u64, requests) F(const u32*, request_ops) F(u64, table_id) F(const u8*, refused) \
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
-    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
+    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, record_format) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
     F(u32*, writer) F(u8*, verdict) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
 
 struct ResolveArgs {
@@ -96,7 +96,7 @@ static bool is_made_at_once(u32 kind) { return kind >= OP_SETRANGE; }
 // The value that the table has for an operation's key.
 template <class Args>
 static const u8* table_value(const Args& a, u32 op) {
-    return record_value((const RecordHeader*)(a.heap + reference_offset(a.old_word[a.chain[op]]) * UNIT_BYTES));
+    return record_value(read_record(a.heap + reference_offset(a.old_word[a.chain[op]]) * UNIT_BYTES, a.record_format));
 }
 
 // Gives away the value that an operation leaves, in pieces from the last one to the first, until `take` wants no more: where
@@ -209,13 +209,15 @@ class Resolver {
         if (writer_of(op) != NO_OP || !is_present(op)) return false;
         const u64 reference = a.old_word[a.chain[op]];
         if (a.verdict[a.chain[op]] == NOT_LOOKED_AT) looked_at_ += reference_length(reference) * UNIT_BYTES;
-        return !record_of(op);
+        return !record_of(op).words;
     }
 
     // Whether the table's record is longer, or shorter, than one with the value that an operation brings.
     bool differs_in_length(u32 op) const {
-        return writer_of(op) == NO_OP && is_present(op) &&
-               reference_length(a.old_word[a.chain[op]]) != record_units(a.key_lengths[op], a.value_lengths[op]);
+        const u32 chain = a.chain[op];
+        if (writer_of(op) != NO_OP || !is_present(op)) return false;
+        const bool expires = slot_kind(a.old_meta[chain]) == KIND_EXPIRING;
+        return reference_length(a.old_word[chain]) != record_units(a.record_format, expires, a.key_lengths[op], a.value_lengths[op]);
     }
 
     // What a condition compares: the version, or the number. The request tells what it found.
@@ -250,7 +252,7 @@ class Resolver {
         const u32 writer = writer_of(op);
         const u8* const wanted = a.values + a.value_offsets[op];
         const u64 size = a.value_lengths[op];
-        if (writer == NO_OP) return record_of(op)->value_bytes == size && same_bytes(table_value(a, op), wanted, size);
+        if (writer == NO_OP) return record_of(op).value_bytes == size && same_bytes(table_value(a, op), wanted, size);
         bool is_same = a.lengths[writer] == size;
         if (!is_same) return false;
         give_value(a, writer, [&](u64 at, const u8* data, u64 bytes) {
@@ -321,19 +323,19 @@ class Resolver {
     }
 
     // What a key's expiry is; of a record of the table, once that is checked.
-    u64 expiry_of(u32 op, const RecordHeader* record) const {
-        return record ? record->expiry_ms : a.plain_expiries[writer_of(op)];
+    u64 expiry_of(u32 op, const Record& record) const {
+        return record.words ? record.expiry_ms : a.plain_expiries[writer_of(op)];
     }
 
-    u64 expiry_of(u32 op) const { return expiry_of(op, writer_of(op) == NO_OP ? record_of(op) : nullptr); }
+    u64 expiry_of(u32 op) const { return expiry_of(op, writer_of(op) == NO_OP ? record_of(op) : no_record()); }
 
     // What is kept where a key is there is given where it is not.
-    void keep_expiry(u32 op, const RecordHeader* record) {
+    void keep_expiry(u32 op, const Record& record) {
         a.plain_expiries[op] = is_present(op) ? expiry_of(op, record) : a.expiries[op];
     }
 
     u8 expiry(u32 op) {
-        const RecordHeader* record = nullptr;
+        Record record = no_record();
         u64 held;
         a.numbers[op] = 0;
         if (!measure(op, &held, &record)) return STATUS_CORRUPT;
@@ -343,7 +345,7 @@ class Resolver {
 
     // In a table with records. The value itself need not be made for it.
     u8 length(u32 op) {
-        const RecordHeader* record = nullptr;
+        Record record = no_record();
         return measure(op, a.numbers + op, &record) ? AS_PLANNED : (u8)STATUS_CORRUPT;
     }
 
@@ -368,7 +370,7 @@ class Resolver {
     // What the key of the operation before has.
     GPKVS_RARE u8 copy(u32 op) {
         const u32 from = op - 1, writer = writer_of(from);
-        const RecordHeader* record = nullptr;
+        Record record = no_record();
         u64 held;
         if (!is_present(from)) return STATUS_NOT_FOUND;
         if (!measure(from, &held, &record)) return STATUS_CORRUPT;
@@ -402,24 +404,24 @@ class Resolver {
     bool is_too_much() const { return made_ > a.made_bytes || made_ + looked_at_ > a.work_bytes_max; }
 
     // How long the value of a key is; and the record, if it is the table's. False: it is damaged.
-    bool measure(u32 op, u64* bytes, const RecordHeader** record) const {
+    bool measure(u32 op, u64* bytes, Record* record) const {
         const u32 writer = writer_of(op);
         *bytes = 0;
         if (!is_present(op)) return true;
-        if (writer == NO_OP && !(*record = record_of(op))) return false;
-        *bytes = *record ? (*record)->value_bytes : a.lengths[writer];
+        if (writer == NO_OP && !(*record = record_of(op)).words) return false;
+        *bytes = record->words ? record->value_bytes : a.lengths[writer];
         return true;
     }
 
-    void copy_held(u32 op, const RecordHeader* record, u64 bytes, u8* to) const {
-        if (record) copy_bytes(to, record_value(record), bytes);
+    void copy_held(u32 op, const Record& record, u64 bytes, u8* to) const {
+        if (record.words) copy_bytes(to, record_value(record), bytes);
         else if (bytes) copy_value(a, writer_of(op), to);
     }
 
     // Writes over a part of the value, from the byte that `expected` says; zeros fill what is between.
     GPKVS_RARE u8 set_range(u32 op) {
         const u64 first = a.expected[op], bytes = a.value_lengths[op];
-        const RecordHeader* record = nullptr;
+        Record record = no_record();
         u64 held;
         if (!bytes) return NOT_DONE;
         if (first > a.value_bytes_max || first + bytes > a.value_bytes_max) return STATUS_OVERFLOW;
@@ -437,7 +439,7 @@ class Resolver {
 
     GPKVS_RARE u8 increment_decimal(u32 op) {
         u8 text[DECIMAL_TEXT_MAX];
-        const RecordHeader* record = nullptr;
+        Record record = no_record();
         u64 held;
         if (!measure(op, &held, &record)) return STATUS_CORRUPT;
         if (held >= sizeof text) return STATUS_NOT_A_NUMBER;
@@ -458,7 +460,7 @@ class Resolver {
 
     u8 increment(u32 op) {
         long long number = 0, sum;
-        const RecordHeader* record = nullptr;
+        Record record = no_record();
         const u8 status = is_present(op) ? number_of(op, &number, &record) : (u8)STATUS_OK;
         if (status != STATUS_OK) return status;
         if (__builtin_add_overflow(number, (long long)load_unaligned(a.values + a.value_offsets[op]), &sum))
@@ -485,7 +487,7 @@ class Resolver {
         u64 held;
         const u32 writer = writer_of(op);
         const bool is_expire = a.ops[op] == OP_EXPIRE;
-        const RecordHeader* record = nullptr;
+        Record record = no_record();
         if (is_expire && !is_present(op)) return STATUS_NOT_FOUND;
         if (!measure(op, &held, &record)) return STATUS_CORRUPT;
         if (is_present(op)) a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
@@ -499,7 +501,7 @@ class Resolver {
     }
 
     // The number that a key holds; and the record, if it is the table's.
-    u8 number_of(u32 op, long long* number, const RecordHeader** record) const {
+    u8 number_of(u32 op, long long* number, Record* record) const {
         if (!a.has_records) {
             *number = (long long)compared(op);
             return STATUS_OK;
@@ -507,8 +509,8 @@ class Resolver {
         const u32 writer = writer_of(op);
         if (writer == NO_OP) {
             *record = record_of(op);
-            if (!*record) return STATUS_CORRUPT;
-            return parsed(record_value(*record), (*record)->value_bytes, number);
+            if (!record->words) return STATUS_CORRUPT;
+            return parsed(record_value(*record), record->value_bytes, number);
         }
         if (a.ops[writer] == OP_INCREMENT) {
             *number = (long long)a.numbers[writer];
@@ -520,23 +522,22 @@ class Resolver {
         return parsed(text, a.lengths[writer], number);
     }
 
-    // The record that the table holds for a key; nullptr if it is damaged. It is checked once: a thousand operations may
+    // The record that the table holds for a key; none if it is damaged. It is checked once: a thousand operations may
     // ask for one of 16 MiB.
-    const RecordHeader* record_of(u32 op) const {
+    Record record_of(u32 op) const {
         const u32 chain = a.chain[op];
-        if (a.verdict[chain] == SOUND)
-            return (const RecordHeader*)(a.heap + reference_offset(a.old_word[chain]) * UNIT_BYTES);
-        if (a.verdict[chain] == DAMAGED) return nullptr;
-        const RecordHeader* record = checked_record(a.heap, a.heap_bytes, a.old_word[chain]);
-        const bool good = record && record->table_id == a.table_id && record->key_bytes == a.key_lengths[op] &&
-                          record->version == slot_version(a.old_meta[chain]) &&
-                          same_bytes(record_key(record), a.keys + a.key_offsets[op], record->key_bytes);
+        if (a.verdict[chain] == SOUND) return record_at(a.heap, a.heap_bytes, a.record_format, a.old_word[chain]);
+        if (a.verdict[chain] == DAMAGED) return no_record();
+        const Record record = checked_record(a.heap, a.heap_bytes, a.record_format, a.old_word[chain]);
+        const bool good = record.words && record.table_id == a.table_id && record.key_bytes == a.key_lengths[op] &&
+                          record.version == slot_version(a.old_meta[chain]) &&
+                          same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes);
         a.verdict[chain] = good ? SOUND : DAMAGED;
-        return good ? record : nullptr;
+        return good ? record : no_record();
     }
 
     // Decimal text as increments write it: digits, a minus before them, no zeros that mean nothing. Redis asks for the same.
-    static u8 parsed(const u8* text, u32 bytes, long long* number) {
+    static u8 parsed(const u8* text, u64 bytes, long long* number) {
         if (!bytes || bytes > NUMBER_TEXT_MAX) return STATUS_NOT_A_NUMBER;
         const bool is_negative = text[0] == '-';
         if ((is_negative && bytes == 1) || (text[is_negative] == '0' && bytes > 1)) return STATUS_NOT_A_NUMBER;

@@ -99,20 +99,19 @@ static inline void scan_block(const Args& a, u64 i) {
 GPKVS_KERNEL(scan_bytes, SCAN_BYTES_ARGS) { scan_block<BytesSlot>(a, i); }
 GPKVS_KERNEL(scan_u64, SCAN_U64_ARGS) { scan_block<U64Slot>(a, i); }
 
-// The header of a slot's record, if it can be that: its lengths are those of the reference, and it lies in the heap.
-static inline const RecordHeader* record_header(const u8* heap, u64 heap_bytes, u64 reference) {
-    const u64 offset = reference_offset(reference) * UNIT_BYTES, bytes = reference_length(reference) * UNIT_BYTES;
-    if (bytes < sizeof(RecordHeader) || offset + bytes > heap_bytes) return nullptr;
-    const RecordHeader* header = (const RecordHeader*)(heap + offset);
-    return record_units(header->key_bytes, header->value_bytes) * UNIT_BYTES == bytes ? header : nullptr;
+// A slot's record, if it can be that: its length is that of the reference, and it lies in the heap.
+template <class Args>
+static inline Record fitting_record(const Args& a, u64 reference) {
+    const Record record = record_at(a.heap, a.heap_bytes, a.record_format, reference);
+    return record.units == reference_length(reference) ? record : no_record();
 }
 
 // peek: of each slot whether its key is to be returned (`Scanned`), and what is known without the value. The key's own
 // fingerprint, 128 bits under a key, says as much as a checksum. An expiry is only believed with the record's CRC. One
 // item a group of slots.
 #define PEEK_ARGS(F)                                                                        \
-    F(const BytesBucket*, index) F(const u64*, slot) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, table_id) \
-    F(u64, hash_key0) F(u64, hash_key1) F(const u8*, prefix) F(u64, prefix_bytes) F(u64, now_ms) \
+    F(const BytesBucket*, index) F(const u64*, slot) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, record_format) \
+    F(u64, table_id) F(u64, hash_key0) F(u64, hash_key1) F(const u8*, prefix) F(u64, prefix_bytes) F(u64, now_ms) \
     F(u8*, scanned) F(u32*, key_lengths) F(u32*, value_lengths) F(u64*, versions) F(u64*, expiries)
 
 template <class Args>
@@ -133,24 +132,24 @@ static inline void scan_group(const Args& a, u64 group, u64 bytes, Function func
     }
     for (u64 i = first; i < last; i++) function(i);
 }
-static const u64 HEAD_BYTES = sizeof(RecordHeader) + 16, RECORD_BYTES = 192;  // of a record with a short key, and value
+static const u64 HEAD_BYTES = RECORD_HEADER_BYTES + 16, RECORD_BYTES = 192;  // of a record with a short key, and value
 
 template <class Args>
 static inline u8 peek_at(const Args& a, u64 i) {
     const BytesSlot& slot = slot_of(a, i);
-    const RecordHeader* header = record_header(a.heap, a.heap_bytes, slot.reference);
-    if (!header || header->table_id != a.table_id || header->version != slot_version(slot.meta)) return SCANNED_DAMAGED;
-    const Hash128 own = siphash128(a.hash_key0, a.hash_key1, record_key(header), header->key_bytes);
+    const Record record = fitting_record(a, slot.reference);
+    if (!record.words || record.table_id != a.table_id || record.version != slot_version(slot.meta)) return SCANNED_DAMAGED;
+    const Hash128 own = siphash128(a.hash_key0, a.hash_key1, record.key, record.key_bytes);
     if (own.low != slot.fingerprint0 || own.high != slot.fingerprint1) return SCANNED_DAMAGED;
     const bool expires = slot_kind(slot.meta) == KIND_EXPIRING;
-    if (expires && !checked_record(a.heap, a.heap_bytes, slot.reference)) return SCANNED_DAMAGED;
-    a.key_lengths[i] = header->key_bytes;
-    a.value_lengths[i] = header->value_bytes;
-    a.versions[i] = header->version;
-    a.expiries[i] = expires ? header->expiry_ms : 0;
-    if (expires && header->expiry_ms && header->expiry_ms <= a.now_ms) return SCANNED_EXPIRED;
-    if (header->key_bytes < a.prefix_bytes) return SCANNED_OTHER;
-    return same_bytes(record_key(header), a.prefix, a.prefix_bytes) ? SCANNED_FOUND : SCANNED_OTHER;
+    if (expires && !checked_record(a.heap, a.heap_bytes, a.record_format, slot.reference).words) return SCANNED_DAMAGED;
+    a.key_lengths[i] = record.key_bytes;
+    a.value_lengths[i] = (u32)record.value_bytes;
+    a.versions[i] = record.version;
+    a.expiries[i] = expires ? record.expiry_ms : 0;
+    if (expires && record.expiry_ms && record.expiry_ms <= a.now_ms) return SCANNED_EXPIRED;
+    if (record.key_bytes < a.prefix_bytes) return SCANNED_OTHER;
+    return same_bytes(record.key, a.prefix, a.prefix_bytes) ? SCANNED_FOUND : SCANNED_OTHER;
 }
 
 GPKVS_KERNEL(peek, PEEK_ARGS) {
@@ -160,17 +159,17 @@ GPKVS_KERNEL(peek, PEEK_ARGS) {
 // take_records: the keys, and the values if `with_values` is 1, of slots that were found; a record whose CRC is wrong
 // is damaged, and nothing of it is stored. One item a group of slots.
 #define TAKE_RECORDS_ARGS(F)                                                                \
-    F(const BytesBucket*, index) F(const u64*, slot) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, with_values) \
-    F(const u64*, key_offsets) F(const u64*, value_offsets) F(u8*, keys) F(u8*, values) F(u8*, scanned)
+    F(const BytesBucket*, index) F(const u64*, slot) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, record_format) \
+    F(u64, with_values) F(const u64*, key_offsets) F(const u64*, value_offsets) F(u8*, keys) F(u8*, values) F(u8*, scanned)
 
 template <class Args>
 static inline u8 take_record(const Args& a, u64 i) {
     const u64 reference = slot_of(a, i).reference;
-    const RecordHeader* header = a.with_values ? checked_record(a.heap, a.heap_bytes, reference)
-                                               : record_header(a.heap, a.heap_bytes, reference);
-    if (!header) return SCANNED_DAMAGED;
-    copy_bytes(a.keys + a.key_offsets[i], record_key(header), header->key_bytes);
-    if (a.with_values) copy_bytes(a.values + a.value_offsets[i], record_value(header), header->value_bytes);
+    const Record record = a.with_values ? checked_record(a.heap, a.heap_bytes, a.record_format, reference)
+                                        : fitting_record(a, reference);
+    if (!record.words) return SCANNED_DAMAGED;
+    copy_bytes(a.keys + a.key_offsets[i], record.key, record.key_bytes);
+    if (a.with_values) copy_bytes(a.values + a.value_offsets[i], record_value(record), record.value_bytes);
     return SCANNED_FOUND;
 }
 

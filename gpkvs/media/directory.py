@@ -227,7 +227,7 @@ def journal_segment_bytes_for(journal_bytes: int) -> int:
     return min(JOURNAL_SEGMENT_BYTES_MAX, 1 << ((journal_bytes // 16).bit_length() - 1))
 
 
-def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Progress) -> None:
+def create_store(path: Path, sizes: Sizes, commit: CommitKind, draft: int, on_progress: Progress) -> None:
     """Create a store in a directory that is empty or holds an interrupted creation.
 
     All space is reserved here, so that a later write cannot fail for want of it. The root comes last, by a rename: a
@@ -243,7 +243,7 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Prog
     sizes = checked_sizes(sizes)
     table = TableEntry(0, DEFAULT_TABLE, "bytes", 0, sizes.index_bytes // BLOCK_BYTES)
     catalog = Catalog((table,), next_table_id=1)
-    root = first_root(sizes, catalog, commit, secrets.token_bytes(16))
+    root = first_root(sizes, catalog, commit, draft, secrets.token_bytes(16))
     marker = path / CREATING_FILE
     _remove_leftovers(path)
     marker.touch(mode=0o600)
@@ -279,7 +279,7 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, on_progress: Prog
     on_progress("created", 1.0)
 
 
-def first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind, hash_key: bytes) -> Root:
+def first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind, draft: int, hash_key: bytes) -> Root:
     """Return the root of a new store, with an id of its own."""
     packed = catalog.pack()
     journal_bytes = sizes.journal_bytes if commit is CommitKind.JOURNAL else 0
@@ -301,6 +301,7 @@ def first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind, hash_key: byt
         journal_bytes=journal_bytes,
         checkpoint=FIRST_CHECKPOINT,
         heap_bytes_max=sizes.heap_bytes_max,
+        draft=draft,
     )
 
 

@@ -321,6 +321,15 @@ def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
             config.commit,
             extra=_IGNORED,
         )
+    if config.store_format != "auto" and config.store_format != str(root.record_format):
+        _log.warning(
+            "format=%s has no effect: the store was created with format %s and keeps it; gpkvs copy OLD NEW --format "
+            "%s makes the other one",
+            config.store_format,
+            root.format_text,
+            config.store_format,
+            extra=_IGNORED,
+        )
     for name in (of_other, f"{of_other}_max"):
         if getattr(config, name) is not None:
             _log.info(

@@ -39,6 +39,9 @@ from gpkvs.native import crc32c
 
 FORMAT_VERSION: Final = 2
 EXPIRING_FORMAT_VERSION: Final = 3  # the same, with slots of the kind 2, which an older gpkvs would take for damage
+# Its bytes change from draft to draft until it is final; a gpkvs opens one draft, and copies from all.
+DRAFT_FORMAT_VERSION: Final = 4
+DRAFT: Final = 1
 BYTE_ORDER: Final = 0x01020304
 PAGE_BYTES: Final = 4096
 STRUCTURE_BYTES: Final = 512  # roots and descriptors; the checksum is the 8-byte word at 504
@@ -85,7 +88,10 @@ BYTES_LAYOUT: Final = LAYOUTS["bytes"]
 U64_LAYOUT: Final = LAYOUTS["u64"]
 
 UNIT_BYTES: Final = 16
-RECORD_HEADER_BYTES: Final = 32
+RECORDS_3, RECORDS_4 = 3, 4  # how records lie in the heap
+RECORD_HEADER_BYTES: Final = 32  # of format 3, and of format 4 with an expiry
+SHORT_RECORD_HEADER_BYTES: Final = 24  # of format 4 without
+KEY_BYTES_MAX: Final = {RECORDS_3: (1 << 32) - 1, RECORDS_4: (1 << 16) - 1}  # that a record has a place for
 REFERENCE_LENGTH_BITS: Final = 24  # of a reference, below the offset
 RECORD_UNITS_MAX: Final = (1 << REFERENCE_LENGTH_BITS) - 1
 LONGEST_RECORD_UNITS: Final = (32 << 20) // UNIT_BYTES
@@ -138,9 +144,9 @@ class BadFormatError(BadBytesError):
     """A structure is whole, but of another format version or byte order."""
 
 
-def _other_version(version: int) -> str:
+def _other_version(is_older: bool) -> str:
     """Return what to do with a store of another format version."""
-    if version < FORMAT_VERSION:
+    if is_older:
         return "run `gpkvs copy OLD NEW`, which makes a new store of what it holds"
     return "a newer gpkvs made it"
 
@@ -168,7 +174,9 @@ EXPIRES: Final = 2
 
 _ROOT_MAGIC: Final = b"GPKVSRT\0"
 _ROOT_PREFIX = struct.Struct("<8sII")
-_ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQIIQ9QQ3I4x")
+_ROOT = struct.Struct("<8sIIQQ16s16sQQIIQQQQIIQ9QQ3II")
+_ROOT_DRAFT = struct.Struct("<I")
+_ROOT_DRAFT_OFFSET: Final = _ROOT.size - _ROOT_DRAFT.size
 _EXTENT = struct.Struct("<IIQ")
 EXTENTS_MAX: Final = 12  # that a root has room for
 NO_SERIAL: Final = (1 << 64) - 1
@@ -268,6 +276,7 @@ class Root:
     checkpoint: Checkpoint
     heap_bytes_max: int = 0  # 0: the heap does not grow; the journal's extents are not counted
     journal_extents: tuple[Extent, ...] = ()
+    draft: int = 0  # of format 4; 0: format 3, or 2
 
     def pack(self) -> bytes:
         """Return the 512 bytes of one copy."""
@@ -295,6 +304,7 @@ class Root:
                 *self.checkpoint[:_CHECKPOINT_NUMBERS],
                 self.heap_bytes_max,
                 *self.checkpoint.growth,
+                self.draft,
             )
             + extents
         )
@@ -316,19 +326,25 @@ class Root:
         if byte_order == int.from_bytes(BYTE_ORDER.to_bytes(4, "little"), "big"):
             raise BadFormatError("the store was written on a machine of another byte order")
         # The version is looked at before the checksum: a later format may seal its root in another way.
-        if version not in (FORMAT_VERSION, EXPIRING_FORMAT_VERSION) and byte_order == BYTE_ORDER:
+        if version not in (FORMAT_VERSION, EXPIRING_FORMAT_VERSION, DRAFT_FORMAT_VERSION) and byte_order == BYTE_ORDER:
             raise BadFormatError(
-                f"the store has format version {version}, this gpkvs opens {FORMAT_VERSION} and "
-                f"{EXPIRING_FORMAT_VERSION}: {_other_version(version)}"
+                f"the store has format version {version}, this gpkvs opens {FORMAT_VERSION} to "
+                f"{DRAFT_FORMAT_VERSION}: {_other_version(version < FORMAT_VERSION)}"
+            )
+        draft = _ROOT_DRAFT.unpack_from(data, _ROOT_DRAFT_OFFSET)[0]
+        if version == DRAFT_FORMAT_VERSION and draft != DRAFT:
+            raise BadFormatError(
+                f"the store has draft {draft} of format version {version}, this gpkvs opens draft {DRAFT}: "
+                f"{_other_version(0 < draft < DRAFT)}"
             )
         body = _unseal(data, "the root")
         fields = _ROOT.unpack_from(body)[len(_ROOT_PREFIX.unpack_from(data)) :]
-        *fixed, heap_bytes_max, table_id, blocks, unmoved = fields
+        *fixed, heap_bytes_max, table_id, blocks, unmoved, draft = fields
         numbers = fixed[-_CHECKPOINT_NUMBERS:]
         checkpoint = Checkpoint._make((*numbers, Growth(table_id, blocks, unmoved)))
         all_extents = (Extent(*_EXTENT.unpack_from(body, _ROOT.size + n * _EXTENT.size)) for n in range(EXTENTS_MAX))
         extents = tuple(extent for extent in all_extents if extent.segments)
-        root = Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max, extents))
+        root = Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max, extents, draft))
         if version != root.format_version:
             raise BadBytesError(f"the root has format version {version}, and flags of {root.format_version}")
         return root
@@ -341,7 +357,19 @@ class Root:
     @property
     def format_version(self) -> int:
         """The format version of the store: of one in which no key ever expired, an older gpkvs opens it too."""
+        if self.draft:
+            return DRAFT_FORMAT_VERSION
         return EXPIRING_FORMAT_VERSION if self.may_expire else FORMAT_VERSION
+
+    @property
+    def format_text(self) -> str:
+        """The format, for people: 3 is what format 2 becomes when a key gets an expiry."""
+        return f"{DRAFT_FORMAT_VERSION}, draft {self.draft}" if self.draft else str(EXPIRING_FORMAT_VERSION)
+
+    @property
+    def record_format(self) -> int:
+        """How its records lie in the heap: as in format 3, or as in format 4 (`RecordFormat` in kernels/layout.cuh)."""
+        return RECORDS_4 if self.draft else RECORDS_3
 
     @property
     def extent_bytes(self) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
-from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, Sizes
+from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, FormatName, Sizes
 from gpkvs.engine.heap import SegmentCounts, charge_of, charged_units_max
 from gpkvs.engine.recount import recount
 from gpkvs.engine.schema import check_index_bytes
@@ -35,7 +35,17 @@ from gpkvs.media.directory import (
     round_up,
     segment_bytes_for,
 )
-from gpkvs.media.layout import BLOCK_BYTES, EXPIRES, UNIT_BYTES, CommitKind, reference_length
+from gpkvs.media.layout import (
+    BLOCK_BYTES,
+    DRAFT,
+    EXPIRES,
+    KEY_BYTES_MAX,
+    RECORDS_3,
+    RECORDS_4,
+    UNIT_BYTES,
+    CommitKind,
+    reference_length,
+)
 from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.native import audits
 from gpkvs.pm.domain import find_domain
@@ -46,6 +56,7 @@ from gpkvs.recovery.copy.records import (
     digest_numbers,
     digest_records,
     in_heap_order,
+    new_units,
     pack,
     prefetch_records,
     references,
@@ -53,7 +64,7 @@ from gpkvs.recovery.copy.records import (
 from gpkvs.recovery.copy.source import Rows, Source, open_source
 from gpkvs.recovery.copy.writer import StoreWriter, require_no_store
 from gpkvs.recovery.startup.memory import require_memory
-from gpkvs.recovery.startup.opening import choose_commit
+from gpkvs.recovery.startup.opening import choose_commit, draft_of
 from gpkvs.recovery.startup.salvage import audit
 from gpkvs.text import no_such, quoted
 
@@ -115,7 +126,13 @@ class _Contents:
 
 
 def copy_store(
-    old: Path, new: Path, sizes: CopySizes, on_progress: Progress, *, commit: CommitName = "auto"
+    old: Path,
+    new: Path,
+    sizes: CopySizes,
+    on_progress: Progress,
+    *,
+    commit: CommitName = "auto",
+    store_format: FormatName = "auto",
 ) -> CopyReport:
     """Copy a store into a new one, which has the same tables, keys and versions, and an id of its own.
 
@@ -131,6 +148,8 @@ def copy_store(
         Called with the name of a step and the share of the work done, 0 to 1.
     commit
         How the batches of the new store become durable; ``auto`` as for any new store there.
+    store_format
+        Of the new store; ``auto``: that of the old one, if it is not older than 3.
 
     Raises
     ------
@@ -150,7 +169,8 @@ def copy_store(
         undo.callback(backend.close)
         source = undo.enter_context(open_source(old, backend))
         catalog = _new_catalog(source, sizes)
-        copy = _Copy(source, backend, catalog, _new_sizes(source, catalog, sizes), on_progress)
+        draft = source.files.root.draft and DRAFT if store_format == "auto" else draft_of(store_format)
+        copy = _Copy(source, backend, catalog, _new_sizes(source, catalog, sizes), draft, on_progress)
         copy.survey(is_heap_chosen=sizes.heap_bytes is not None or sizes.heap_bytes_max is not None)
         with access_errors(new):
             _write_new(copy, new, source, commit)
@@ -227,7 +247,7 @@ def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> No
         kind = choose_commit(commit, find_domain(new, "auto"))
         if kind is CommitKind.JOURNAL:  # what was written is read back, like an opening does
             require_memory(sum(entry.blocks for entry in copy.catalog.tables) * BLOCK_BYTES)
-        root = first_root(copy.sizes, copy.catalog, kind, source.files.root.hash_key)
+        root = first_root(copy.sizes, copy.catalog, kind, copy.draft, source.files.root.hash_key)
         root = replace(root, flags=source.files.root.flags & EXPIRES)
         writer = StoreWriter(new, root, copy.catalog)
         try:
@@ -259,13 +279,17 @@ class _Copy:
         Runs the kernels.
     catalog, sizes
         Of the new store.
+    draft
+        Of format 4 that the new store has; 0: it has format 3.
     on_progress
         Called with the name of a step and the share of the work done.
     """
 
     def __init__(
-        self, source: Source, backend: CpuBackend, catalog: Catalog, sizes: Sizes, on_progress: Progress
+        self, source: Source, backend: CpuBackend, catalog: Catalog, sizes: Sizes, draft: int, on_progress: Progress
     ) -> None:
+        self.draft = draft
+        self._new_format = RECORDS_4 if draft else RECORDS_3
         self._source = source
         self._backend = backend
         self.catalog = catalog
@@ -322,7 +346,7 @@ class _Copy:
             if keys[entry.id] > entry.slots:
                 raise self._index_full(entry)
             if entry.slot_layout.has_records and len(rows):
-                units = reference_length(in_heap_order(rows.words[:, _REFERENCE]))
+                units = self._new_units(entry, in_heap_order(rows.words[:, _REFERENCE]))
                 longest = max(longest, int(units.max()))
                 if longest <= self._record_units_max:
                     _, heap_end = pack(units, heap_end, self._segment_units)
@@ -335,6 +359,24 @@ class _Copy:
         if is_heap_chosen and charged > self._charged_max(self.sizes.heap_bytes_max):
             raise self._heap_full(charged, longest)
         self.sizes = replace(self.sizes, heap_bytes=max(self.sizes.heap_bytes, heap_bytes))
+
+    def _new_units(self, entry: TableEntry, reference: U64) -> U64:
+        """Return what records, in heap order, take in the new store.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If its format has no place for a key.
+        """
+        key_bytes_max = KEY_BYTES_MAX[self._new_format]
+        units = new_units(self._backend, self._source.files, entry, reference, self._new_format)
+        if not units.all():
+            raise InvalidArgumentError(
+                f"table {quoted(entry.name)} has a key of more than {key_bytes_max:,} bytes, for which a store of "
+                f"format {self._new_format} has no place: delete it, or copy with --format {RECORDS_3}",
+                field="format",
+            )
+        return units
 
     def _index_full(self, entry: TableEntry) -> NoSpaceError:
         old = self._source.files.table(entry.id)
@@ -419,6 +461,7 @@ class _Copy:
             "table_id": entry.id,
             "next_sequence": source.current.next_sequence,
             "may_expire": int(source.files.root.may_expire),
+            "record_format": source.files.root.record_format,
         }
         if entry.slot_layout.has_records:
             prefetch_records(source.files, in_heap_order(rows.words[:, _REFERENCE]))
@@ -429,13 +472,14 @@ class _Copy:
 
     def _write_records(self, writer: StoreWriter, entry: TableEntry, reference: U64, heap_end: int) -> tuple[U64, int]:
         """Copy the records of a window, in heap order; return where they are now, and the new end of the heap."""
-        files, units = self._source.files, reference_length(reference)
+        files, units = self._source.files, self._new_units(entry, reference)
         offset, heap_end = pack(units, heap_end, self._segment_units)
-        for at, run in copied_runs(self._backend, files, reference, offset, self._segment_units):
+        places = references(offset, units)
+        for at, run in copied_runs(self._backend, files, reference, places, self._segment_units, self._new_format):
             writer.write_records(at, run)
         digest = digest_records(self._backend, files, reference)
         self._contents[entry.id].add(len(units), int(units.sum(dtype=np.uint64)), digest)
-        return references(offset, units), heap_end
+        return places, heap_end
 
     def verify(self, new: Path, root_file: str) -> None:
         """Read the new store back: every slot and record is audited, and each table holds what was read before.

@@ -13,9 +13,16 @@ import numpy as np
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U8, U64
 from gpkvs.config import MIB
+from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import round_up
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import REFERENCE_LENGTH_BITS, UNIT_BYTES, reference_length, reference_offset
+from gpkvs.media.layout import (
+    KEY_BYTES_MAX,
+    REFERENCE_LENGTH_BITS,
+    UNIT_BYTES,
+    reference_length,
+    reference_offset,
+)
 
 _WRITTEN_AT_ONCE = 8 * MIB
 _GAP_READ = 64 << 10  # bytes between two records that are read with them rather than skipped
@@ -74,7 +81,14 @@ def prefetch_records(files: StoreFiles, reference: U64) -> None:
 def digest_records(backend: CpuBackend, files: StoreFiles, reference: U64) -> int:
     """Return the sum of the digests of some records, which were checked."""
     digest = np.empty(len(reference), np.uint64)
-    backend.launch("digest_records", len(reference), reference=reference, heap=files.heap.address, digest=digest)
+    backend.launch(
+        "digest_records",
+        len(reference),
+        reference=reference,
+        heap=files.heap.address,
+        record_format=files.root.record_format,
+        digest=digest,
+    )
     return int(digest.sum(dtype=np.uint64))
 
 
@@ -85,8 +99,28 @@ def digest_numbers(backend: CpuBackend, words: U64, table_id: int) -> int:
     return int(digest.sum(dtype=np.uint64))
 
 
+def new_units(backend: CpuBackend, files: StoreFiles, entry: TableEntry, reference: U64, new_format: int) -> U64:
+    """Return what records, in heap order and not checked yet, take in a format; 0 if it has no place for the key."""
+    if new_format == files.root.record_format:
+        return reference_length(reference)
+    units = np.empty(len(reference), np.uint64)
+    backend.launch(
+        "converted_units",
+        len(reference),
+        reference=reference,
+        heap=files.heap.address,
+        heap_bytes=files.heap.bytes,
+        record_format=files.root.record_format,
+        new_format=new_format,
+        table_id=entry.id,
+        key_bytes_max=KEY_BYTES_MAX[new_format],
+        units=units,
+    )
+    return units
+
+
 def copied_runs(
-    backend: CpuBackend, files: StoreFiles, reference: U64, offset: U64, segment_units: int
+    backend: CpuBackend, files: StoreFiles, reference: U64, places: U64, segment_units: int, new_format: int
 ) -> Iterator[tuple[int, U8]]:
     """Copy records out of a heap in runs; yield where each run begins in the new one, in bytes, and its bytes.
 
@@ -94,22 +128,27 @@ def copied_runs(
     ----------
     reference
         Where the records are.
-    offset
-        Where each will be, ascending, in units.
+    places
+        Where each will be, ascending.
     segment_units
         Of the new heap; a run lies in one segment, and is copied before the next one.
+    new_format
+        Of the new records.
     """
+    offset = reference_offset(places)
     part = offset // np.uint64(min(segment_units, _WRITTEN_AT_ONCE // UNIT_BYTES))
     bounds = np.append(np.flatnonzero(np.diff(part, prepend=~part[:1])), len(offset)).tolist()
     for first, last in pairwise(bounds):
         begin = int(offset[first])
-        end = int(offset[last - 1]) + int(reference_length(reference[last - 1]))
+        end = int(offset[last - 1]) + int(reference_length(places[last - 1]))
         run: U8 = np.empty((end - begin) * UNIT_BYTES, np.uint8)
         backend.launch(
-            "copy_records",
+            "convert_records",
             last - first,
             reference=np.ascontiguousarray(reference[first:last]),
             heap=files.heap.address,
+            record_format=files.root.record_format,
+            new_format=new_format,
             offset=(offset[first:last] - np.uint64(begin)) * np.uint64(UNIT_BYTES),
             out=run,
         )

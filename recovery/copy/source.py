@@ -19,7 +19,6 @@ from gpkvs.media.files import StoreFiles, open_files
 from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
     BLOCK_BYTES,
-    FORMAT_VERSION,
     LOG_ENTRIES_OFFSET,
     STRIPE_ENTRIES,
     WAYS,
@@ -218,7 +217,7 @@ class Source:
 
     def refuse(self, entry: TableEntry, slot: int, invariant: str) -> None:
         """Raise `CorruptStoreError` for a slot."""
-        checker = "gpkvs check" if self.version == FORMAT_VERSION else "gpkvs check, of the gpkvs that wrote it,"
+        checker = "gpkvs check" if self._placement is PLACEMENT else "gpkvs check, of the gpkvs that wrote it,"
         raise CorruptStoreError(
             invariant,
             f"slot {slot} of table {quoted(entry.name)} or its record is damaged. A damaged store is not copied: "
@@ -259,9 +258,10 @@ def open_source(path: Path, backend: CpuBackend, *, root_file: str = ROOT_FILE) 
     FormatError, CorruptStoreError, UnsafeStoreError
         If it cannot be copied; nothing was touched.
     """
-    placement, version = PLACEMENT, FORMAT_VERSION
+    placement = PLACEMENT
     try:
         files = open_files(path, None, root_file=root_file)
+        version = files.root.format_version
     except FormatError as other:
         try:
             files = open_files(path, None, unpack_root=format1.unpack_root)

@@ -11,7 +11,7 @@ from typing import cast, get_args
 
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
-from gpkvs.config import CommitName, DurabilityName, StoreConfig
+from gpkvs.config import CommitName, DurabilityName, FormatName, StoreConfig
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.journal_growth import journal_space_max
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
@@ -29,7 +29,7 @@ from gpkvs.media.directory import (
 )
 from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
 from gpkvs.media.journal import Journal
-from gpkvs.media.layout import CommitKind
+from gpkvs.media.layout import DRAFT, CommitKind
 from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.recovery.startup.memory import require_memory
@@ -38,6 +38,7 @@ from gpkvs.recovery.startup.recover import Recovered, make_room_for_log, recover
 _log = logging.getLogger("gpkvs")
 
 COMMIT_VARIABLE = "GPKVS_COMMIT"  # in the environment: how the batches of new stores become durable
+FORMAT_VARIABLE = "GPKVS_FORMAT"  # and which format their files have
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
             commit = choose_commit(config.commit, domain)
             if commit is CommitKind.JOURNAL:
                 require_memory(config.sizes.index_bytes)
-            create_store(path, config.sizes, commit, on_progress)
+            create_store(path, config.sizes, commit, draft_of(config.store_format), on_progress)
             lock.lock_root()
         finish_creation(path)
         files = open_files(path, domain)
@@ -148,7 +149,8 @@ def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
     """
     if wanted == "auto":
         usual: CommitName = "journal" if domain.name is DomainName.MSYNC else "undo"
-        wanted = (_asked() if domain.is_logged else None) or usual
+        asked = cast(CommitName, _asked(COMMIT_VARIABLE, get_args(CommitName)))
+        wanted = usual if asked == "auto" or not domain.is_logged else asked
     if wanted == "undo":
         return CommitKind.UNDO
     if not domain.is_logged:
@@ -166,12 +168,19 @@ def usual_commit(directory: Path, durability: DurabilityName, wanted: CommitName
         lock.unlink()
 
 
-def _asked() -> CommitName | None:
-    """Return what the environment says, for stores that are made without a word about it."""
-    asked = os.environ.get(COMMIT_VARIABLE, "")
-    if asked not in ("", *get_args(CommitName)):
-        raise InvalidArgumentError(f"{COMMIT_VARIABLE}={asked}: there are {', '.join(get_args(CommitName))}")
-    return cast(CommitName, asked) if asked not in ("", "auto") else None
+def draft_of(wanted: FormatName) -> int:
+    """Return which draft of format 4 a new store has; 0: it has format 3."""
+    if wanted == "auto":
+        wanted = cast(FormatName, _asked(FORMAT_VARIABLE, get_args(FormatName)))
+    return DRAFT if wanted == "4" else 0
+
+
+def _asked(variable: str, names: tuple[str, ...]) -> str:
+    """Return what the environment says, for stores that are made without a word about it; else ``auto``."""
+    asked = os.environ.get(variable) or "auto"
+    if asked not in names:
+        raise InvalidArgumentError(f"{variable}={asked}: there are {', '.join(names)}")
+    return asked
 
 
 def require_commit(files: StoreFiles, domain: Domain) -> None:

@@ -168,7 +168,8 @@ def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[He
     counts = SegmentCounts.of(files.segments)
     records = {table: recount(files, backend, index, counts) for table, index in files.indexes.items()}
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
-    heap = Heap(files.root.segment_bytes, tail, counts, size=files.root.heap_bytes)
+    root = files.root
+    heap = Heap(root.segment_bytes, tail, counts, size=root.heap_bytes, record_format=root.record_format)
     heap.leave(files.journal_segments, is_opening=True)
     return heap, records
 

@@ -332,6 +332,7 @@ def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
                 first_sequence=frame.header.descriptor.first_sequence,
                 is_move=int(_is_move(frame)),
                 heap=int(memory.ctypes.data) - first,
+                record_format=files.root.record_format,
                 first_byte=first,
                 end_byte=last,
                 digest=digest,

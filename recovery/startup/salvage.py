@@ -171,6 +171,7 @@ def _audit_blocks(
             "table_id": index.entry.id,
             "next_sequence": next_sequence,
             "may_expire": int(files.root.may_expire),
+            "record_format": files.root.record_format,
         }
     backend.launch(f"audit_{layout.name}", len(broken), keys_per_item=1, **arguments)
 

@@ -12,8 +12,9 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.heap import charge_of
 from gpkvs.errors import NoSpaceError
-from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import UNIT_BYTES
 from tests.conftest import assert_clean
+from tests.record_header import HEADER_BYTES
 
 SEGMENT_BYTES = 64 << 10
 SEGMENT_UNITS = SEGMENT_BYTES // UNIT_BYTES
@@ -22,7 +23,7 @@ ValueBytes = Callable[[random.Random], int]
 
 
 def charge_units(key: bytes, value_bytes: int) -> int:
-    units = -(-(RECORD_HEADER_BYTES + len(key) + value_bytes) // UNIT_BYTES)
+    units = -(-(HEADER_BYTES + len(key) + value_bytes) // UNIT_BYTES)
     return int(charge_of(np.array([units], np.uint64), SEGMENT_UNITS)[0])
 
 

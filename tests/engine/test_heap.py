@@ -14,7 +14,8 @@ from gpkvs.engine.compaction import Compactor
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import NoSpaceError
-from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import UNIT_BYTES
+from tests.record_header import HEADER_BYTES
 
 SEGMENTS = 8
 NO_SEGMENT = (1 << 64) - 1
@@ -41,7 +42,7 @@ def run(store: gpkvs.Store, operations: list[Operation]) -> None:
 
 def value_of(share: int) -> bytes:
     """Return a value whose record, with a key of eight bytes, takes such a part of a segment, to the byte."""
-    return bytes(SEGMENT_BYTES // share - RECORD_HEADER_BYTES - 8)
+    return bytes(SEGMENT_BYTES // share - HEADER_BYTES - 8)
 
 
 def held_units(store: gpkvs.Store) -> set[int]:

@@ -19,7 +19,6 @@ from gpkvs.engine.neighbours import Step, next_step
 from gpkvs.errors import CorruptRecordError, NoSpaceError
 from gpkvs.media import directory
 from gpkvs.media.layout import (
-    RECORD_HEADER_BYTES,
     REFERENCE_LENGTH_BITS,
     UNIT_BYTES,
     reference_length,
@@ -30,6 +29,7 @@ from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean
 from tests.engine.heap_driver import SEGMENT_BYTES, SEGMENT_UNITS, HeapDriver, ValueBytes
 from tests.engine.test_compaction import record_offsets, rng, run_lives, write_to_heap
+from tests.record_header import HEADER_BYTES
 
 __all__ = ["rng"]  # a fixture
 
@@ -47,7 +47,7 @@ def longest(segments: int) -> int:
 
 def value_of(segments: float) -> bytes:
     """Return a value whose record, with a key of eight bytes, takes so many segments, to the byte."""
-    return random.Random(segments).randbytes(int(segments * SEGMENT_BYTES) - RECORD_HEADER_BYTES - 8)
+    return random.Random(segments).randbytes(int(segments * SEGMENT_BYTES) - HEADER_BYTES - 8)
 
 
 def mixes(segments: int) -> dict[str, ValueBytes]:

@@ -21,6 +21,7 @@ from gpkvs.media.layout import UNIT_BYTES, reference_offset
 from gpkvs.scan import ScanPiece
 from tests.conftest import SMALL, assert_clean
 from tests.engine.test_growth import Grown
+from tests.record_header import HEADER_BYTES, LENGTHS_AT, VERSION_AT
 
 Options = dict[str, Any]
 BOTH = pytest.mark.parametrize("layout", ["bytes", "u64"])
@@ -277,9 +278,10 @@ def test_damaged_records_are_counted_and_not_returned(tmp_path: Path) -> None:
             words, at = slot_words(store, key)
             return reference_offset(int(words[at + 2])) * UNIT_BYTES
 
-        heap[record_of(b"key007") + 32 + 6 + 2] ^= 4  # its value
+        heap[record_of(b"key007") + HEADER_BYTES + 6 + 2] ^= 4  # its value
         assert sum(piece.damaged for piece in pieces_of(store, keys_only=True)) == 0
-        for offset, key in ((32 + 3, b"key010"), (4, b"key020"), (8, b"key030"), (24, b"key040"), (28, b"key050")):
+        broken = (b"key010", b"key020", b"key030", b"key040", b"key050")
+        for offset, key in zip((HEADER_BYTES + 3, 4, VERSION_AT, *LENGTHS_AT), broken, strict=True):
             heap[record_of(key) + offset] ^= 0x15  # its key, table, version, lengths
         words, at = slot_words(store, b"key060")
         words[at + 1] ^= np.uint64(1 << 63)  # its second fingerprint: another bucket

@@ -66,7 +66,9 @@ def test_layout_numbers_are_those_of_the_kernels() -> None:
     assert int(constants["UNIT_BYTES"]) == layout.UNIT_BYTES
     assert int(constants["ENTRY_HEADER_WORDS"]) * 8 == layout.BYTES_LAYOUT.entry_bytes - layout.BYTES_LAYOUT.slot_bytes
     assert int(constants["STRIPE_ENTRIES"]) == layout.STRIPE_ENTRIES
-    assert f"sizeof(RecordHeader) == {layout.RECORD_HEADER_BYTES}" in source
+    assert int(constants["RECORD_HEADER_BYTES"]) == layout.RECORD_HEADER_BYTES
+    assert int(constants["SHORT_RECORD_HEADER_BYTES"]) == layout.SHORT_RECORD_HEADER_BYTES
+    assert f"RECORDS_3 = {layout.RECORDS_3}, RECORDS_4 = {layout.RECORDS_4}" in source
     assert f"sizeof(BytesSlot) == {layout.BYTES_LAYOUT.slot_bytes}" in source
     assert f"sizeof(U64Slot) == {layout.U64_LAYOUT.slot_bytes}" in source
 

@@ -10,7 +10,7 @@ from gpkvs.batch import U32, U64, Op
 from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
 from gpkvs.engine.device.phases import Phases
 from gpkvs.engine.device.plan import Plan, Records
-from gpkvs.engine.heap import Heap, Tail, charge_of, record_units, segments_of
+from gpkvs.engine.heap import Heap, Tail, charge_of, record_header_bytes, record_units, segments_of
 from gpkvs.engine.write_set import FILLED_WORDS
 from gpkvs.media.layout import (
     NO_SLOT,
@@ -42,7 +42,7 @@ def allocate(place: Processor, heap: Heap, phases: Phases, plan: Plan) -> Tail:
         raise DoesNotFitError(dict.fromkeys(refused, heap_full(heap)))
     if not has_room:
         op, batch = plan.records.op, plan.batch
-        raise NoRoomError.of(heap, len(batch.request_ops), request_of_op(batch)[op], _units_of(plan, op))
+        raise NoRoomError.of(heap, len(batch.request_ops), request_of_op(batch)[op], _units_of(heap, plan, op))
     return Tail(int(tail[0]), int(tail[1]))
 
 
@@ -53,7 +53,7 @@ def _allocate_records(place: Processor, heap: Heap, plan: Plan, tail: U64) -> tu
     if len(op) == 0:
         return Records(op, nothing, 0, nothing), 0, 0
     reference = place.result_column(len(op), np.uint64)
-    parts = int(segments_of(_units_of(plan, op), heap.segment_units).sum(dtype=np.uint64))
+    parts = int(segments_of(_units_of(heap, plan, op), heap.segment_units).sum(dtype=np.uint64))
     filled = np.empty(FILLED_WORDS * min(parts, heap.segments + 1), np.uint64)
     placed = np.zeros(4, np.uint64)
     place.launch(
@@ -67,6 +67,8 @@ def _allocate_records(place: Processor, heap: Heap, plan: Plan, tail: U64) -> tu
         put_op=op,
         key_lengths=plan.host_key_lengths,
         value_lengths=plan.host_value_lengths,
+        expiries=0 if plan.batch.expiries is None else plan.batch.expiries,
+        record_format=heap.record_format,
         tail=tail,
         reference=reference,
         filled=filled,
@@ -76,15 +78,17 @@ def _allocate_records(place: Processor, heap: Heap, plan: Plan, tail: U64) -> tu
     return Records(op, reference, units, filled[: FILLED_WORDS * segments]), records, charged
 
 
-def _units_of(plan: Plan, op: U32) -> U64:
+def _units_of(heap: Heap, plan: Plan, op: U32) -> U64:
     """Return what the records of SETs take."""
-    return record_units(plan.host_key_lengths[op], plan.host_value_lengths[op])
+    expiries = plan.batch.expiries
+    header_bytes = record_header_bytes(heap.record_format, None if expiries is None else expiries[op])
+    return record_units(plan.host_key_lengths[op], plan.host_value_lengths[op], header_bytes)
 
 
 def _refused(place: Processor, heap: Heap, plan: Plan) -> list[int]:
     """Return the requests that would raise the charge above its limit, taken in arrival order."""
     write, chain, change = _writes_of_chains(place, plan)
-    charge = charge_of(_units_of(plan, write), heap.segment_units) * (change == ChangeKind.PUT.value)
+    charge = charge_of(_units_of(heap, plan, write), heap.segment_units) * (change == ChangeKind.PUT.value)
     held = _held_charges(place, heap, plan)
     room = heap.charged_max - heap.charged
     left = np.zeros(len(plan.chains), np.uint64)  # what each chain is charged in the end

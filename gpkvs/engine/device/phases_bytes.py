@@ -32,6 +32,7 @@ class BytesPhases(Phases):
             meta=0 if meta is None else download(meta),
             heap=self._files.heap.address,
             heap_bytes=self._files.heap.bytes,
+            record_format=self._files.root.record_format,
             now=plan.now,
             met=met,
         )
@@ -68,6 +69,7 @@ class BytesPhases(Phases):
             source_op=0 if reads_only else plan.seen.source_op,
             key_lengths=plan.key_lengths,
             segment_units=self._files.segment_units,
+            record_format=self._files.root.record_format,
             length=lengths,
         )
         return lengths
@@ -92,6 +94,7 @@ class BytesPhases(Phases):
             key_lengths=plan.host_key_lengths,
             heap=heap.address,
             heap_bytes=heap.bytes,
+            record_format=self._files.root.record_format,
             table_id=self.table.entry.id,
             status=plan.seen.status,
             versions=plan.seen.versions,
@@ -112,6 +115,7 @@ class BytesPhases(Phases):
             values=plan.batch.values,
             value_offsets=0 if reads_only else plan.value_offsets,
             heap=self._files.heap.address,
+            record_format=self._files.root.record_format,
             length=self.lengths(plan),
             offset=offset,
             out=values,
