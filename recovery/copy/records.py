@@ -102,7 +102,8 @@ def digest_numbers(backend: CpuBackend, words: U64, table_id: int) -> int:
 def new_units(backend: CpuBackend, files: StoreFiles, entry: TableEntry, reference: U64, new_format: int) -> U64:
     """Return what records, in heap order and not checked yet, take in a format; 0 if it has no place for the key."""
     if new_format == files.root.record_format:
-        return reference_length(reference)
+        same: U64 = reference_length(reference)
+        return same
     units = np.empty(len(reference), np.uint64)
     backend.launch(
         "converted_units",

@@ -19,6 +19,7 @@ from gpkvs.engine.neighbours import Step, next_step
 from gpkvs.errors import CorruptRecordError, NoSpaceError
 from gpkvs.media import directory
 from gpkvs.media.layout import (
+    RECORD_HEADER_BYTES,
     REFERENCE_LENGTH_BITS,
     UNIT_BYTES,
     reference_length,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.config import CommitName
+from gpkvs.config import CommitName, FormatName
 from gpkvs.media.layout import ROOT_OFFSETS, STRUCTURE_BYTES
 from gpkvs.native import crc32c
 from gpkvs.recovery.copy.copy import CopyReport, CopySizes, copy_store
@@ -34,7 +34,16 @@ class Expected:
 
 def format1(name: str, directory: Path) -> tuple[Path, Expected]:
     """Unpack one of the kept stores of format 1; return its directory and what it holds."""
-    with tarfile.open(DATA / f"format1-{name}.tar.xz") as archive:
+    return _unpack(f"format1-{name}.tar.xz", directory)
+
+
+def draft(number: int, directory: Path) -> tuple[Path, Expected]:
+    """Unpack the kept store of a draft of format 4; return its directory and what it holds."""
+    return _unpack(f"format4-draft{number}.tar.xz", directory)
+
+
+def _unpack(name: str, directory: Path) -> tuple[Path, Expected]:
+    with tarfile.open(DATA / name) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12 has Python 3.11.2, without it
         archive.extractall(directory)
     facts = json.loads((directory / "expected.json").read_text())
@@ -73,10 +82,12 @@ def read_all(store: gpkvs.Store, table: str, keys: list[bytes]) -> Records:
     return found
 
 
-def copy(old: Path, new: Path, commit: CommitName = "auto", **sizes: object) -> CopyReport:
+def copy(
+    old: Path, new: Path, commit: CommitName = "auto", store_format: FormatName = "auto", **sizes: object
+) -> CopyReport:
     """Copy a store; a journal is small."""
     given = CopySizes(**{"journal_bytes": 1 << 20, **sizes})  # type: ignore[arg-type]
-    return copy_store(old, new, given, lambda step, share: None, commit=commit)
+    return copy_store(old, new, given, lambda step, share: None, commit=commit, store_format=store_format)
 
 
 def snapshot(path: Path) -> dict[str, tuple[bytes, int]]:
