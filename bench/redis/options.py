@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gpkvs.bench.peers.contender import Promise
+from gpkvs.config import FormatName
 
 Part = Literal["single", "pipelined", "transactions", "memory"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -34,6 +35,8 @@ class RedisOptions:
         Of redis-benchmark, which share the connections; one may be the limit of both servers.
     io_threads
         Of redis, which reads and writes in so many.
+    store_format
+        Of gpkvs's store, for the part memory.
     """
 
     directory: Path
@@ -44,3 +47,4 @@ class RedisOptions:
     connections: int = 50
     load_processes: int = 1
     io_threads: int = 1
+    store_format: FormatName = "auto"

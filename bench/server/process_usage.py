@@ -17,12 +17,20 @@ class Resident:
     ----------
     store_bytes
         The mapped files of its store: page cache that the kernel may take back, or the tmpfs itself.
-    other_bytes
-        Everything else.
+    own_bytes
+        What no file has.
+    library_bytes
+        Its program and libraries, which processes share.
     """
 
     store_bytes: int
-    other_bytes: int
+    own_bytes: int
+    library_bytes: int
+
+    @property
+    def other_bytes(self) -> int:
+        """All but the store."""
+        return self.own_bytes + self.library_bytes
 
 
 def resident(pid: int, store: Path) -> Resident:
@@ -33,15 +41,16 @@ def resident(pid: int, store: Path) -> Resident:
     From ``/proc/PID/smaps``: the line of a mapping names its file, its line ``Rss`` the resident KiB.
     """
     prefix = f"{store.resolve()}/"
-    sizes = {True: 0, False: 0}
-    is_store = False
+    sizes = {"store": 0, "own": 0, "library": 0}
+    whose = "own"
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         name, *rest = line.split(maxsplit=5)
         if name == "Rss:":
-            sizes[is_store] += int(rest[0]) << 10
+            sizes[whose] += int(rest[0]) << 10
         elif not name.endswith(":"):
-            is_store = len(rest) == 5 and rest[4].startswith(prefix)
-    return Resident(store_bytes=sizes[True], other_bytes=sizes[False])
+            file = rest[4] if len(rest) == 5 else ""
+            whose = "store" if file.startswith(prefix) else "library" if file.startswith("/") else "own"
+    return Resident(sizes["store"], sizes["own"], sizes["library"])
 
 
 def cpu_seconds(pid: int) -> float:

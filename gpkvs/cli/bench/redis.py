@@ -18,6 +18,7 @@ from gpkvs.cli.bench.shared import DIRECTORY, JSON, PROMISE, chosen, print_resul
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
+from gpkvs.config import FormatName
 
 
 @exits({0: "measured", 1: "redis is missing, or a server does not answer as it should"})
@@ -37,6 +38,9 @@ def redis_command(
     io_threads: Annotated[
         int, typer.Option(help="Threads in which redis reads and writes.", min=1, max=128)
     ] = RedisOptions.io_threads,
+    store_format: Annotated[
+        FormatName, typer.Option("--format", help="Format of gpkvs's store, for the part memory.")
+    ] = RedisOptions.store_format,
     part: Annotated[
         list[str] | None,
         typer.Option(help=f"Part to run: {', '.join(REDIS_PARTS)}; by default all. May be repeated."),
@@ -46,14 +50,16 @@ def redis_command(
     """Load `gpkvs serve --resp` as users of Redis do, beside a real redis-server that keeps the same promise.
 
     Parts: single (redis-benchmark, one command at a time on each connection), pipelined (-P 64), transactions (MULTI of
-    eight SETs, by a client of its own that g++ compiles), memory (of 16-byte keys with values of 100 bytes; gpkvs with
-    its store's files, redis without its append-only file). redis writes its append-only file before it answers, and
-    syncs it for the promise msync. Install it with apt-get install redis-server. With the defaults it takes three
+    eight SETs, by a client of its own that g++ compiles), memory (of 16-byte keys with values of 100 bytes, loaded, overwritten
+    and a minute later; gpkvs with its store's files, redis without its append-only file). redis writes its append-only file before it answers, and
+    syncs it for the promise msync. Install it with apt-get install redis-server. With the defaults it takes four
     minutes and 3 GiB of the file system.
 
     Example: gpkvs bench redis --json bench/results/redis-process.json
     """
-    options = RedisOptions(directory, promise, records, runs, seconds, connections, load_processes, io_threads)
+    options = RedisOptions(
+        directory, promise, records, runs, seconds, connections, load_processes, io_threads, store_format
+    )
     parts = chosen("part", part, REDIS_PARTS)
     with (
         failures_exit(1),

@@ -24,6 +24,7 @@ from gpkvs.media.layout import (
 from gpkvs.native import crc32c
 from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean
+from tests.record_header import LENGTHS_AT
 from tests.recovery.startup.child import SIZES
 from tests.recovery.startup.harness import run_child
 
@@ -112,14 +113,14 @@ def shrink(path: Path) -> None:
 
 @pytest.mark.parametrize("byte_order", [0x01020304, 0x04030201])
 def test_another_format_is_refused_untouched(path: Path, byte_order: int) -> None:
-    version = 4 if byte_order == 0x01020304 else 2
+    version = 5 if byte_order == 0x01020304 else 2
     for offset in ROOT_OFFSETS:
         with (path / "root").open("r+b") as file:
             file.seek(offset + 8)
             file.write(struct.pack("<II", version, byte_order))
     before = digest(path)
     for refuse in (gpkvs.open, check):
-        with pytest.raises(FormatError, match="format version 4" if version == 4 else "byte order"):
+        with pytest.raises(FormatError, match="format version 5" if version == 5 else "byte order"):
             refuse(path)
     assert digest(path) == before
 
@@ -200,8 +201,8 @@ def break_key(path: Path, at: int, words: list[int]) -> None:
 def key_bytes(path: Path, words: list[int]) -> int:
     """Return the length of the key in a slot's record."""
     with (path / "heap").open("rb") as file:
-        file.seek((words[2] >> 24) * 16 + 24)
-        (size,) = struct.unpack("<I", file.read(4))
+        file.seek((words[2] >> 24) * 16 + LENGTHS_AT[0])
+        (size,) = struct.unpack("<H", file.read(2))  # it is short
     return int(size)
 
 

@@ -126,14 +126,14 @@ def test_damage_that_is_refused(path: Path, damage: Callable[[Path], object], in
 
 @pytest.mark.parametrize("byte_order", [0x01020304, 0x04030201])
 def test_another_format_is_refused_untouched(path: Path, byte_order: int) -> None:
-    version = 4 if byte_order == 0x01020304 else 2
+    version = 5 if byte_order == 0x01020304 else 2
     with (path / "root").open("r+b") as file:
         for offset in ROOT_OFFSETS:
             file.seek(offset + 8)
             file.write(struct.pack("<II", version, byte_order))
     before = digest(path)
     for refuse in (gpkvs.open, check):
-        with pytest.raises(FormatError, match="format version 4" if version == 4 else "byte order"):
+        with pytest.raises(FormatError, match="format version 5" if version == 5 else "byte order"):
             refuse(path)
     assert digest(path) == before
 
