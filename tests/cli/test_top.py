@@ -79,7 +79,7 @@ def test_json(server: Server) -> None:
     assert table["name"] == "default"
     assert table["records"] == 50
     assert table["load_factor"] == pytest.approx(50 / table["slots"])
-    assert table["bytes_per_key"] == 32 + -(-(HEADER_BYTES + 13) // 16) * 16  # a slot, a record
+    assert table["bytes_per_key"] == 32 + -(-(HEADER_BYTES + 8) // 16) * 16  # a slot, a record
     assert 0 < seen["heap_live_bytes"] < seen["heap_bytes"]
     assert 0 < seen["heap_free_bytes"] < seen["heap_bytes"]
 

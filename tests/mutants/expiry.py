@@ -128,8 +128,8 @@ MUTANTS = (
     Mutant(
         "rot-deletes",
         _KERNEL,
-        "const RecordHeader* record = checked_record(a.heap, a.heap_bytes, slot.reference);",
-        "const RecordHeader* record = header;",
+        "const Record record = checked_record(a.heap, a.heap_bytes, a.record_format, slot.reference);",
+        "const Record record = unchecked;",
         "an expiry that rots deletes its key",
         _tests("test_a_damaged_record_is_not_removed"),
     ),
@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant(
         "audit-passes-any-kind",
         "gpkvs/kernels/audit.cu",
-        "    if (expires != (record->expiry_ms != 0)) return AUDIT_EXPIRY;\n",
+        "    if (expires != (record.expiry_ms != 0)) return AUDIT_EXPIRY;\n",
         "",
         "`gpkvs check` passes a slot that never expires though its record does",
         _tests("test_check_compares_kind_and_expiry"),

@@ -14,7 +14,7 @@ MUTANTS = (
     Mutant(
         "read-any-version",
         _READ,
-        "record->version == a.versions[op] &&",
+        "record.version == a.versions[op] &&",
         "",
         "a slot that points to an older record of its key returns a value that was overwritten",
         _FOREIGN,
@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "read-any-key",
         _READ,
-        "same_bytes(record_key(record), a.keys + a.key_offsets[op], record->key_bytes)",
+        "same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes)",
         "true",
         "a slot that points to the record of another key returns that key's value",
         _FOREIGN,
@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "read-any-table",
         _READ,
-        "record->table_id == a.table_id &&",
+        "record.table_id == a.table_id &&",
         "",
         "a slot that points to a record of another table returns its value",
         _FOREIGN,

@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "scan-believes-any-value",
         _KERNEL,
-        "a.with_values ? checked_record(a.heap, a.heap_bytes, reference)",
-        "a.with_values ? record_header(a.heap, a.heap_bytes, reference)",
+        "a.with_values ? checked_record(a.heap, a.heap_bytes, a.record_format, reference)",
+        "a.with_values ? fitting_record(a, reference)",
         "a scan returns values that fail their checksum",
         _DAMAGE,
     ),
@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "scan-believes-any-expiry",
         _KERNEL,
-        "if (expires && !checked_record(a.heap, a.heap_bytes, slot.reference)) return SCANNED_DAMAGED;",
+        "if (expires && !checked_record(a.heap, a.heap_bytes, a.record_format, slot.reference).words) return SCANNED_DAMAGED;",
         "",
         "a key whose expiry is rotten is taken as expired",
         (f"{_TESTS}test_a_record_that_only_looks_expired_is_damaged_and_stays",),
