@@ -22,6 +22,7 @@ from gpkvs.native import keyed_digest
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver, ValueBytes, charge_units
+from tests.record_header import IS_SHORT, LENGTHS_AT
 
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
 
@@ -183,7 +184,10 @@ def test_what_rot_hides_moves_too(tmp_path: Path, commit: str, rng: random.Rando
     damaged = {key for key in driver.expected if rng.random() < 0.02}
     before = record_offsets(driver, sorted(damaged))
     for number, at in enumerate(before.values()):
-        write_to_heap(driver, at + 24, b"\xff" * 4 if number % 2 else b"\x07")  # of the header: key bytes
+        if IS_SHORT:  # of the header: the length of the record, or the key's
+            write_to_heap(driver, at + LENGTHS_AT[1], b"\xff" * 3 if number % 2 else bytes(3))
+        else:
+            write_to_heap(driver, at + LENGTHS_AT[0], b"\xff" * 4 if number % 2 else b"\x07")
     driver.churn_keys(sorted(driver.expected.keys() - damaged), lambda rng: rng.randrange(200, 1500), 3)
     assert not driver.store._engine.free_space.compactor._damaged
     after = record_offsets(driver, sorted(damaged))

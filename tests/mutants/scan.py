@@ -78,7 +78,8 @@ MUTANTS = (
     Mutant(
         "scan-believes-any-expiry",
         _KERNEL,
-        "if (expires && !checked_record(a.heap, a.heap_bytes, a.record_format, slot.reference).words) return SCANNED_DAMAGED;",
+        "if (expires && !checked_record(a.heap, a.heap_bytes, a.record_format, slot.reference).words) "
+        "return SCANNED_DAMAGED;",
         "",
         "a key whose expiry is rotten is taken as expired",
         (f"{_TESTS}test_a_record_that_only_looks_expired_is_damaged_and_stays",),
