@@ -21,6 +21,7 @@ FormatName = Literal["auto", "3", "4"]
 DoorName = Literal["grpcio", "native"]
 
 HEAP_BYTES_MAX = 1 << 44  # that references can name
+HEAP_BYTES_MAX_IN_MEMORY = 1 << 40  # where nothing else is said: no more than segments of a MiB can be counted
 HEAP_BYTES_USUAL = 4 * MIB  # of a heap that may grow, when the store is made
 JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a frame
 LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes in one transaction

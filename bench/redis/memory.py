@@ -46,7 +46,7 @@ async def held_by_gpkvs(server: ServerProcess, store: Path) -> Held:
     """Return what a server holds: its process, and the files of its store, which are in memory too."""
     async with AsyncClient(server.target) as client:
         info = await client.info()
-    files = {file.name: file.stat().st_blocks * 512 for file in store.iterdir()}
+    files = _allocated_bytes(store)
     index = sum(size for name, size in files.items() if name.startswith("index"))
     heap = sum(files.get(name, 0) for name in ("heap", "data"))
     used = resident(server.pid, store)
@@ -60,6 +60,11 @@ async def held_by_gpkvs(server: ServerProcess, store: Path) -> Held:
             "files of libraries": used.library_bytes,
         }
     )
+
+
+def _allocated_bytes(store: Path) -> dict[str, int]:
+    """Return what the files of a store take of their file system."""
+    return {file.name: file.stat().st_blocks * 512 for file in store.iterdir()}
 
 
 def held_by_redis(redis: Redis, folder: Path) -> Held:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpkvs import failpoint
 from gpkvs.config import DEFAULT_TABLE, HEAP_BYTES_MAX, HEAP_BYTES_USUAL, JOURNAL_BYTES_USUAL, KIB, MIB, Sizes
@@ -68,6 +69,8 @@ RECOVERY_FILE = "recovery.json"
 _CREATED = re.compile(r"(log|heap|data|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
 
 SEGMENT_BYTES_MAX = 4 * MIB  # of new stores; older ones have up to 32 MiB
+# Where files are memory: some free segments are kept for compaction, and nobody else has that memory.
+_SEGMENT_BYTES_MAX_IN_MEMORY = 1 * MIB
 SEGMENT_BYTES_MIN = 64 * KIB
 _SEGMENT_SHARE = 128
 _RECORD_SHARE = 16
@@ -151,10 +154,30 @@ def require_store(path: Path) -> None:
         raise StoreMissingError(f"there is no store at {path}")
 
 
-def segment_bytes_for(heap_bytes: int) -> int:
+def segment_bytes_for(heap_bytes: int, *, is_in_memory: bool = False) -> int:
     """Return the segment size of a heap: a power of two, if possible at most a share of it."""
     wanted = max(SEGMENT_BYTES_MIN, heap_bytes // _SEGMENT_SHARE)
-    return min(SEGMENT_BYTES_MAX, 1 << (wanted.bit_length() - 1))
+    is_short = is_in_memory and heap_bytes <= HEAP_SEGMENTS_MAX * _SEGMENT_BYTES_MAX_IN_MEMORY
+    most = _SEGMENT_BYTES_MAX_IN_MEMORY if is_short else SEGMENT_BYTES_MAX
+    return min(most, 1 << (wanted.bit_length() - 1))
+
+
+class StoreKind(NamedTuple):
+    """What is fixed with a new store, beside its sizes.
+
+    Attributes
+    ----------
+    commit
+        How its batches become durable.
+    draft
+        Of format 4; 0: it has format 3.
+    is_in_memory
+        Whether its files are memory.
+    """
+
+    commit: CommitKind
+    draft: int = 0
+    is_in_memory: bool = False
 
 
 def record_bytes_max(segment_bytes: int, heap_bytes_max: int) -> int:
@@ -227,7 +250,7 @@ def journal_segment_bytes_for(journal_bytes: int) -> int:
     return min(JOURNAL_SEGMENT_BYTES_MAX, 1 << ((journal_bytes // 16).bit_length() - 1))
 
 
-def create_store(path: Path, sizes: Sizes, commit: CommitKind, draft: int, on_progress: Progress) -> None:
+def create_store(path: Path, sizes: Sizes, kind: StoreKind, on_progress: Progress) -> None:
     """Create a store in a directory that is empty or holds an interrupted creation.
 
     All space is reserved here, so that a later write cannot fail for want of it. The root comes last, by a rename: a
@@ -243,7 +266,7 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, draft: int, on_pr
     sizes = checked_sizes(sizes)
     table = TableEntry(0, DEFAULT_TABLE, "bytes", 0, sizes.index_bytes // BLOCK_BYTES)
     catalog = Catalog((table,), next_table_id=1)
-    root = first_root(sizes, catalog, commit, draft, secrets.token_bytes(16))
+    root = first_root(sizes, catalog, kind, secrets.token_bytes(16))
     marker = path / CREATING_FILE
     _remove_leftovers(path)
     marker.touch(mode=0o600)
@@ -279,10 +302,10 @@ def create_store(path: Path, sizes: Sizes, commit: CommitKind, draft: int, on_pr
     on_progress("created", 1.0)
 
 
-def first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind, draft: int, hash_key: bytes) -> Root:
+def first_root(sizes: Sizes, catalog: Catalog, kind: StoreKind, hash_key: bytes) -> Root:
     """Return the root of a new store, with an id of its own."""
     packed = catalog.pack()
-    journal_bytes = sizes.journal_bytes if commit is CommitKind.JOURNAL else 0
+    journal_bytes = sizes.journal_bytes if kind.commit is CommitKind.JOURNAL else 0
     return Root(
         sequence=0,
         incarnation=0,
@@ -292,16 +315,16 @@ def first_root(sizes: Sizes, catalog: Catalog, commit: CommitKind, draft: int, h
         catalog_generation=0,
         catalog_bytes=len(packed),
         catalog_crc=crc32c(packed),
-        segment_bytes=segment_bytes_for(sizes.heap_bytes_max),
+        segment_bytes=segment_bytes_for(sizes.heap_bytes_max, is_in_memory=kind.is_in_memory),
         heap_bytes=sizes.heap_bytes,
         log_bytes=0 if journal_bytes else sizes.log_bytes,
         created_ms=time.time_ns() // 1_000_000,
-        commit=commit,
+        commit=kind.commit,
         journal_segment_bytes=journal_segment_bytes_for(journal_bytes) if journal_bytes else 0,
         journal_bytes=journal_bytes,
         checkpoint=FIRST_CHECKPOINT,
         heap_bytes_max=sizes.heap_bytes_max,
-        draft=draft,
+        draft=kind.draft,
     )
 
 

@@ -27,6 +27,7 @@ from gpkvs.media.catalog import Catalog, TableEntry
 from gpkvs.media.directory import (
     HEAP_STEP_BYTES,
     Progress,
+    StoreKind,
     access_errors,
     checked_sizes,
     first_root,
@@ -247,7 +248,7 @@ def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> No
         kind = choose_commit(commit, find_domain(new, "auto"))
         if kind is CommitKind.JOURNAL:  # what was written is read back, like an opening does
             require_memory(sum(entry.blocks for entry in copy.catalog.tables) * BLOCK_BYTES)
-        root = first_root(copy.sizes, copy.catalog, kind, copy.draft, source.files.root.hash_key)
+        root = first_root(copy.sizes, copy.catalog, StoreKind(kind, copy.draft), source.files.root.hash_key)
         root = replace(root, flags=source.files.root.flags & EXPIRES)
         writer = StoreWriter(new, root, copy.catalog)
         try:

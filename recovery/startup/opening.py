@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, get_args
 
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
-from gpkvs.config import CommitName, DurabilityName, FormatName, StoreConfig
+from gpkvs.config import HEAP_BYTES_MAX_IN_MEMORY, CommitName, DurabilityName, FormatName, Sizes, StoreConfig
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.journal_growth import journal_space_max
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
@@ -20,6 +20,7 @@ from gpkvs.media.directory import (
     HEAP_SEGMENTS_MAX,
     LOCK_FILE,
     Progress,
+    StoreKind,
     access_errors,
     create_store,
     finish_creation,
@@ -94,7 +95,8 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
             commit = choose_commit(config.commit, domain)
             if commit is CommitKind.JOURNAL:
                 require_memory(config.sizes.index_bytes)
-            create_store(path, config.sizes, commit, draft_of(config.store_format), on_progress)
+            kind = StoreKind(commit, draft_of(config.store_format), domain.is_volatile)
+            create_store(path, _sizes_of(config, kind), kind, on_progress)
             lock.lock_root()
         finish_creation(path)
         files = open_files(path, domain)
@@ -117,6 +119,14 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         reserve_catalog(files)
         undo.pop_all()
         return OpenedDirectory(lock, backend, domain, is_new, files, recovered)
+
+
+def _sizes_of(config: StoreConfig, kind: StoreKind) -> Sizes:
+    """Return the sizes of a new store."""
+    is_said = config.heap_bytes is not None or config.heap_bytes_max is not None
+    if is_said or not kind.is_in_memory:
+        return config.sizes
+    return replace(config.sizes, heap_bytes_max=HEAP_BYTES_MAX_IN_MEMORY)
 
 
 def allow_heap(files: StoreFiles, heap: Heap, config: StoreConfig) -> None:

@@ -50,10 +50,10 @@ def redis_command(
     """Load `gpkvs serve --resp` as users of Redis do, beside a real redis-server that keeps the same promise.
 
     Parts: single (redis-benchmark, one command at a time on each connection), pipelined (-P 64), transactions (MULTI of
-    eight SETs, by a client of its own that g++ compiles), memory (of 16-byte keys with values of 100 bytes, loaded, overwritten
-    and a minute later; gpkvs with its store's files, redis without its append-only file). redis writes its append-only file before it answers, and
-    syncs it for the promise msync. Install it with apt-get install redis-server. With the defaults it takes four
-    minutes and 3 GiB of the file system.
+    eight SETs, by a client of its own that g++ compiles), memory (of 16-byte keys with values of 100 bytes: loaded,
+    overwritten once, a minute later; gpkvs with its store's files, redis without its append-only file). redis writes
+    its append-only file before it answers, and syncs it for the promise msync. Install it with apt-get install
+    redis-server. With the defaults it takes four minutes and 3 GiB of the file system.
 
     Example: gpkvs bench redis --json bench/results/redis-process.json
     """
