@@ -13,15 +13,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from gpkvs.config import ServerConfig, StoreConfig
+from gpkvs.config import ServerConfig
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.info import package_version
@@ -47,6 +46,7 @@ from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.refused_connections import RefusedConnections
 from gpkvs.server.resident import give_back_free
 from gpkvs.server.rpc import Doors, add_service
+from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import Addresses, log_access, log_addresses, log_memory, log_start, log_store
 from gpkvs.server.threads import begun_threads
@@ -76,17 +76,6 @@ _MEMORY_PARTS = 4
 # While the engine's thread waits for the interpreter, its transaction stands still: the event loop must hand over soon.
 # With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
 _SWITCH_SECONDS = 0.0005
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """What the command is given: the store to serve, and how."""
-
-    data: Path
-    store: StoreConfig
-    server: ServerConfig
-    ready_file: Path | None = None
-    reload: Callable[[], None] = lambda: None  # on SIGHUP, in the event loop
 
 
 def run(options: ServeOptions) -> None:

@@ -41,9 +41,9 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server import app as server_app
 from gpkvs.server import grpcio_tls
-from gpkvs.server.app import ServeOptions
 from gpkvs.server.grpcio_tls import GrpcioTls
 from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
+from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.tls import (
     Tls,
     TlsFiles,
