@@ -10,8 +10,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
-import grpc
-
 from gpkvs.config import DoorName, Sizes
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.info import StoreInfo, TableInfo
@@ -19,6 +17,7 @@ from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.connections import end_of
+from gpkvs.server.calls import StatusCode
 from gpkvs.server.gate import Gate
 from gpkvs.server.rpc import Call
 from gpkvs.server.status import status_of
@@ -140,13 +139,12 @@ def _fields(call: Call) -> dict[str, object]:
 def _status(job: Future[Any]) -> str:
     """Return the name of the status with which a change ended."""
     if job.cancelled():  # its call ended before its turn came
-        code = grpc.StatusCode.CANCELLED
+        code = StatusCode.CANCELLED
     elif (error := job.exception()) is None:
-        code = grpc.StatusCode.OK
+        code = StatusCode.OK
     else:
-        code = status_of(error)[0] if isinstance(error, GpkvsError) else grpc.StatusCode.INTERNAL
-    name: str = code.name
-    return name
+        code = status_of(error)[0] if isinstance(error, GpkvsError) else StatusCode.INTERNAL
+    return code.name
 
 
 def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoResponse:

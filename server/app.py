@@ -13,16 +13,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from gpkvs.config import ServerConfig, StoreConfig
+from gpkvs.config import ServerConfig
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.info import package_version
@@ -41,20 +39,23 @@ from gpkvs.server.exporter import Metrics
 from gpkvs.server.exposure import require_protection, warn_of_exposure
 from gpkvs.server.foreign import ForeignServices
 from gpkvs.server.gate import Gate, NotServingError, Serving
-from gpkvs.server.grpcio_door import GrpcioDoor
-from gpkvs.server.health import HealthService
 from gpkvs.server.http_port import REASONS, HttpPort
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.private_files import warn_of_readers
 from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.refused_connections import RefusedConnections
+from gpkvs.server.resident import give_back_free
 from gpkvs.server.rpc import Doors, add_service
+from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.service import KVService
 from gpkvs.server.start_log import Addresses, log_access, log_addresses, log_memory, log_start, log_store
 from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Tls, tls_files
 from gpkvs.store import Store
 from gpkvs.text import counted
+
+if TYPE_CHECKING:
+    from gpkvs.server.grpcio_door import GrpcioDoor
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -75,17 +76,6 @@ _MEMORY_PARTS = 4
 # While the engine's thread waits for the interpreter, its transaction stands still: the event loop must hand over soon.
 # With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
 _SWITCH_SECONDS = 0.0005
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """What the command is given: the store to serve, and how."""
-
-    data: Path
-    store: StoreConfig
-    server: ServerConfig
-    ready_file: Path | None = None
-    reload: Callable[[], None] = lambda: None  # on SIGHUP, in the event loop
 
 
 def run(options: ServeOptions) -> None:
@@ -137,13 +127,14 @@ class _Server:
         self._door = self._make_door(options.server)
         users = self._users_file.users if self._users_file else None
         self._logins = self._door.make_logins(users, self._metrics, self._audit)
-        self._health = HealthService()
         # Waits until batches are durable, while the engine runs the next one.
         self._flush_thread = begun_threads("flush")
 
     def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
         if config.door == "native":
             return NativeDoor(config, self._bounds, self._metrics, self._tls, self._helpers)
+        from gpkvs.server.grpcio_door import GrpcioDoor  # noqa: PLC0415 - it loads grpcio
+
         return GrpcioDoor(config, self._bounds, self._tls, self._helpers)
 
     async def run(self) -> None:
@@ -207,27 +198,16 @@ class _Server:
         """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
         receives = self._door.receives
         doors = Doors(self._logins, gate, self._door.memory, receives, self._metrics)
-        server = self._door.make_server([CallMetrics(self._metrics.registry), ForeignServices(doors)])
-        names = [
-            add_service(
-                server,
-                kv_pb2.DESCRIPTOR.services_by_name["KV"],
-                KVService(self._logins, gate, receives, self._metrics),
-                doors,
+        services = {
+            kv_pb2.DESCRIPTOR.services_by_name["KV"]: KVService(self._logins, gate, receives, self._metrics),
+            admin_pb2.DESCRIPTOR.services_by_name["Admin"]: AdminService(
+                gate, self._audit, self._options.server.door, self._door.tables_changed
             ),
-            add_service(
-                server,
-                admin_pb2.DESCRIPTOR.services_by_name["Admin"],
-                AdminService(gate, self._audit, self._options.server.door, self._door.tables_changed),
-                doors,
-            ),
-        ]
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        self._health_names = ("", *names)
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        # What `enable_server_reflection` does, but for servers of any class.
-        shown = reflection.aio.ReflectionServicer((*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, server)
+        }
+        self._foreign = ForeignServices(doors, [service.full_name for service in services], self._helpers)
+        server = self._door.make_server([CallMetrics(self._metrics.registry), self._foreign])
+        for service, servicer in services.items():
+            add_service(server, service, servicer, doors)
         return await self._door.listen(self._listen)
 
     async def _start_resp(self, gate: Gate, address: Address) -> Address:
@@ -236,10 +216,6 @@ class _Server:
             raise InvalidArgumentError("only the native door speaks the Redis protocol: leave out --door", field="resp")
         service = RedisService(gate, self._door.memory, self._logins, self._door.redis_stats)
         return await self._door.listen_resp(address, service)
-
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for name in self._health_names:
-            await self._health.set(name, status)
 
     def _open_store(self) -> Store:
         """Open and recover; in the engine's thread."""
@@ -255,7 +231,9 @@ class _Server:
         config = replace(
             options.store, limits=self._bounds.limits, batch_result_bytes_max=self._bounds.batch_result_bytes_max
         )
-        return Store(options.data, config, on_progress=log_progress)
+        store = Store(options.data, config, on_progress=log_progress)
+        give_back_free()  # what recovery needed
+        return store
 
     async def _close_store(self, store: Store) -> None:
         self._metrics.detach()
@@ -294,7 +272,7 @@ class _Server:
         self._metrics.watch_memory(self._door.memory_bytes, self._memory_bytes_max)
         self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests)
         self._metrics.watch_clock(lambda: store.clock_back_seconds)
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        await self._foreign.set_serving(True)
         warn_of_readers(self._options.data)
         if audit_log := self._options.server.audit_log:
             warn_of_readers(audit_log)
@@ -311,7 +289,7 @@ class _Server:
         if self._options.ready_file:
             _remove(self._options.ready_file)
         self._metrics.stopping()
-        await self._health.enter_graceful_shutdown()
+        await self._foreign.set_serving(False)
         began = time.monotonic()
         saying = asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._log_wait)
         try:

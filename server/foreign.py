@@ -1,23 +1,34 @@
-"""gRPC's own services, health and reflection: their messages pass the same checks as those of ours."""
+"""gRPC's own services, health and reflection: their messages pass the same checks as those of ours.
+
+The services are made when somebody first calls one (`gpkvs.server.grpc_services`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.access.caller import ANYONE, Caller
 from gpkvs.server.access.rights import CHECKS, check_of, open_to_all
+from gpkvs.server.calls import Details, Find, Handler, stream_stream, stream_unary
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account
 from gpkvs.server.rpc import Doors, abort
 from gpkvs.server.wire import require_message
 
-Handler = Any  # grpc.RpcMethodHandler; grpc has no types
-Context = Any  # grpc.aio.ServicerContext
+if TYPE_CHECKING:
+    from gpkvs.server.grpc_services import GrpcServices
+
+Context = Any  # grpc.aio.ServicerContext, which gRPC's handlers take
+GrpcHandler = Any  # grpc.RpcMethodHandler; grpc has no types
+
+_PREFIX = "/grpc."
 
 
 class Visit(NamedTuple):
@@ -27,41 +38,68 @@ class Visit(NamedTuple):
     account: Account
 
 
-class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
+class ForeignServices:
     """Receives the messages of services that leave it to gRPC, which would count and bound none of them.
 
     Parameters
     ----------
     doors
         The checks that every call passes.
+    names
+        The services that health and reflection are about.
+    helpers
+        Threads that load what makes them; by default those of the loop.
     """
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, doors: Doors, names: Sequence[str], helpers: Executor | None = None) -> None:
         self._doors = doors
+        self._names = names
+        self._helpers = helpers
+        self._is_serving = False
+        self._services: GrpcServices | None = None
+        self._making = asyncio.Lock()
 
-    async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], details: grpc.HandlerCallDetails
-    ) -> Handler:
+    async def set_serving(self, is_serving: bool) -> None:
+        """Say whether the server serves, to who asks for its health."""
+        async with self._making:
+            self._is_serving = is_serving
+            if self._services:
+                await self._services.set_serving(is_serving)
+
+    async def intercept_service(self, continuation: Find, details: Details) -> Handler | None:
         """Return the method's handler, with its messages received here."""
-        handler = await continuation(details)
-        if handler is None or handler.request_deserializer is None:  # ours take bytes
-            return handler
+        if not details.method.startswith(_PREFIX):
+            return await continuation(details)
         method = details.method[1:].replace("/", ".")
-        if method not in CHECKS:  # a newer version of the package brought it, and nobody has said who may call it
+        if method not in CHECKS:  # perhaps of a newer version of the package: nobody has said who may call it
+            return None
+        services = await self._made_services()
+        handler = services.handler(details)
+        if handler is None:
             return None
         if handler.unary_unary:
             run = of_type("unary", self._guarded(method, self._unary_unary, handler))
-            return grpc.stream_unary_rpc_method_handler(run, None, handler.response_serializer)
+            return stream_unary(run, handler.response_serializer)
         if handler.unary_stream:
             run = of_type("server_stream", self._guarded(method, self._unary_stream, handler))
         else:
             run = self._guarded(method, self._stream_stream, handler)
-        return grpc.stream_stream_rpc_method_handler(run, None, handler.response_serializer)
+        return stream_stream(run, handler.response_serializer)
+
+    async def _made_services(self) -> GrpcServices:
+        async with self._making:
+            if not self._services:
+                loaded = await asyncio.get_running_loop().run_in_executor(self._helpers, _load)
+                services: GrpcServices = loaded.GrpcServices(self._names)
+                await services.set_serving(self._is_serving)
+                self._services = services
+        return self._services
 
     def _guarded(
-        self, method: str, run: Callable[[Handler, Context, Visit], Awaitable[Any]], handler: Handler
+        self, method: str, run: Callable[[GrpcHandler, Context, Visit], Awaitable[Any]], handler: GrpcHandler
     ) -> Callable[[object, Context], Awaitable[Any]]:
         doors, is_open = self._doors, check_of(method) is open_to_all
+        abort_errors = _load().ABORT_ERRORS
 
         async def guarded(_requests: object, context: Context) -> Any:
             account = doors.memory.open(context)
@@ -69,17 +107,17 @@ class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc 
                 caller = ANYONE if is_open else await doors.logins.caller(context)
                 account.require_room()
                 return await run(handler, context, Visit(caller, account))
-            except grpc.aio.AbortError:  # the service said why
+            except abort_errors:  # the service said why
                 raise
             except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
                 await abort(context, error, method, doors)
 
         return guarded
 
-    async def _unary_unary(self, handler: Handler, context: Context, visit: Visit) -> Any:
+    async def _unary_unary(self, handler: GrpcHandler, context: Context, visit: Visit) -> Any:
         return await handler.unary_unary(await self._request(handler, context, visit), context)
 
-    async def _unary_stream(self, handler: Handler, context: Context, visit: Visit) -> None:
+    async def _unary_stream(self, handler: GrpcHandler, context: Context, visit: Visit) -> None:
         responses = handler.unary_stream(await self._request(handler, context, visit), context)
         if isinstance(responses, Awaitable):  # it writes by itself
             await responses
@@ -87,11 +125,11 @@ class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc 
         async for response in responses:
             await context.write(response)
 
-    async def _stream_stream(self, handler: Handler, context: Context, visit: Visit) -> None:
+    async def _stream_stream(self, handler: GrpcHandler, context: Context, visit: Visit) -> None:
         async for response in handler.stream_stream(self._requests(handler, context, visit), context):
             await context.write(response)
 
-    async def _request(self, handler: Handler, context: Context, visit: Visit) -> Any:
+    async def _request(self, handler: GrpcHandler, context: Context, visit: Visit) -> Any:
         data = await self._read(context, visit, is_stream=False)
         return _parse(handler, require_message(data))
 
@@ -101,15 +139,21 @@ class ForeignServices(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc 
             context, visit.account.connection, caller=visit.caller, is_stream=is_stream, outlives_stop=True
         )
 
-    async def _requests(self, handler: Handler, context: Context, visit: Visit) -> AsyncIterator[Any]:
+    async def _requests(self, handler: GrpcHandler, context: Context, visit: Visit) -> AsyncIterator[Any]:
         while True:
             data = await self._read(context, visit, is_stream=True)
-            if data is grpc.aio.EOF:
+            if data is None:
                 return
             yield _parse(handler, require_message(data))
 
 
-def _parse(handler: Handler, data: bytes) -> Any:
+def _load() -> ModuleType:
+    from gpkvs.server import grpc_services  # noqa: PLC0415 - it loads grpcio, without which the native door serves
+
+    return grpc_services
+
+
+def _parse(handler: GrpcHandler, data: bytes) -> Any:
     try:
         return handler.request_deserializer(data)
     except DecodeError as error:

@@ -18,7 +18,9 @@ from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address, ListenError, require_free
 from gpkvs.server.bounds import CALL_BYTES, CONNECTION_CALLS_MAX, HANDSHAKE_SECONDS, WINDOW_BYTES, Bounds
+from gpkvs.server.calls import Find, Interceptor
 from gpkvs.server.exporter import Metrics
+from gpkvs.server.grpcio_tls import GrpcioTls
 from gpkvs.server.memory import Kind, Memory
 from gpkvs.server.receive import Receives
 from gpkvs.server.threads import begun_threads
@@ -38,6 +40,17 @@ _UNREQUESTED_SECONDS = 1 << 20
 _KEEPALIVE_SECONDS, _KEEPALIVE_RESPONSE_SECONDS = 60, 20
 
 
+class GrpcioInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
+    """One of ours, of the class that gRPC wants."""
+
+    def __init__(self, ours: Interceptor) -> None:
+        self._ours = ours
+
+    async def intercept_service(self, continuation: Find, details: grpc.HandlerCallDetails) -> object:
+        """Return the handler of a call, or None."""
+        return await self._ours.intercept_service(continuation, details)
+
+
 class GrpcioDoor:
     """A port of gRPC's own server; used inside its event loop.
 
@@ -54,7 +67,7 @@ class GrpcioDoor:
     def __init__(self, config: ServerConfig, bounds: Bounds, tls: Tls | None, helpers: Executor | None = None) -> None:
         self._bounds = bounds
         self._helpers = helpers
-        self._tls = tls
+        self._tls = GrpcioTls(tls) if tls else None
         self.memory = Memory(bounds.clients_bytes_max, bounds.connection_receives_max)
         self.receives = Receives(self.memory, bounds.receive_bytes_max, config.receive_seconds_max, helpers)
         # All batches, the opening and the closing run here, one at a time: the event loop never waits for the store.
@@ -69,9 +82,10 @@ class GrpcioDoor:
         """Return what lets these users in; everybody, if there are none."""
         return Logins(users, Sessions(self.memory.has_requests, helpers=self._helpers), metrics, audit)
 
-    def make_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+    def make_server(self, interceptors: Sequence[Interceptor]) -> grpc.aio.Server:
         """Return the server, to add services to it before it listens."""
-        self._server = grpc.aio.server(interceptors=interceptors, options=self._options())
+        ours = [GrpcioInterceptor(interceptor) for interceptor in interceptors]
+        self._server = grpc.aio.server(interceptors=ours, options=self._options())
         return self._server
 
     async def listen(self, address: Address) -> Address:

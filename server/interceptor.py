@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from enum import Enum
 from typing import Any, TypeVar
 
-import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from gpkvs.server.calls import CallContext, Details, Find, Handler, StatusCode
 from gpkvs.server.exporter import SECONDS
 
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
@@ -23,13 +24,11 @@ _TYPES = {
     "stream_stream": "bidi_stream",
 }
 
-# A context gives the code as the handler set it: a member or its number.
-_CODE_NAMES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
+_CODE_NAMES = {code.value[0]: code.name for code in StatusCode}
 
 # The attribute of a handler's function that says its type, where gRPC knows another one (`of_type`).
 _TYPE = "grpc_type"
 
-Handler = Any  # grpc.RpcMethodHandler; grpc has no types
 Run = TypeVar("Run", bound=Callable[..., object])
 
 
@@ -39,7 +38,7 @@ def of_type(grpc_type: str, run: Run) -> Run:
     return run
 
 
-class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
+class CallMetrics:
     """Counts calls as they start and end, and measures the time between."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -50,9 +49,7 @@ class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has 
         )
         self._measured: dict[str, Handler] = {}
 
-    async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], details: grpc.HandlerCallDetails
-    ) -> Handler:
+    async def intercept_service(self, continuation: Find, details: Details) -> Handler | None:
         """Return the method's handler, measured; it is made once for each method."""
         handler = self._measured.get(details.method)
         if handler is None:
@@ -69,16 +66,17 @@ class CallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has 
         labels = (getattr(run, _TYPE, _TYPES[kind]), service, method)
         series = _Series(self._started.labels(*labels), self._seconds.labels(*labels), self._handled, labels)
 
-        async def measured(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        async def measured(request: Any, context: CallContext) -> Any:
             with _Call(series, context):
                 return await run(request, context)
 
-        async def measured_generator(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async def measured_generator(request: Any, context: CallContext) -> AsyncIterator[Any]:
             with _Call(series, context):
                 async for response in run(request, context):
                     yield response
 
-        return handler._replace(**{kind: measured_generator if inspect.isasyncgenfunction(run) else measured})
+        exchanged: dict[str, Any] = {kind: measured_generator if inspect.isasyncgenfunction(run) else measured}
+        return handler._replace(**exchanged)
 
 
 class _Series:
@@ -99,7 +97,7 @@ class _Call:
 
     __slots__ = ("_began", "_context", "_series")
 
-    def __init__(self, series: _Series, context: grpc.aio.ServicerContext) -> None:
+    def __init__(self, series: _Series, context: CallContext) -> None:
         self._series, self._context = series, context
 
     def __enter__(self) -> None:
@@ -117,6 +115,7 @@ class _Call:
         self._series.seconds.observe(time.perf_counter() - self._began)
 
 
-def _code_name(context: grpc.aio.ServicerContext) -> str:
+def _code_name(context: CallContext) -> str:
     """Return the name of the code that a handler aborted with."""
-    return str(_CODE_NAMES.get(context.code(), "UNKNOWN"))
+    code = context.code()  # as the handler set it: a member of our enumeration or of gRPC's, or its number
+    return _CODE_NAMES.get(code.value[0] if isinstance(code, Enum) else code, "UNKNOWN")

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import grpc
-
 from gpkvs.errors import NoSpaceError
 from gpkvs.server.bounds import CALL_BYTES
+from gpkvs.server.calls import CallContext
 from gpkvs.server.turns import Turns
 
 Kind = Literal["calls", "requests", "answers", "batch"]
@@ -63,7 +62,7 @@ class Memory:
         """What clients may still take; less than nothing if they hold more than they may."""
         return self.clients_bytes_max - self.clients_bytes
 
-    def open(self, context: grpc.aio.ServicerContext) -> Account:
+    def open(self, context: CallContext) -> Account:
         """Open the account of a call; it is closed when the call has ended, however it ends."""
         account = Account(self.connection(context.peer()))
         context.add_done_callback(account.close)

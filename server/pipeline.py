@@ -17,7 +17,6 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError
@@ -27,11 +26,12 @@ from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.rights import RightsError, require_batch
+from gpkvs.server.calls import CallContext
 from gpkvs.server.codec import Request, Response
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import NotServingError, Serving
 from gpkvs.server.memory import Account
-from gpkvs.server.receive import Receiver
+from gpkvs.server.receiver import Receiver
 from gpkvs.server.status import tell
 from gpkvs.server.wire import require_message
 from gpkvs.store import OpenTable
@@ -69,7 +69,7 @@ class Pipeline:
         logins: Logins,
         serving: Serving,
         receives: Receiver,
-        context: grpc.aio.ServicerContext,
+        context: CallContext,
         caller: Caller,
         account: Account,
         metrics: Metrics,
@@ -116,7 +116,7 @@ class Pipeline:
             data = await self._receives.read(
                 self._context, self._account.connection, caller=self._caller, is_stream=True
             )
-            if data is grpc.aio.EOF:
+            if data is None:
                 return
             self._caller.require()
             self._accept(require_message(data))

@@ -1,4 +1,4 @@
-"""Messages that are being received: for how long, and how much memory they may take.
+"""Messages that grpcio is receiving: for how long, and how much memory they may take.
 
 gRPC's core holds a message until it is whole and says nothing about it. The server knows which calls wait for their
 message, and how much memory the process has allocated. While calls wait, it looks at both several times a second. If
@@ -20,13 +20,13 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Protocol
 
 import grpc
 
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.memory import Connection, Memory
+from gpkvs.server.receiver import too_slow
 from gpkvs.server.resident import FreeMemory, allocated_bytes
 
 # Between two looks a fast network must not bring more than messages may take. More looks would only cost: each takes
@@ -37,31 +37,6 @@ _STALLED_LOOKS = 2
 _IDLE_LOOK_SECONDS = 1.0
 # How often the server gives back freed memory that the C library keeps, if it is much.
 _TRIM_SECONDS = 0.5
-
-
-class SlowRequestError(GpkvsError):
-    """The message of a call was not whole in time; the call was not executed."""
-
-
-def too_slow(seconds_max: float) -> SlowRequestError:
-    """Return what a call is told whose message took longer than this."""
-    return SlowRequestError(f"the message was not whole after {seconds_max:g} s (--receive-seconds-max)")
-
-
-class Receiver(Protocol):
-    """Where calls wait for their messages."""
-
-    async def read(
-        self,
-        context: Any,
-        connection: Connection,
-        /,
-        *,
-        caller: Caller = ANYONE,
-        is_stream: bool,
-        outlives_stop: bool = False,
-    ) -> object:
-        """Return a call's next message, or `grpc.aio.EOF` (`Receives.read`)."""
 
 
 class _Receive:
@@ -148,18 +123,7 @@ class Receives:
         is_stream: bool,
         outlives_stop: bool = False,
     ) -> object:
-        """Return a call's next message, or `grpc.aio.EOF`.
-
-        Parameters
-        ----------
-        context, connection
-            The call, and the connection that it came over.
-        caller
-            Who makes it.
-        is_stream
-            A stream may take as long as it likes.
-        outlives_stop
-            Whether the call is served while the server stops, as a health check is.
+        """Return a call's next message, or None at its end (`gpkvs.server.receiver.Receiver.read`).
 
         Raises
         ------
@@ -278,4 +242,5 @@ def _hand_over(message: asyncio.Future[object], reading: asyncio.Task[object]) -
     if error is not None:
         message.set_exception(error)
     else:
-        message.set_result(reading.result())
+        received = reading.result()
+        message.set_result(None if received is grpc.aio.EOF else received)

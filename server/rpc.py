@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, NamedTuple, NoReturn
 
-import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -17,11 +16,12 @@ from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.rights import Check, RightsError, check_of
+from gpkvs.server.calls import CallContext, Handler, Registrar, Service, stream_stream, stream_unary
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account, Memory
-from gpkvs.server.receive import Receiver
+from gpkvs.server.receiver import Receiver
 from gpkvs.server.status import ErrorStatus, tell
 from gpkvs.server.wire import require_message
 
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     """What a method of one request is told of the call."""
 
     method: str  # its full name
-    context: grpc.aio.ServicerContext
+    context: CallContext
     caller: Caller
     account: Account
     message_bytes: int  # of the request as it came
@@ -38,7 +38,7 @@ class Call(NamedTuple):
 
 Method = Callable[[Any, Call], Awaitable[Message]]
 ServerStreamMethod = Callable[[Any, Call], AsyncGenerator[Message, None]]
-StreamMethod = Callable[[grpc.aio.ServicerContext, Caller, Account], Awaitable[None]]
+StreamMethod = Callable[[CallContext, Caller, Account], Awaitable[None]]
 
 
 class Doors(NamedTuple):
@@ -56,8 +56,8 @@ _PARSED_FACTORS = {"gpkvs.v1.MultiGetRequest": 9}
 _NOT_EXECUTED = ((EXECUTED_KEY, NOT_EXECUTED),)
 
 
-def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: object, doors: Doors) -> str:
-    """Register an object that has a coroutine for each method of a service; return the service's full name.
+def add_service(server: Registrar, service: ServiceDescriptor, servicer: object, doors: Doors) -> None:
+    """Register an object that has a coroutine for each method of a service.
 
     A method of one request takes it and the `Call`, and returns the response, or a generator of responses. A method of
     two streams takes the context, the caller and the call's account, reads and writes bytes there, checks what the
@@ -69,34 +69,33 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: o
         If nobody has said which right a method needs.
     """
 
-    def handler(method: MethodDescriptor) -> Any:
+    def handler(method: MethodDescriptor) -> Handler:
         run, name = getattr(servicer, method.name), method.full_name
         check = check_of(name)
         if method.client_streaming:
-            return grpc.stream_stream_rpc_method_handler(_stream(name, run, doors))
+            return stream_stream(_stream(name, run, doors))
         request_class = GetMessageClass(method.input_type)
         if method.server_streaming:
             responding = of_type("server_stream", _server_stream(name, run, check, request_class, doors))
-            return grpc.stream_stream_rpc_method_handler(responding)
+            return stream_stream(responding)
         # On the wire it is the same as unary. As unary, gRPC would hold the message until the call ends, and would
         # say nothing of a call whose message is still being received.
-        return grpc.stream_unary_rpc_method_handler(of_type("unary", _unary(name, run, check, request_class, doors)))
+        return stream_unary(of_type("unary", _unary(name, run, check, request_class, doors)))
 
-    handlers = {method.name: handler(method) for method in service.methods}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
-    return str(service.full_name)
+    handlers = {f"/{service.full_name}/{method.name}": handler(method) for method in service.methods}
+    server.add_generic_rpc_handlers((Service(handlers),))
 
 
 def _unary(
     name: str, method: Method, check: Check, request_class: type[Message], doors: Doors
-) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[bytes]]:
+) -> Callable[[object, CallContext], Awaitable[bytes]]:
     """Wrap a method: bytes in, bytes out, errors as statuses.
 
     Messages are parsed here: grpc would end a call with UNKNOWN if a client sent bytes that are no message.
     """
     logins, gate, memory, *_ = doors
 
-    async def run(context: grpc.aio.ServicerContext, account: Account) -> bytes:
+    async def run(context: CallContext, account: Account) -> bytes:
         caller = ANYONE if logins.is_open else logins.known(context) or await logins.log_in(context)
         data = await _only_message(context, caller, account, doors)
         with gate:
@@ -109,7 +108,7 @@ def _unary(
             response: bytes = (await running).SerializeToString()
             return response
 
-    async def handler(_requests: object, context: grpc.aio.ServicerContext) -> bytes:
+    async def handler(_requests: object, context: CallContext) -> bytes:
         account = memory.open(context)
         try:
             return await run(context, account)
@@ -122,10 +121,10 @@ def _unary(
 
 def _server_stream(
     name: str, method: ServerStreamMethod, check: Check, request_class: type[Message], doors: Doors
-) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+) -> Callable[[object, CallContext], Awaitable[None]]:
     """Wrap a method of one request and many responses; a response is sent before the next one is asked for."""
 
-    async def run(context: grpc.aio.ServicerContext, account: Account) -> None:
+    async def run(context: CallContext, account: Account) -> None:
         caller = await doors.logins.caller(context)
         data = await _only_message(context, caller, account, doors)
         with doors.gate:
@@ -137,7 +136,7 @@ def _server_stream(
                 async for response in responses:
                     await context.write(response.SerializeToString())
 
-    async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
+    async def handler(_requests: object, context: CallContext) -> None:
         account = doors.memory.open(context)
         try:
             await run(context, account)
@@ -147,7 +146,7 @@ def _server_stream(
     return handler
 
 
-async def _only_message(context: grpc.aio.ServicerContext, caller: Caller, account: Account, doors: Doors) -> bytes:
+async def _only_message(context: CallContext, caller: Caller, account: Account, doors: Doors) -> bytes:
     """Receive the only message of a call, as bytes."""
     doors.gate.serving()
     account.require_room()
@@ -161,12 +160,10 @@ def _parse(request_class: type[Message], data: bytes) -> Message:
         raise InvalidArgumentError(f"these bytes are no {request_class.DESCRIPTOR.full_name}: {error}") from error
 
 
-def _stream(
-    name: str, method: StreamMethod, doors: Doors
-) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+def _stream(name: str, method: StreamMethod, doors: Doors) -> Callable[[object, CallContext], Awaitable[None]]:
     """Wrap a method of streams: errors as statuses."""
 
-    async def handler(_requests: object, context: grpc.aio.ServicerContext) -> None:
+    async def handler(_requests: object, context: CallContext) -> None:
         account = doors.memory.open(context)
         try:
             caller = await doors.logins.caller(context)
@@ -179,7 +176,7 @@ def _stream(
     return handler
 
 
-async def abort(context: grpc.aio.ServicerContext, error: Exception, method: str, doors: Doors) -> NoReturn:
+async def abort(context: CallContext, error: Exception, method: str, doors: Doors) -> NoReturn:
     """End a call with the status of an error.
 
     Parameters

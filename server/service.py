@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 
-import grpc
 import numpy as np
 
 from gpkvs.batch import Op, Status
@@ -14,13 +13,14 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.login import Logins
+from gpkvs.server.calls import CallContext
 from gpkvs.server.codec import Response
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.memory import Account
 from gpkvs.server.options import Options, options_of
 from gpkvs.server.pipeline import Pipeline
-from gpkvs.server.receive import Receiver
+from gpkvs.server.receiver import Receiver
 from gpkvs.server.rpc import Call
 from gpkvs.server.scan import Scans
 from gpkvs.server.several import decode_several, encode_several
@@ -134,7 +134,7 @@ class KVService:
             return encode_several(request_id, response, self._metrics)
         return codec.encode(request_id, response)
 
-    async def Pipeline(self, context: grpc.aio.ServicerContext, caller: Caller, account: Account) -> None:  # noqa: N802
+    async def Pipeline(self, context: CallContext, caller: Caller, account: Account) -> None:  # noqa: N802
         """Run batches one after the other, many in flight, and respond in their order."""
         serving = self._gate.serving()
         await Pipeline(self._logins, serving, self._receives, context, caller, account, self._metrics).run()

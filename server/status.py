@@ -10,8 +10,6 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import NamedTuple
 
-import grpc
-
 from gpkvs.errors import (
     ConflictError,
     CorruptRecordError,
@@ -29,40 +27,41 @@ from gpkvs.server.access.audit import AuditError
 from gpkvs.server.access.caller import LoginError
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.batcher import ExpiredRequestError
+from gpkvs.server.calls import StatusCode
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.full_log import FullLog
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.receive import SlowRequestError
+from gpkvs.server.receiver import SlowRequestError
 from gpkvs.server.wire import UnsupportedError
 
 _log = logging.getLogger("gpkvs.server")
 _FULL_LOG = FullLog()
 
 # The first class that fits counts. The reason is a label of gpkvs_requests_refused_total.
-_REFUSALS: tuple[tuple[type[GpkvsError], grpc.StatusCode, str], ...] = (
-    (UnknownTableError, grpc.StatusCode.NOT_FOUND, "unknown_table"),
-    (TableExistsError, grpc.StatusCode.ALREADY_EXISTS, "table_exists"),
-    (InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
-    (NoSpaceError, grpc.StatusCode.RESOURCE_EXHAUSTED, "no_space"),
-    (ConflictError, grpc.StatusCode.ABORTED, "conflict"),
-    (LoginError, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
-    (RightsError, grpc.StatusCode.PERMISSION_DENIED, "permission_denied"),
-    (AuditError, grpc.StatusCode.UNAVAILABLE, "audit"),
-    (NotServingError, grpc.StatusCode.UNAVAILABLE, "not_serving"),
-    (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED, "unsupported"),
-    (SlowRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "slow"),
-    (ExpiredRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),
+_REFUSALS: tuple[tuple[type[GpkvsError], StatusCode, str], ...] = (
+    (UnknownTableError, StatusCode.NOT_FOUND, "unknown_table"),
+    (TableExistsError, StatusCode.ALREADY_EXISTS, "table_exists"),
+    (InvalidArgumentError, StatusCode.INVALID_ARGUMENT, "invalid"),
+    (NoSpaceError, StatusCode.RESOURCE_EXHAUSTED, "no_space"),
+    (ConflictError, StatusCode.ABORTED, "conflict"),
+    (LoginError, StatusCode.UNAUTHENTICATED, "unauthenticated"),
+    (RightsError, StatusCode.PERMISSION_DENIED, "permission_denied"),
+    (AuditError, StatusCode.UNAVAILABLE, "audit"),
+    (NotServingError, StatusCode.UNAVAILABLE, "not_serving"),
+    (UnsupportedError, StatusCode.UNIMPLEMENTED, "unsupported"),
+    (SlowRequestError, StatusCode.DEADLINE_EXCEEDED, "slow"),
+    (ExpiredRequestError, StatusCode.DEADLINE_EXCEEDED, "deadline"),
 )
 # The request was executed, and its only operation did nothing: the operation's status says so in the metrics.
-_NOT_DONE: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (
-    (NotANumberError, grpc.StatusCode.FAILED_PRECONDITION),
-    (NumberOverflowError, grpc.StatusCode.OUT_OF_RANGE),
+_NOT_DONE: tuple[tuple[type[GpkvsError], StatusCode], ...] = (
+    (NotANumberError, StatusCode.FAILED_PRECONDITION),
+    (NumberOverflowError, StatusCode.OUT_OF_RANGE),
 )
-_FAILURES: tuple[tuple[type[GpkvsError], grpc.StatusCode], ...] = (
-    (CorruptRecordError, grpc.StatusCode.DATA_LOSS),
-    (CorruptStoreError, grpc.StatusCode.DATA_LOSS),
-    (StoreClosedError, grpc.StatusCode.UNAVAILABLE),
-    (GpkvsError, grpc.StatusCode.INTERNAL),
+_FAILURES: tuple[tuple[type[GpkvsError], StatusCode], ...] = (
+    (CorruptRecordError, StatusCode.DATA_LOSS),
+    (CorruptStoreError, StatusCode.DATA_LOSS),
+    (StoreClosedError, StatusCode.UNAVAILABLE),
+    (GpkvsError, StatusCode.INTERNAL),
 )
 
 _BUG_TEXT = "internal error: the server's log has the details"
@@ -76,7 +75,7 @@ _PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}  # what gRPC sends as it is; 
 class ErrorStatus(NamedTuple):
     """An error as the wire has it."""
 
-    code: grpc.StatusCode
+    code: StatusCode
     text: str
     full: str  # what is full, if the request was refused for want of room
     is_refusal: bool  # the request surely changed nothing
@@ -97,7 +96,7 @@ def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
     """
     if not isinstance(error, GpkvsError):  # a bug: the log gets the traceback, the client no details
         _log.error("%s failed", method, exc_info=error)
-        return ErrorStatus(grpc.StatusCode.INTERNAL, _BUG_TEXT, "", is_refusal=False)
+        return ErrorStatus(StatusCode.INTERNAL, _BUG_TEXT, "", is_refusal=False)
     for kind, code in _NOT_DONE:
         if isinstance(error, kind):
             return ErrorStatus(code, status_text(error), "", is_refusal=True)
@@ -124,7 +123,7 @@ def note_refused(error: GpkvsError, metrics: Metrics, requests: int = 1) -> None
         _FULL_LOG.note(error)
 
 
-def status_of(error: GpkvsError) -> tuple[grpc.StatusCode, str]:
+def status_of(error: GpkvsError) -> tuple[StatusCode, str]:
     """Return the status of an error, and the reason's name if the request was refused before execution (else "")."""
     for kind, code, reason in _REFUSALS:
         if isinstance(error, kind):

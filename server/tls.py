@@ -18,8 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc
-
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.server.access.audit import NO_AUDIT, AuditLog
@@ -27,10 +25,6 @@ from gpkvs.server.watched_files import WatchedFiles, look_at
 
 _log = logging.getLogger("gpkvs.server")
 
-# Around the moment at which gRPC is given another configuration. What may not be disturbed takes microseconds.
-_QUIET_SECONDS = 0.25
-# A client that takes up a session shows no certificate again. What gRPC is given anew knows no older session.
-_SESSION_SECONDS_MAX = 3600.0
 # A start waits so long for the rest of a file, and for the second one of a pair.
 _SETTLE_SECONDS_MAX = 5.0
 _SETTLE_LOOK_SECONDS = 1.0
@@ -116,17 +110,12 @@ class Tls:
         self._audit = audit
         self.is_good = True  # the newest files are in force
         self._reloading = threading.Lock()
-        self._giving = threading.Lock()
         self._seen = look_at(files.paths)
         self._give_away: Callable[[Material], None] = lambda _: None
         self._take(_load_settled(files))
-        self._given, self._given_at = self._configuration, time.monotonic() - _QUIET_SECONDS
 
     def _take(self, material: Material) -> None:
         self._give_away(material)
-        self._configuration = grpc.ssl_server_certificate_configuration(
-            [(material.key, material.cert)], material.client_ca
-        )
         self._material = material
 
     def give(self, take: Callable[[Material], None]) -> None:
@@ -150,31 +139,6 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """For a new connection of a socket; with a client CA, its client may show a certificate."""
         return self._material.context
-
-    @property
-    def credentials(self) -> grpc.ServerCredentials:
-        """For gRPC, which asks at each handshake what is in force; with a client CA, every client must show its own."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._given,
-            self._newest,
-            require_client_authentication=self.files.client_ca is not None,
-        )
-
-    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what gRPC is to make handshakes of, or None if it has that; called at each handshake, in its threads.
-
-        gRPC exchanges the two without a lock, and frees the old one: a handshake that has just begun in another thread
-        would use it still, and the process would end. So none begins a while before and after.
-        """
-        with self._giving:
-            now = time.monotonic()
-            is_old = self.files.client_ca is not None and now - self._given_at > _SESSION_SECONDS_MAX
-            if self._given is self._configuration and not is_old:
-                time.sleep(max(self._given_at + _QUIET_SECONDS - now, 0))
-                return None
-            time.sleep(_QUIET_SECONDS)
-            self._given, self._given_at = self._configuration, time.monotonic()
-            return self._given
 
     @property
     def certificates(self) -> Iterable[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import grpc
-
 from gpkvs.errors import GpkvsError
 
 # A message that is compressed with gzip begins so. No message of ours does: protobuf has no field of that kind.
@@ -18,7 +16,7 @@ class UnsupportedError(GpkvsError):
 
 
 def require_message(received: object) -> bytes:
-    """Return the message of a call, if it has one that is not compressed.
+    """Return the message of a call (None: it has none), if it has one that is not compressed.
 
     A compressed message of some KiB may hold GiB, and gRPC bounds each message but not their sum. So gRPC decompresses
     none (``grpc.per_message_decompression``), and this function refuses them.
@@ -28,7 +26,7 @@ def require_message(received: object) -> bytes:
     UnsupportedError
         If the call has no message, or a compressed one.
     """
-    if received is grpc.aio.EOF:
+    if received is None:
         raise UnsupportedError("the call ended without a message: send exactly one")
     assert isinstance(received, bytes)
     if received.startswith(_GZIP) or (

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 ROOT = Path(__file__).parents[1]
 # Libraries read these when they are loaded, and Python when it starts.
@@ -154,9 +154,10 @@ def _forker() -> socket.socket:
 
 
 def _load() -> None:
+    from gpkvs.cli import served  # noqa: F401, PLC0415
     from gpkvs.cli.lazy_commands import load  # noqa: PLC0415 - the tests themselves do not need all of this
     from gpkvs.cli.main import Gpkvs  # noqa: PLC0415
-    from gpkvs.server import app  # noqa: F401, PLC0415
+    from gpkvs.server import grpc_services, grpcio_door  # noqa: F401, PLC0415
 
     for name, (place, _) in Gpkvs.subcommands.items():
         load(name, place)
@@ -190,6 +191,16 @@ def _next_job() -> tuple[int, int, list[int]]:
             os.close(file)
 
 
+def _go_on(_python: str, _arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Go on in this process where `gpkvs serve` would execute itself again, in a Python that has loaded nothing."""
+    from gpkvs.cli.__main__ import main as run_gpkvs  # noqa: PLC0415
+
+    os.environ.clear()
+    os.environ.update(environment)
+    run_gpkvs()
+    raise AssertionError("gpkvs ends the process")
+
+
 def main() -> None:
     """Take jobs; in the fork that does one, be that program."""
     job, _, streams = _next_job()
@@ -206,6 +217,7 @@ def main() -> None:
     from gpkvs import failpoint  # noqa: PLC0415
 
     failpoint.arm(os.environ.get(failpoint.VARIABLE, ""))
+    os.execve = _go_on
     if first == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)

@@ -10,8 +10,6 @@ import runpy
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import grpc
-
 import gpkvs.server.app
 import gpkvs.store
 from gpkvs.engine.meter import Meter
@@ -32,7 +30,7 @@ class NoMeter(Meter):
         """Do nothing."""
 
 
-class NoCallMetrics(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
+class NoCallMetrics:
     """Passes calls on."""
 
     def __init__(self, _registry: object) -> None:

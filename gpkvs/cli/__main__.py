@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
+from gpkvs.cli.environment import HANDED_OVER
 from gpkvs.cli.interrupt import ctrl_c_ends_at_once, end_at_once_on_ctrl_c
 from gpkvs.garbage import loading_modules
 
 
 def main() -> None:
-    """Run the command line."""
-    with ctrl_c_ends_at_once(), loading_modules():
-        from gpkvs.cli.main import run  # noqa: PLC0415 - it takes long enough that somebody may press Ctrl-C
+    """Run the command line, or the server to which it has handed over."""
+    with ctrl_c_ends_at_once(), loading_modules():  # it takes long enough that somebody may press Ctrl-C
+        if HANDED_OVER in os.environ:
+            from gpkvs.cli.served import run  # noqa: PLC0415
+        else:
+            from gpkvs.cli.main import run  # noqa: PLC0415
     try:
         run()
     finally:

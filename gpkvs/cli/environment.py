@@ -13,6 +13,9 @@ from gpkvs.text import no_such
 
 _PREFIX: Final = "GPKVS_"
 
+HANDED_OVER: Final = "_GPKVS_HANDED_OVER"
+"""With it `gpkvs serve` executes itself again (`gpkvs.cli.hand_over`); nobody else sets it."""
+
 # The options of `gpkvs serve` that come from a config are not here: their names follow from it.
 _NAMES: Final = (
     *("DATA", "CONFIG", "READY_FILE", "LOG_FORMAT", "LOG_LEVEL"),  # of `gpkvs serve`, too

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import signal
 import sys
-import traceback
 from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
 
 from gpkvs.cli.environment import unread_variables
-from gpkvs.cli.exit_status import EVERY, INTERRUPTED, NO_OUTPUT, UNEXPECTED, WRONG_OPTIONS
+from gpkvs.cli.exit_status import EVERY, WRONG_OPTIONS
 from gpkvs.cli.lazy_commands import LazyGroup
-from gpkvs.cli.streams import OutputError, open_streams
+from gpkvs.cli.program import end_unexpectedly, run_program
 from gpkvs.text import quoted
 
 
@@ -26,7 +23,7 @@ class Gpkvs(LazyGroup):
         try:
             return super().invoke(ctx)
         except (EOFError, OSError):  # typer would end with 1 for some of them, without a word
-            _end_unexpectedly()
+            end_unexpectedly()
 
     subcommands: ClassVar = {
         "serve": ("gpkvs.cli.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
@@ -161,22 +158,7 @@ def _options(
 
 def run() -> NoReturn:
     """Run the command line, and end the process with an exit status."""
-    open_streams()
-    try:
-        try:
-            _run()
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
-        except Exception:  # noqa: BLE001 - whatever it is, Python would end with 1, which says something else
-            _end_unexpectedly()
-        finally:
-            sys.stdout.flush()
-    except OutputError as error:
-        if error.errno == errno.EPIPE:  # the reader has seen enough: end as other programs do
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGPIPE)
-        sys.stderr.write(f"gpkvs: {error}\n")
-        sys.exit(NO_OUTPUT)
+    run_program(_run)
 
 
 def _run() -> NoReturn:
@@ -188,9 +170,3 @@ def _run() -> NoReturn:
             sys.exit(WRONG_OPTIONS)
     app()
     raise AssertionError("typer ends the process")
-
-
-def _end_unexpectedly() -> NoReturn:
-    traceback.print_exc()
-    sys.stderr.write("gpkvs: an unexpected error, which is a fault of gpkvs: please report the lines above\n")
-    sys.exit(UNEXPECTED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,25 +14,19 @@ from gpkvs.cli.exit_status import IN_USE
 from gpkvs.errors import GpkvsError, InvalidArgumentError, StoreLockedError
 
 
-def tell_error(error: GpkvsError) -> None:
-    """Print an error as one line on stderr."""
-    typer.echo(f"gpkvs: {error}", err=True)
-
-
 @contextmanager
 def failures_exit(
     status: int,
     kinds: type[GpkvsError] | tuple[type[GpkvsError], ...] = GpkvsError,
-    tell: Callable[[GpkvsError], None] = tell_error,
 ) -> Iterator[None]:
     """Print an expected error of some kinds as one line on stderr and exit with `status`; bugs keep their traceback.
 
-    `tell` says it in another way. A store that another process has is `IN_USE`, whatever `status` is.
+    A store that another process has is `IN_USE`, whatever `status` is.
     """
     try:
         yield
     except kinds as error:
-        tell(error)
+        typer.echo(f"gpkvs: {error}", err=True)
         raise typer.Exit(IN_USE if isinstance(error, StoreLockedError) else status) from error
 
 

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gpkvs.cli.config_options import options_from_configs
 from gpkvs.cli.environment import unread_variables
-from gpkvs.cli.exit_status import IN_USE, INTERRUPTED, UNEXPECTED, WRONG_OPTIONS, exits
-from gpkvs.cli.output import failures_exit, tell_error
-from gpkvs.cli.settings_file import Reload, load_file
+from gpkvs.cli.exit_status import IN_USE, INTERRUPTED, exits
+from gpkvs.cli.hand_over import Settings, hand_over
+from gpkvs.cli.settings_file import Reload, SettingsFileError, read_settings
 from gpkvs.config import SERVER, ServerConfig, StoreConfig
-from gpkvs.errors import GpkvsError, InvalidArgumentError
-from gpkvs.garbage import loading_modules
-from gpkvs.server import logs
-from gpkvs.server.access.users import UsersError
 from gpkvs.server.logs import LOG_LEVEL, LogFormat, LogLevel
-from gpkvs.server.tls import TlsFilesError, TlsFilesUnsettledError
+from gpkvs.server.serve_options import ServeOptions
 
-_log = logging.getLogger("gpkvs.server")
+# The sources whose values win over the settings file.
+_STRONGER = ("COMMANDLINE", "ENVIRONMENT")
+
+
+def _load_file(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options' defaults from a settings file; the command line and the environment win over it."""
+    if path is not None:
+        try:
+            settings = read_settings(path, _known_settings(context))
+        except SettingsFileError as error:
+            raise typer.BadParameter(str(error)) from error
+        context.default_map = {**(context.default_map or {}), **settings}
+    return path
+
+
+def _known_settings(context: typer.Context) -> list[str]:
+    return sorted(str(parameter.name) for parameter in context.command.params if parameter.name != "config")
+
+
+def _stronger_log_level(context: typer.Context) -> Any:
+    """Return the log level that wins over the settings file's, if one is given."""
+    source = context.get_parameter_source("log_level")
+    return context.params["log_level"] if source is not None and source.name in _STRONGER else None
 
 
 @exits(
@@ -56,7 +71,7 @@ def serve_command(
             envvar="GPKVS_CONFIG",
             metavar="FILE.toml",
             is_eager=True,
-            callback=load_file,
+            callback=_load_file,
         ),
     ] = None,
     ready_file: Annotated[
@@ -88,38 +103,8 @@ def serve_command(
 
     Example: gpkvs serve --data /var/lib/gpkvs --index-bytes 256MiB --heap-bytes-max 8GiB
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
-    logs.configure(log_format, log_level)
-    for line in unread_variables():
-        _log.warning(line, extra={"event": "setting_ignored"})
-    with loading_modules():
-        from gpkvs.server.app import ServeOptions, run  # noqa: PLC0415 - neither --help nor tab completion waits for it
-
-    tell = _log_error if log_format == "json" else tell_error  # who reads the log as JSON gets JSON to its end
-    # systemd does not try again after wrong options, which also name the files of the start. It does so for a pair of
-    # files of which one is still on its way.
-    with (
-        failures_exit(1, tell=tell),
-        failures_exit(WRONG_OPTIONS, (InvalidArgumentError, TlsFilesError, UsersError), tell),
-        failures_exit(1, TlsFilesUnsettledError, tell),
-        _faults_logged(),
-    ):
-        run(ServeOptions(data, store, server, ready_file, Reload(context, config)))
-
-
-def _log_error(error: GpkvsError) -> None:
-    _log.critical("%s", error, extra={"event": "failed"})
-
-
-@contextmanager
-def _faults_logged() -> Iterator[None]:
-    """Log what nobody expected, in the format of the log."""
-    try:
-        yield
-    except GpkvsError:
-        raise
-    except MemoryError as error:
-        raise GpkvsError("the process got no memory: raise the limit on it (ulimit -v, MemoryMax)") from error
-    except Exception as error:
-        _log.critical("an unexpected error, which is a fault of gpkvs", exc_info=True, extra={"event": "failed"})
-        raise typer.Exit(UNEXPECTED) from error
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it, also after the hand-over
+    reload = Reload(config, _known_settings(context), context.default_map or {}, _stronger_log_level(context))
+    hand_over(
+        Settings(ServeOptions(data, store, server, ready_file, reload), log_format, log_level, unread_variables())
+    )

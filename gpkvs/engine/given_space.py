@@ -143,9 +143,10 @@ class GivenSpace:
 
     def _find_holes(self, heap: Heap) -> Segments:
         """Return free segments that have holes; reserve what the others lack."""
-        found = holes(self._path, self._offset, heap.bytes)
-        runs = [self._segments_of(*hole) for hole in found]
-        holed = np.unique(np.concatenate([NO_SEGMENTS, *runs]))
+        has_hole = np.zeros(heap.segments, np.bool_)
+        for hole in holes(self._path, self._offset, heap.bytes):
+            has_hole[self._segments_of(*hole)] = True
+        holed = np.flatnonzero(has_hole)
         may_leave = (heap.live_units[holed] == 0) & (holed != heap.tail.segment)
         last = heap.segments - 1
         may_leave &= (holed != last) | (heap.end_of(last) == heap.segment_units)
@@ -154,10 +155,10 @@ class GivenSpace:
         found_free: Segments = holed[may_leave]
         return found_free
 
-    def _segments_of(self, first: int, last: int) -> Segments:
+    def _segments_of(self, first: int, last: int) -> slice:
         """Return the segments that a part of the file touches."""
         begin, end = first - self._offset, last - self._offset
-        return np.arange(begin // self._segment_bytes, -(-end // self._segment_bytes), dtype=np.int64)
+        return slice(begin // self._segment_bytes, -(-end // self._segment_bytes))
 
     def _fill(self, segment: int, count: int) -> None:
         """Reserve the space of a segment that has records, or gets them next, or is the journal's."""

@@ -16,8 +16,6 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
 
-import grpc
-
 from gpkvs.errors import UnknownTableError
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError, Method, token_ended
@@ -27,6 +25,7 @@ from gpkvs.server.access.rights import RightsError
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.throttle import Throttle
 from gpkvs.server.access.users import TOKEN_PREFIX, Token, User, Users, certificate_name, parse_token
+from gpkvs.server.calls import CallContext
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.tls import names_of_call
 from gpkvs.text import without_names
@@ -127,7 +126,7 @@ class Logins:
             return error
         return UnknownTableError(without_names(str(error)))
 
-    def known(self, context: grpc.aio.ServicerContext) -> Caller | None:
+    def known(self, context: CallContext) -> Caller | None:
         """Return who makes a call, if it can be told at once and the login is right."""
         header = None
         for name, value in context.invocation_metadata():
@@ -142,7 +141,7 @@ class Logins:
             self._logged_in(caller, end_of(peer).address)
         return caller
 
-    async def caller(self, context: grpc.aio.ServicerContext) -> Caller:
+    async def caller(self, context: CallContext) -> Caller:
         """Return who makes a call; of every call, if there are no users.
 
         Raises
@@ -152,7 +151,7 @@ class Logins:
         """
         return ANYONE if self.is_open else self.known(context) or await self.log_in(context)
 
-    async def log_in(self, context: grpc.aio.ServicerContext) -> Caller:
+    async def log_in(self, context: CallContext) -> Caller:
         """Return who makes a call.
 
         Raises

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-import grpc
+from gpkvs.server.calls import Metadata, StatusCode
 
-Metadata = Sequence[tuple[str, str]]
+
+class AbortError(Exception):
+    """Ends the handler of a call that has its status."""
 
 
 class Opened(NamedTuple):
@@ -80,7 +82,7 @@ class Context:
         self._message: asyncio.Future[object] | None = None  # that the handler waits for
         self._sent: asyncio.Future[None] | None = None
         self._is_half_closed = self._is_cancelled = self._is_finished = False
-        self._status: grpc.StatusCode | None = None
+        self._status: StatusCode | None = None
         self._text = ""
         self._trailers: Metadata = ()
         self._done_callbacks: list[Callable[[Any], object]] = []
@@ -99,7 +101,7 @@ class Context:
     # What handlers call, named as in gRPC.
 
     async def read(self) -> object:
-        """Return the next message, or `grpc.aio.EOF`."""
+        """Return the next message, or None at the end."""
         return await self.ask()
 
     async def write(self, message: object) -> None:
@@ -108,16 +110,16 @@ class Context:
         self._wire.respond(self._opened.id, self.serialize(message))
         await self._sent
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
+    async def abort(self, code: StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
         """End the call with a status.
 
         Raises
         ------
-        grpc.aio.AbortError
+        AbortError
             Always: the handler ends too.
         """
         self.finish(code, details, trailing_metadata)
-        raise grpc.aio.AbortError("Locally aborted.")
+        raise AbortError("Locally aborted.")
 
     def peer(self) -> str:
         """Return the name of the connection."""
@@ -154,7 +156,7 @@ class Context:
         """Have a function called when the handler has ended."""
         self._done_callbacks.append(callback)
 
-    def code(self) -> grpc.StatusCode | None:
+    def code(self) -> StatusCode | None:
         """Return the status that the handler ended the call with, if it has."""
         return self._status
 
@@ -173,10 +175,10 @@ class Context:
     # What the server calls.
 
     def ask(self) -> asyncio.Future[object]:
-        """Ask for the next message, or `grpc.aio.EOF`; one at a time."""
+        """Ask for the next message, or None at the end; one at a time."""
         self._message = self._loop.create_future()
         if self._is_half_closed:
-            self._message.set_result(grpc.aio.EOF)
+            self._message.set_result(None)
         else:
             self._wire.ask(self._opened.id)
         return self._message
@@ -189,7 +191,7 @@ class Context:
     def half_closed(self) -> None:
         """Note that no message comes any more."""
         self._is_half_closed = True
-        self.arrived(grpc.aio.EOF)
+        self.arrived(None)
 
     def sent(self) -> None:
         """Let the handler send more."""
@@ -212,7 +214,7 @@ class Context:
         """Return a context of the same call that shows this."""
         return Context(self._wire, self._opened._replace(metadata=metadata))
 
-    def finish(self, code: grpc.StatusCode, text: str = "", trailers: Metadata = ()) -> None:
+    def finish(self, code: StatusCode, text: str = "", trailers: Metadata = ()) -> None:
         """End the call, unless it has ended."""
         if not self._is_finished:
             self._is_finished = True

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import grpc
-
-from gpkvs.server.door.context import Context, Metadata
+from gpkvs.server.calls import Details, Find, Handler, Interceptor, Metadata, Service, StatusCode
+from gpkvs.server.door.context import AbortError, Context
 
 _log = logging.getLogger("gpkvs.server")
 
-Handler = Any  # grpc.RpcMethodHandler; grpc has no types
-Find = Callable[[Any], Awaitable[Handler]]
-
 
 class _Details(NamedTuple):
-    """What interceptors and services are told of a call: grpc.HandlerCallDetails."""
+    """What interceptors and services are told of a call."""
 
     method: str
     invocation_metadata: Metadata
@@ -33,19 +29,16 @@ class Handlers:
         Each may exchange the handler of a method; the first one sees what the others made.
     """
 
-    def __init__(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> None:
-        self._services: list[grpc.GenericRpcHandler] = []
+    def __init__(self, interceptors: Sequence[Interceptor]) -> None:
+        self._services: list[Service] = []
         self._find: Find = self._registered
         for interceptor in reversed(interceptors):
             self._find = _intercepted(interceptor, self._find)
         self._running: set[asyncio.Task[None]] = set()
 
-    def add_generic_rpc_handlers(self, services: Sequence[grpc.GenericRpcHandler]) -> None:
+    def add_generic_rpc_handlers(self, services: Sequence[Service]) -> None:
         """Serve these too."""
         self._services.extend(services)
-
-    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Do nothing, as `grpc.aio.Server`: the same handlers come as generic ones."""
 
     def start(self, context: Context, path: str) -> asyncio.Task[None]:
         """Run the handler of a call in a task, which may be cancelled."""
@@ -68,31 +61,31 @@ class Handlers:
         if self._running:
             await asyncio.wait(self._running)
 
-    async def _registered(self, details: _Details) -> Handler:
+    async def _registered(self, details: Details) -> Handler | None:
         return next(filter(None, (service.service(details) for service in self._services)), None)
 
     async def _run(self, context: Context, path: str) -> None:
         try:
             handler = await self._find(_Details(path, context.invocation_metadata()))
             if handler is None:
-                context.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+                context.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
                 return
             if handler.response_serializer is not None:
                 context.serialize = handler.response_serializer
             # No other kinds: handlers read their messages themselves (`gpkvs.server.rpc`, `gpkvs.server.foreign`).
             if handler.stream_unary:
                 context.respond(await handler.stream_unary(None, context))
-            else:
+            elif handler.stream_stream:
                 await handler.stream_stream(None, context)
-            context.finish(grpc.StatusCode.OK)
-        except grpc.aio.AbortError:
+            context.finish(StatusCode.OK)
+        except AbortError:
             pass  # the handler said why
         except asyncio.CancelledError:
-            context.finish(grpc.StatusCode.CANCELLED)
+            context.finish(StatusCode.CANCELLED)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
             _log.exception("%s failed", path)
-            context.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+            context.finish(StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
 
-def _intercepted(interceptor: grpc.aio.ServerInterceptor, find: Find) -> Find:
+def _intercepted(interceptor: Interceptor, find: Find) -> Find:
     return lambda details: interceptor.intercept_service(find, details)

@@ -16,7 +16,8 @@ from gpkvs.engine.left import Left
 from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.server.bounds import Bounds
-from gpkvs.server.door.context import Metadata, Opened
+from gpkvs.server.calls import Metadata
+from gpkvs.server.door.context import Opened
 from gpkvs.server.door.left_batch import Results, batch_of
 from gpkvs.server.door.versions import library_path
 from gpkvs.server.memory import KINDS, Kind

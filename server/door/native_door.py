@@ -10,8 +10,6 @@ from concurrent.futures import Executor, wait
 from dataclasses import replace
 from typing import NamedTuple
 
-import grpc
-
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.audit import AuditLog
@@ -19,6 +17,7 @@ from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address, ListenError, require_free
 from gpkvs.server.bounds import HANDSHAKE_SECONDS, Bounds
+from gpkvs.server.calls import Interceptor, StatusCode
 from gpkvs.server.door.context import Context, Opened
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.handlers import Handlers
@@ -125,7 +124,7 @@ class NativeDoor:
         self._logins = DoorLogins(users, sessions, metrics, audit, self._library)
         return self._logins
 
-    def make_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> Handlers:
+    def make_server(self, interceptors: Sequence[Interceptor]) -> Handlers:
         """Return what runs the handlers of services, to add these to it before the door listens."""
         self._handlers = Handlers(interceptors)
         return self._handlers
@@ -303,7 +302,7 @@ class NativeDoor:
         except Exception:  # noqa: BLE001 - its connection ends, the others go on
             _log.exception("a connection of the Redis protocol failed")
         finally:
-            context.finish(grpc.StatusCode.OK)
+            context.finish(StatusCode.OK)
             context.end()
 
     def _tell(self, running: _Running, event: Event) -> None:

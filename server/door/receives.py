@@ -13,7 +13,7 @@ from gpkvs.errors import GpkvsError
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.door.context import Context
 from gpkvs.server.memory import Connection
-from gpkvs.server.receive import too_slow
+from gpkvs.server.receiver import too_slow
 
 
 class _Receive(NamedTuple):
@@ -53,7 +53,7 @@ class DoorReceives:
         is_stream: bool,
         outlives_stop: bool = False,
     ) -> object:
-        """Return a call's next message, or `grpc.aio.EOF` (`gpkvs.server.receive.Receives.read`).
+        """Return a call's next message, or None at its end (`gpkvs.server.receiver.Receiver.read`).
 
         Raises
         ------

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-import grpc
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gpkvs.batch import COPY, INCREMENT_DECIMAL, LENGTH, REQUIRE, SETRANGE, Op, Status
+from gpkvs.server.calls import StatusCode
 from gpkvs.server.door.library import Histogram, Stats
 from gpkvs.server.door.refusals import CLOSED
 from gpkvs.server.exporter import OPERATIONS, SECONDS
@@ -26,7 +26,7 @@ _CONNECTION_REFUSALS = (
 _CLOSED = tuple(CLOSED)
 _REDIS_ERRORS = ("ERR", "OOM", "EXECABORT")
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
-_CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+_CODES = {code.value[0]: code.name for code in StatusCode}
 _OPERATIONS = {op.value: op.name.lower() for op in Op} | {
     LENGTH: "length",
     REQUIRE: "require",

@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant(
         "late-is-an-internal-error",
         "server/status.py",
-        '    (ExpiredRequestError, grpc.StatusCode.DEADLINE_EXCEEDED, "deadline"),\n',
+        '    (ExpiredRequestError, StatusCode.DEADLINE_EXCEEDED, "deadline"),\n',
         "",
         "a request that was dropped at its deadline is told an internal error, as if it may have been executed",
         ("server/test_status.py",),
@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant(
         "health-serving-to-the-end",
         "server/app.py",
-        "await self._health.enter_graceful_shutdown()",
+        "await self._foreign.set_serving(False)",
         "pass",
         "load balancers send calls to a server that refuses them",
         ("server/test_lifecycle.py::test_a_server_that_stops_says_so",),

@@ -24,6 +24,7 @@ from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import Bounds, bounds_of
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, NotServingError, Serving
+from gpkvs.server.grpcio_door import GrpcioInterceptor
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.memory import Memory
 from gpkvs.server.receive import Receives
@@ -75,7 +76,7 @@ async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
         receives = Receives(memory, bounds.receive_bytes_max, 30.0)
         access = open_to_everybody()
         doors = Doors(access, gate, memory, receives, metrics)
-        server = grpc.aio.server(interceptors=[CallMetrics(metrics.registry)])
+        server = grpc.aio.server(interceptors=[GrpcioInterceptor(CallMetrics(metrics.registry))])
         for module, name, service in (
             (kv_pb2, "KV", KVService(access, gate, receives, metrics)),
             (admin_pb2, "Admin", AdminService(gate, NO_AUDIT, "native")),

@@ -139,7 +139,7 @@ class Client:
 
     def ask(self) -> asyncio.Future[object]:
         asked = asyncio.get_running_loop().create_future()
-        asked.set_result(packed(self._commands.pop(0)) if self._commands else grpc.aio.EOF)
+        asked.set_result(packed(self._commands.pop(0)) if self._commands else None)
         return asked
 
     def respond(self, message: object) -> None:

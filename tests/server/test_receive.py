@@ -11,7 +11,8 @@ import pytest
 from gpkvs.errors import GpkvsError
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.memory import Memory
-from gpkvs.server.receive import Receives, SlowRequestError
+from gpkvs.server.receive import Receives
+from gpkvs.server.receiver import SlowRequestError
 
 
 class Call:

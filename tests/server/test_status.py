@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grpc
 import pytest
-from grpc import StatusCode
 
 from gpkvs.errors import (
     CorruptRecordError,
@@ -21,6 +21,7 @@ from gpkvs.server.access.audit import AuditError
 from gpkvs.server.access.caller import ANYONE, LoginError
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.batcher import ExpiredRequestError
+from gpkvs.server.calls import StatusCode
 from gpkvs.server.gate import NotServingError
 from gpkvs.server.status import status_of
 
@@ -47,3 +48,7 @@ from gpkvs.server.status import status_of
 )
 def test_every_error_has_its_status(error: GpkvsError, code: StatusCode, refused: str) -> None:
     assert status_of(error) == (code, refused)
+
+
+def test_the_statuses_are_those_of_grpc() -> None:
+    assert {code.name: code.value for code in StatusCode} == {code.name: code.value for code in grpc.StatusCode}

@@ -40,9 +40,10 @@ from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server import app as server_app
-from gpkvs.server import tls
-from gpkvs.server.app import ServeOptions
+from gpkvs.server import grpcio_tls
+from gpkvs.server.grpcio_tls import GrpcioTls
 from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
+from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.tls import (
     Tls,
     TlsFiles,
@@ -294,28 +295,30 @@ def test_no_session_of_before_a_change_is_taken_up(site: Site, stream: Stream) -
 def test_grpc_is_given_what_is_new_and_each_hour_all_of_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(grpcio_tls, "_QUIET_SECONDS", 0.0)
     pair = site.authority.issue("server", *HERE, folder=tmp_path)
-    made = Tls(TlsFiles(pair.cert, pair.key, site.client_ca))
+    files = Tls(TlsFiles(pair.cert, pair.key, site.client_ca))
+    made = GrpcioTls(files)
     assert made._newest() is None, "gRPC has it: another exchange would be a danger for nothing"
-    assert made.reload()
+    assert files.reload()
     assert made._newest() is made._configuration
     assert made._newest() is None
-    monkeypatch.setattr(tls, "_SESSION_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(grpcio_tls, "_SESSION_SECONDS_MAX", 0.0)
     assert made._newest() is made._configuration
 
 
 def test_grpc_is_given_it_while_no_handshake_begins(site: Site, tmp_path: Path) -> None:
     """It frees what it had, also if a handshake in another thread still uses it: that ends the process."""
     pair = site.authority.issue("server", *HERE, folder=tmp_path)
-    made = Tls(TlsFiles(pair.cert, pair.key, None))
-    made.reload()
+    files = Tls(TlsFiles(pair.cert, pair.key, None))
+    made = GrpcioTls(files)
+    files.reload()
     began = time.monotonic()
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(lambda: (made._newest(), time.monotonic() - began)) for _ in range(4)]
         (_, given_at), *others = sorted((one.result() for one in asked), key=lambda answer: answer[0] is None)
-    assert given_at >= tls._QUIET_SECONDS  # those that were told before have begun long ago
-    assert all(answer is None and at >= given_at + 0.9 * tls._QUIET_SECONDS for answer, at in others)
+    assert given_at >= grpcio_tls._QUIET_SECONDS  # those that were told before have begun long ago
+    assert all(answer is None and at >= given_at + 0.9 * grpcio_tls._QUIET_SECONDS for answer, at in others)
 
 
 def test_a_certificate_may_come_before_its_key(site: Site, stream: Stream, tmp_path: Path) -> None:
@@ -563,7 +566,7 @@ async def names_seen_by_grpc(tls: Tls, authority: Authority, client: Pair) -> tu
     server = grpc.aio.server()
     handlers = {"Look": grpc.unary_unary_rpc_method_handler(look)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
-    port = server.add_secure_port("127.0.0.1:0", tls.credentials)
+    port = server.add_secure_port("127.0.0.1:0", GrpcioTls(tls).credentials)
     await server.start()
     try:
         async with grpc.aio.secure_channel(f"127.0.0.1:{port}", authority.credentials(client)) as channel:

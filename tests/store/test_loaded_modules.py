@@ -28,7 +28,8 @@ def test_the_client_alone_loads_neither_kernels_nor_store() -> None:
 
 
 SLOW = ["numpy", "uvloop", "msgpack", "hdrh", "prometheus_client", "rich", "lmdb", "rocksdict", "matplotlib", "cupy"]
-ENTRY = ("__main__", "environment", "exit_status", "interrupt", "lazy_commands", "main", "streams")  # of any command
+# Of any command.
+ENTRY = ("__main__", "environment", "exit_status", "interrupt", "lazy_commands", "main", "program", "streams")
 # The parts that a call of one key takes.
 OF_A_CALL = {"cli", "config", "credentials", "errors", "garbage", "proto", "text"}
 
@@ -57,6 +58,12 @@ def test_a_call_of_one_key_loads_what_it_takes(server: Server) -> None:
         assert {name.split(".")[1] for name in loaded if name.startswith("gpkvs.")} == OF_A_CALL
         parts = ("access", "connection", "kv", "output", "typed_keys", *ENTRY)
         assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {f"gpkvs.cli.{part}" for part in parts}
+
+
+def test_a_server_loads_neither_what_reads_a_command_line_nor_grpcio() -> None:
+    loaded = set(run("import sys, gpkvs.cli.served; print('\\n'.join(sys.modules))").split())
+    assert {"gpkvs.store", "gpkvs.server.door.native_door", "numpy"} <= loaded
+    assert loaded.isdisjoint({"typer", "click", "rich", "pydantic", "grpc", "grpc_health", "grpc_reflection"})
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -37,6 +36,7 @@ from gpkvs.errors import (
 from gpkvs.media.directory import write_file
 from gpkvs.operations import OperationList
 from gpkvs.recovery.startup.check import check
+from gpkvs.server.calls import StatusCode
 from gpkvs.server.status import status_of
 from tests.conftest import SMALL, assert_clean
 
@@ -268,7 +268,7 @@ def test_memory_that_is_not_given_is_a_refusal(
         with pytest.raises(NoMemoryError, match="nothing was written") as refused:
             call() if call else store.set(b"key", b"value")
     assert isinstance(refused.value, MemoryError)
-    assert status_of(refused.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "memory_full")
+    assert status_of(refused.value) == (StatusCode.RESOURCE_EXHAUSTED, "memory_full")
     assert store.get(b"key") is None
     assert store.set(b"key", b"value") == 1
 

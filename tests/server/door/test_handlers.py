@@ -9,13 +9,14 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access import rights
 from gpkvs.server.access.caller import LoginError
-from gpkvs.server.door.context import Context, Metadata, Opened
+from gpkvs.server.calls import Metadata
+from gpkvs.server.door.context import Context, Opened
 from gpkvs.server.door.handlers import Handlers
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.exporter import Metrics
@@ -71,13 +72,10 @@ class Served:
         self.receives = DoorReceives(receive_seconds_max)
         gate, access = Gate(), open_to_everybody()
         doors: Any = Doors(access, gate, self.memory, self.receives, self.metrics)
-        self.handlers = Handlers([CallMetrics(self.metrics.registry), ForeignServices(doors)])
+        self.foreign = ForeignServices(doors, ["gpkvs.v1.KV"])
+        self.handlers = Handlers([CallMetrics(self.metrics.registry), self.foreign])
         kv = KVService(access, gate, self.receives, self.metrics)
         add_service(self.handlers, kv_pb2.DESCRIPTOR.services_by_name["KV"], kv, doors)
-        self.health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, self.handlers)
-        names = reflection.aio.ReflectionServicer(("gpkvs.v1.KV",))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(names, self.handlers)
 
     def start(self, path: str, *messages: bytes, keeps_open: bool = False) -> Call:
         call = Call(list(messages), keeps_open=keeps_open)
@@ -119,9 +117,12 @@ def test_a_method_that_a_newer_package_brings_is_not_served(monkeypatch: pytest.
 async def test_health_reflection_and_refusals() -> None:
     served = Served()
     check = health_pb2.HealthCheckRequest().SerializeToString()
-    call = await served.run("/grpc.health.v1.Health/Check", check)
-    assert call.status == (OK.value[0], "", {})
-    assert health_pb2.HealthCheckResponse.FromString(*call.responses).status == health_pb2.HealthCheckResponse.SERVING
+    health = health_pb2.HealthCheckResponse
+    for is_serving, status in ((False, health.NOT_SERVING), (True, health.SERVING), (False, health.NOT_SERVING)):
+        await served.foreign.set_serving(is_serving)
+        call = await served.run("/grpc.health.v1.Health/Check", check)
+        assert call.status == (OK.value[0], "", {})
+        assert health.FromString(*call.responses).status == status
     unknown = health_pb2.HealthCheckRequest(service="x").SerializeToString()
     call = await served.run("/grpc.health.v1.Health/Check", unknown)
     assert call.status == (grpc.StatusCode.NOT_FOUND.value[0], "", {})
@@ -131,7 +132,7 @@ async def test_health_reflection_and_refusals() -> None:
     assert call.status == (OK.value[0], "", {})
     names = [reflection_pb2.ServerReflectionResponse.FromString(data) for data in call.responses]
     assert [[service.name for service in name.list_services_response.service] for name in names] == [
-        ["gpkvs.v1.KV"]
+        ["gpkvs.v1.KV", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]
     ] * 2
 
     call = await served.run("/gpkvs.v1.KV/Get", kv_pb2.GetRequest(key=b"k").SerializeToString())
