@@ -582,12 +582,17 @@ class Store(KeyValues):
     @property
     def now_ms(self) -> int:
         """The time by which keys expire, in milliseconds since 1970: the clock's, but it never goes back."""
-        return self._engine.expiry.now()
+        return self.now_us // 1000
+
+    @property
+    def now_us(self) -> int:
+        """The time by which keys expire, in microseconds since 1970."""
+        return self._engine.expiry.time.now_us()
 
     @property
     def clock_back_seconds(self) -> float:
-        """How far the clock was set back behind that time, in seconds: nothing expires until it has caught up."""
-        return self._engine.expiry.clock_back_ms() / 1000
+        """How far the clock was set back behind that time, in seconds."""
+        return self._engine.expiry.time.behind_ms() / 1000
 
     def _require_open(self) -> None:
         self._origin.require()

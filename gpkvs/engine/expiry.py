@@ -10,7 +10,6 @@ table grows. Of each range it knows when the next key expires at the earliest, s
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,8 @@ import numpy as np
 
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U32, U64, Batch, Op, constant, offsets_of
+from gpkvs.engine import counted_time
+from gpkvs.engine.counted_time import CountedTime
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
@@ -27,7 +28,6 @@ from gpkvs.errors import StoreError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, EXPIRES
-from gpkvs.native import take_time
 
 _log = logging.getLogger("gpkvs")
 
@@ -44,11 +44,6 @@ _LOOK_SECONDS: Final = 0.05  # between two looks, where nothing is due
 _STEP_BLOCKS: Final = 32
 _STEP_KEYS: Final = 3 * BYTES_LAYOUT.block_slots
 _COUNT, _NEXT, _AT = range(3)  # `Found` in kernels/expiry.hpp
-
-
-def wall_clock_ms() -> int:
-    """Return milliseconds since 1970; before, they are negative."""
-    return time.time_ns() // 1_000_000
 
 
 class _Ranges:
@@ -155,8 +150,8 @@ class Expiry:
 
     Attributes
     ----------
-    clock
-        Returns milliseconds since 1970; it may jump.
+    time
+        The time that counts.
     is_used
         Whether some key may expire. Where none does, batches pay nothing.
     """
@@ -169,16 +164,16 @@ class Expiry:
         meter: Meter,
         execute: Callable[[Batch], None],
     ) -> None:
-        self.clock: Callable[[], int] = wall_clock_ms
         self._backend = backend
         self._files = files
         self._tables = tables
         self._meter = meter
         self._execute = execute
-        self._latest = ctypes.c_uint64()  # others ask for the time too, native code among them
-        if (now := self.clock()) < 0:
-            raise StoreError(f"the clock says a time {-now // 1000:,} seconds before 1970: set it, then open the store")
-        self._opened = self.now()  # what expired while the store was closed could not be removed before
+        self.time = CountedTime(counted_time.MACHINE)
+        if (now_us := self.time.clocks.wall_us()) < 0:
+            seconds = -now_us // 1_000_000
+            raise StoreError(f"the clock says a time {seconds:,} seconds before 1970: set it, then open the store")
+        self._opened = self.time.now_ms()  # what expired while the store was closed could not be removed before
         self._turn = 0  # of the tables, whose is swept next
         self._look_at = 0.0
         # The tables that may have such keys. What they have at an opening is not known.
@@ -187,19 +182,6 @@ class Expiry:
             with_records = (number for number, table in tables.items() if table.index.has_records)
             self._ranges = {number: _Ranges(_UNKNOWN) for number in with_records}
         self.is_used = bool(self._ranges)
-
-    def now(self) -> int:
-        """Return the time that counts, in milliseconds since 1970; it never goes back while the store is open."""
-        return take_time(self.latest_address, max(self.clock(), 0))
-
-    def clock_back_ms(self) -> int:
-        """Return how far the clock lies behind the time that counts, in milliseconds: nothing expires for so long."""
-        return max(int(self._latest.value) - self.clock(), 0)
-
-    @property
-    def latest_address(self) -> int:
-        """Where native code finds the time that counted last."""
-        return ctypes.addressof(self._latest)
 
     def expect(self, batch: Batch) -> None:
         """Take note of a batch that gives expiries, before it is planned: the root says that keys may expire.
@@ -354,7 +336,7 @@ class Expiry:
         """Run a step of the sweep if it is due and batches have had their share of the time."""
         if (began := time.perf_counter()) < self._look_at:
             return
-        now = self.now()
+        now = self.time.now_ms()
         first_due = self._sweep(now)
         ended = time.perf_counter()
         if first_due == _NEVER:
@@ -365,7 +347,7 @@ class Expiry:
 
     def idle_step(self) -> bool:
         """Run a step of the sweep; return whether more is due."""
-        return self._sweep(self.now()) != _NEVER
+        return self._sweep(self.time.now_ms()) != _NEVER
 
     def _sweep(self, now: int) -> int:
         """Sweep ranges that are due; return when the first key expired that waits for the next step, or `_NEVER`."""

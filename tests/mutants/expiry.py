@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _EXPIRY, _KERNEL = "gpkvs/engine/expiry.py", "gpkvs/kernels/expiry.hpp"
+_TIME = "gpkvs/kernels/counted_time.hpp"
 _RESOLVE, _NATIVE = "gpkvs/kernels/resolve.hpp", "gpkvs/kernels/native_engine.hpp"
 
 
@@ -88,8 +89,8 @@ MUTANTS = (
     Mutant(
         "door-takes-any-clock",
         "door/batch_columns.hpp",
-        "live || asks_time_ ? take_time(latest_ms, wall_clock_ms()) : 0",
-        "live || asks_time_ ? wall_clock_ms() : 0",
+        "live || asks_time_ ? counted_ms(ahead_us) : 0",
+        "live || asks_time_ ? read_clock_us(WALL_CLOCK) / 1000 : 0",
         "after a clock went back, keys are gone as soon as they are set",
         ("server/door/test_expiries.py::test_commands_give_times_to_live",),
     ),
@@ -159,11 +160,35 @@ MUTANTS = (
     ),
     Mutant(
         "a-time-that-goes-back",
-        _EXPIRY,
-        "return take_time(self.latest_address, max(self.clock(), 0))",
-        "return max(self.clock(), 0)",
+        _TIME,
+        "while (ahead < seen)",
+        "while (ahead != seen)",
         "a clock that jumps back has keys live again that a transaction took for expired",
         _tests("test_nothing_revives_when_the_clock_goes_back"),
+    ),
+    Mutant(
+        "a-time-that-stands-still",
+        _TIME,
+        "    const int64_t seen = wall_us - passed_us;\n",
+        "    passed_us = 0;\n    const int64_t seen = wall_us - passed_us;\n",
+        "after a clock was set back, locks stay until it has caught up",
+        ("faults/test_clock.py::test_times_to_live_count_as_ever_while_the_clock_is_behind",),
+    ),
+    Mutant(
+        "two-threads-tell-two-times",
+        _TIME,
+        "(__atomic_compare_exchange_n(ahead_us, &ahead, seen, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) ahead = seen",
+        "(true) *ahead_us = ahead = seen",
+        "a thread raises the time, another one lowers it at the same moment: a key is there again",
+        ("engine/test_counted_time.py::test_no_thread_sees_the_time_go_back",),
+    ),
+    Mutant(
+        "moments-count-by-the-clock",
+        "door/turn.hpp",
+        "u64 time_ms() const { return counted_ms(ahead_us_); }",
+        "u64 time_ms() const { return read_clock_us(WALL_CLOCK) / 1000; }",
+        "after a clock was set back, the door stores keys whose moment has passed",
+        ("server/door/test_resp_records.py::test_moments_count_by_the_time_of_the_store",),
     ),
     Mutant(
         "root-says-nothing",
