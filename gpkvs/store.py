@@ -594,6 +594,16 @@ class Store(KeyValues):
         """How far the clock was set back behind that time, in seconds."""
         return self._engine.expiry.time.behind_ms() / 1000
 
+    def reset_time(self) -> None:
+        """Let the time by which keys expire be the clock's again, durably, where it went on ahead of it.
+
+        Keys that expire keep their moment, so they live longer by as much as the time goes back.
+        """
+        self._origin.require()
+        with self._mutex, self._turn_over():
+            self._require_open()
+            self._engine.expiry.begin_time_anew()
+
     def _require_open(self) -> None:
         self._origin.require()
         if self._closed:
@@ -661,6 +671,7 @@ class Store(KeyValues):
             if self._is_given_back:
                 return
             self._closed = True  # an interrupted close may be called again
+            self._engine.expiry.before_closing()
             if not self.domain.is_logged:
                 # All that was stored is durable before the mark goes.
                 with access_errors(self.path):

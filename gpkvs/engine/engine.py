@@ -126,7 +126,7 @@ class Engine:
         )
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
-        self.expiry = Expiry(backend, files, tables, meter, self._remove)
+        self.expiry = Expiry(backend, files, tables, meter, self._remove, committer)
         self._began = 0.0  # when the batch that runs did, where what it takes is measured
         self.native = NativeEngine(
             files,
@@ -363,6 +363,7 @@ class Engine:
         if not self.expiry.is_used:
             return self._plan_at(batch, 0)
         now = self.expiry.time.now_ms()
+        self.committer.take_time(now)
         while True:
             try:
                 return self._plan_at(batch, now)

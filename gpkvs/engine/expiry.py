@@ -1,8 +1,11 @@
 """Keys that expire: the time that counts, their removal when a batch meets them, and the sweep that looks for the rest.
 
 A key that has expired is removed by an ordinary transaction, and only then anybody is told that it is gone. So nothing
-revives, whatever the clock does: the store needs no durable time. Planners find out whether a batch meets such keys,
-and do nothing about them. The keys are removed, and the batch is planned again.
+revives, whatever the clock does. Planners find out whether a batch meets such keys, and do nothing about them. The keys
+are removed, and the batch is planned again.
+
+Each transaction keeps its time, and an opening begins with no earlier one. So keys do not live longer because a clock
+was set back, or says an earlier time when a machine has started again.
 
 The sweep looks for keys that nobody asks for. A table's fingerprints are cut into equal ranges, which stay when the
 table grows. Of each range it knows when the next key expires at the earliest, so most of an index is not read.
@@ -20,6 +23,7 @@ import numpy as np
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U32, U64, Batch, Op, constant, offsets_of
 from gpkvs.engine import counted_time
+from gpkvs.engine.committer import Committer
 from gpkvs.engine.counted_time import CountedTime
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.table import Table
@@ -39,6 +43,11 @@ _SLACK_MS: Final = 1000
 # A range that waits longer has the sweep take half of the time, not a tenth.
 _LATE_MS: Final = 1000
 _SHARE, _SHARE_LATE = 9, 1  # so many times as long as a step took, batches have for themselves
+# The clock was set back if it is so far behind; less is forgotten by an opening.
+_BEHIND_MS: Final = 1000
+# Meanwhile the time is kept so often, where no transaction does it, and at a closing, unless it was just now.
+_KEPT_MS: Final = 10_000
+_JUST_NOW_MS: Final = 1000
 _LOOK_SECONDS: Final = 0.05  # between two looks, where nothing is due
 # One step looks at so many blocks, and removes so many keys: batches wait for it.
 _STEP_BLOCKS: Final = 32
@@ -147,6 +156,8 @@ class Expiry:
         Told which keys were removed, and how late.
     execute
         Runs a batch of DELETEs as a transaction.
+    committer
+        Keeps the time.
 
     Attributes
     ----------
@@ -163,16 +174,19 @@ class Expiry:
         tables: dict[int, Table],
         meter: Meter,
         execute: Callable[[Batch], None],
+        committer: Committer,
     ) -> None:
         self._backend = backend
         self._files = files
         self._tables = tables
         self._meter = meter
         self._execute = execute
+        self._committer = committer
         self.time = CountedTime(counted_time.MACHINE)
         if (now_us := self.time.clocks.wall_us()) < 0:
             seconds = -now_us // 1_000_000
             raise StoreError(f"the clock says a time {seconds:,} seconds before 1970: set it, then open the store")
+        self.time.begin_at(committer.kept_ms)  # what was gone then, or had less to live, is no younger now
         self._opened = self.time.now_ms()  # what expired while the store was closed could not be removed before
         self._turn = 0  # of the tables, whose is swept next
         self._look_at = 0.0
@@ -306,6 +320,7 @@ class Expiry:
     def _remove(self, table: Table, collected: _Collected, now: int) -> int:
         """Remove keys by DELETEs, whose slots have exactly these records; return how many."""
         step = min(_STEP_KEYS, self._files.log_entries_max)
+        self._committer.take_time(now)
         for first in range(0, collected.count, step):
             last = min(first + step, collected.count)
             self._execute(self._deletes(table, collected.reference[first:last]))
@@ -338,6 +353,7 @@ class Expiry:
             return
         now = self.time.now_ms()
         first_due = self._sweep(now)
+        self._keep_time(_KEPT_MS)
         ended = time.perf_counter()
         if first_due == _NEVER:
             self._look_at = ended + _LOOK_SECONDS
@@ -347,7 +363,30 @@ class Expiry:
 
     def idle_step(self) -> bool:
         """Run a step of the sweep; return whether more is due."""
+        self._keep_time(_KEPT_MS)
         return self._sweep(self.time.now_ms()) != _NEVER
+
+    def before_closing(self) -> None:
+        """Make the time durable if the next opening may not hear it from the clock."""
+        self._keep_time(_JUST_NOW_MS)
+
+    def _keep_time(self, lag_ms: int) -> None:
+        """Make the time durable, unless a transaction has kept one that is less than so much earlier."""
+        if not self.is_used or self.time.behind_ms() < _BEHIND_MS:
+            return
+        now = self.time.now_ms()
+        if now - self._committer.kept_ms < lag_ms:
+            return
+        try:
+            self._committer.keep_time(now)
+        except MemoryError as error:
+            _log.warning("the time could not be kept: %r", error)
+
+    def begin_time_anew(self) -> None:
+        """Let the time be the clock's, durably, though it was later. Keys that expire keep their moment."""
+        self.time.begin_at(0)
+        self._opened = self.time.now_ms()
+        self._committer.keep_time(self._opened)
 
     def _sweep(self, now: int) -> int:
         """Sweep ranges that are due; return when the first key expired that waits for the next step, or `_NEVER`."""

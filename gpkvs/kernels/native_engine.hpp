@@ -229,6 +229,7 @@ static EngineLeft plan_given(NativeEngine& e, Planner& a, const EngineTable& tab
     give_batch(a, batch, table);
     a.first_sequence = e.committer->next_sequence(*e.commit);
     a.now = time_of(e);
+    e.commit->time_ms = std::max(e.commit->time_ms, a.now);
     a.is_located = 0;
     a.planned[PLANNED_RESULT_BYTES] = 0;
     if (resolver) {

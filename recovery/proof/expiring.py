@@ -14,7 +14,7 @@ from gpkvs.recovery.proof.model import Asked, Held, batch_of
 from gpkvs.store import Store
 
 # The time at which a workload or a life begins: in the year 2286. So the clock of whoever judges a state is behind, as
-# after a restart with an earlier time, and what has not been removed is seen.
+# after a restart with an earlier time.
 BEGIN_MS = 10**13
 AFTER_MS = BEGIN_MS * 2  # all keys with an expiry have expired
 

@@ -8,22 +8,10 @@ from pathlib import Path
 from random import Random
 
 import gpkvs
-from gpkvs.engine.counted_time import Clocks, CountedTime, clocks_set_by
+from gpkvs.engine.counted_time import CountedTime, clocks_set_by
+from tests.machine_clocks import HOUR_US, MachineClocks
 
-_DAY_US = 86_400 * 10**6
-
-
-class _Machine:
-    """Clocks of a machine: somebody sets one of them, the other one goes on."""
-
-    def __init__(self, random: Random) -> None:
-        self.wall_us = random.randrange(10**15)
-        self.passed_us = random.randrange(10**12)
-        self.clocks = Clocks(lambda: self.wall_us, lambda: self.passed_us, are_native=False)
-
-    def pass_by(self, us: int) -> None:
-        self.wall_us += us
-        self.passed_us += us
+_DAY_US = 24 * HOUR_US
 
 
 def _random() -> Random:
@@ -35,7 +23,7 @@ def _random() -> Random:
 def test_the_time_is_the_wall_clocks_or_goes_on_where_that_was_set_back() -> None:
     random = _random()
     for _ in range(50):
-        machine = _Machine(random)
+        machine = MachineClocks(random.randrange(10**15), random.randrange(10**12))
         counted = CountedTime(machine.clocks)
         now = 0
         for _ in range(100):
@@ -49,7 +37,7 @@ def test_the_time_is_the_wall_clocks_or_goes_on_where_that_was_set_back() -> Non
 
 
 def test_a_time_before_1970_is_none() -> None:
-    machine = _Machine(Random(1))
+    machine = MachineClocks(10**15, 10**12)
     machine.wall_us = -5 * 10**6
     counted = CountedTime(machine.clocks)
     assert counted.now_us() == 0
@@ -59,7 +47,7 @@ def test_a_time_before_1970_is_none() -> None:
 
 
 def test_a_later_time_goes_on_until_the_clock_has_caught_up() -> None:
-    machine = _Machine(Random(1))
+    machine = MachineClocks(10**15, 10**12)
     counted = CountedTime(machine.clocks)
     begun = counted.now_ms()
     counted.begin_at(begun + 1000)

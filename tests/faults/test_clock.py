@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from gpkvs.proto.v1 import kv_pb2
-from tests.serving import Server, StartServer
+from tests.serving import Server, StartServer, run_gpkvs
 
 DAY_SECONDS = 86_400
 PATIENCE_SECONDS = 60  # much less than a clock is set back
@@ -109,6 +109,35 @@ def test_moments_are_compared_with_the_time_that_counts(start_server: StartServe
         assert 900 - PATIENCE_SECONDS < int(ask("TTL", "later")[1:]) <= 1000
         says = int(ask("TIME", lines=5).splitlines()[2])
         assert now + DAY_SECONDS <= says < now + DAY_SECONDS + PATIENCE_SECONDS
+
+
+def test_a_restart_keeps_the_time_until_somebody_resets_it(
+    start_server: StartServer, wall: WallClock, tmp_path: Path
+) -> None:
+    wall.set_ahead(DAY_SECONDS)
+    server = start_server("--resp", "127.0.0.1:0", env=wall.env)
+    with redis_of(server) as ask:
+        assert ask("SET", "before", "1", "EX", "1000") == b"+OK"
+        wall.set_ahead(0)
+        assert ask("SET", "meanwhile", "1", "EX", "1000") == b"+OK"
+    wait_until(lambda: server.log.read_text().count("the clock was set back by") == 1)
+    server.stop()
+    server = start_server("--resp", "127.0.0.1:0", env=wall.env)
+    with redis_of(server) as ask:
+        for key in ("before", "meanwhile"):
+            assert 1000 - PATIENCE_SECONDS < int(ask("TTL", key)[1:]) <= 1000
+        assert ask("SET", "moment", "1", "EXAT", str(int(time.time()) + 1000)) == b"+OK"
+        assert ask("EXISTS", "moment") == b":0"
+    assert DAY_SECONDS - PATIENCE_SECONDS < server.metric("gpkvs_clock_back_seconds") <= DAY_SECONDS
+    wait_until(lambda: server.log.read_text().count("the clock was set back by") == 2)
+    server.stop()
+    assert run_gpkvs("recover", str(tmp_path / "store"), "--reset-time").returncode == 0
+    server = start_server("--resp", "127.0.0.1:0", env=wall.env)
+    with redis_of(server) as ask:
+        assert DAY_SECONDS < int(ask("TTL", "meanwhile")[1:]) <= DAY_SECONDS + 1000
+        assert ask("SET", "moment", "1", "EXAT", str(int(time.time()) + 1000)) == b"+OK"
+        assert ask("EXISTS", "moment") == b":1"
+    assert server.metric("gpkvs_clock_back_seconds") == 0
 
 
 @pytest.mark.parametrize("seconds", [400 * DAY_SECONDS, -400 * DAY_SECONDS], ids=["ahead", "back"])

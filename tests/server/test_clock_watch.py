@@ -11,6 +11,7 @@ import gpkvs
 from gpkvs.engine import counted_time
 from gpkvs.errors import StoreError
 from gpkvs.server.clock_watch import ClockWatch
+from tests.machine_clocks import HOUR_US, MachineClocks
 
 
 def test_one_line_for_each_step_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -43,18 +44,17 @@ def test_a_store_says_how_far_the_clock_was_set_back(tmp_path: Path, monkeypatch
 
 def test_times_to_live_go_on_while_the_clock_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What docs/redis.md says of a clock that is set back."""
-    wall = passed = 4 * 10**15
-    clocks = counted_time.Clocks(lambda: wall, lambda: passed, are_native=False)
-    monkeypatch.setattr(counted_time, "MACHINE", clocks)
+    machine = MachineClocks(4 * 10**15, 10**12)
+    monkeypatch.setattr(counted_time, "MACHINE", machine.clocks)
     with gpkvs.open(tmp_path / "store", index_bytes=1 << 20, heap_bytes=1 << 24) as store:
         store.set(b"before", b"", ttl=4)
-        wall -= 86_400_000_000
+        machine.wall_us -= 24 * HOUR_US
         store.set(b"meanwhile", b"", ttl=2)
         assert [store.ttl(b"before"), store.ttl(b"meanwhile")] == [4, 2]
         for ms, left in ((1500, [2.5, 0.5]), (499, [2.001, 0.001]), (1, [2, None]), (1999, [0.001, None])):
-            wall, passed = wall + 1000 * ms, passed + 1000 * ms
+            machine.pass_by(1000 * ms)
             assert [store.ttl(b"before"), store.ttl(b"meanwhile")] == left
-        wall, passed = wall + 1000, passed + 1000
+        machine.pass_by(1000)
         assert store.get(b"before") is None
 
 
