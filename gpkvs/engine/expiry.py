@@ -43,11 +43,11 @@ _SLACK_MS: Final = 1000
 # A range that waits longer has the sweep take half of the time, not a tenth.
 _LATE_MS: Final = 1000
 _SHARE, _SHARE_LATE = 9, 1  # so many times as long as a step took, batches have for themselves
-# The clock was set back if it is so far behind; less is forgotten by an opening.
+# The clock was set back if it is so far behind the time that counts; less need not be kept.
 _BEHIND_MS: Final = 1000
-# Meanwhile the time is kept so often, where no transaction does it, and at a closing, unless it was just now.
+# While it is, the time is kept so often where no transaction does it; at a closing, if it was not kept for so long.
 _KEPT_MS: Final = 10_000
-_JUST_NOW_MS: Final = 1000
+_KEPT_CLOSED_MS: Final = 1000
 _LOOK_SECONDS: Final = 0.05  # between two looks, where nothing is due
 # One step looks at so many blocks, and removes so many keys: batches wait for it.
 _STEP_BLOCKS: Final = 32
@@ -368,7 +368,7 @@ class Expiry:
 
     def before_closing(self) -> None:
         """Make the time durable if the next opening may not hear it from the clock."""
-        self._keep_time(_JUST_NOW_MS)
+        self._keep_time(_KEPT_CLOSED_MS)
 
     def _keep_time(self, lag_ms: int) -> None:
         """Make the time durable, unless a transaction has kept one that is less than so much earlier."""
