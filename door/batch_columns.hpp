@@ -31,8 +31,8 @@ class BatchColumns {
   public:
     const EngineBatch& batch() const { return batch_; }
 
-    // Times to live count from now on: `latest_ms` is the time that counted last. std::bad_alloc where there is no memory.
-    void join(const Request* first, u64 requests, u64 value_bytes_max, u64* latest_ms) {
+    // Times to live count from now on: `ahead_us` is the word of the time that counts. std::bad_alloc where there is no memory.
+    void join(const Request* first, u64 requests, u64 value_bytes_max, int64_t* ahead_us) {
         batch_ = {};
         batch_.requests = requests;
         batch_.value_bytes_max = value_bytes_max;
@@ -62,7 +62,7 @@ class BatchColumns {
         batch_.value_lengths = lengths(value_lengths_, first, with_value,
                                        {&Request::with_value, &Request::value_lengths, &Request::value_size},
                                        batch_.value_length_step);
-        batch_.expiries = joined_expiries(first, latest_ms);
+        batch_.expiries = joined_expiries(first, ahead_us);
         batch_.conditions = joined_options<u8>(conditions_, first, &Request::conditions);
         batch_.expected = joined_options<u64>(expected_, first, &Request::expected);
     }
@@ -130,13 +130,13 @@ class BatchColumns {
     }
 
     // Null if no request has any.
-    const u64* joined_expiries(const Request* first, u64* latest_ms) {
+    const u64* joined_expiries(const Request* first, int64_t* ahead_us) {
         bool expire = false, live = false;
         for (const Request* request = first; request; request = request->next) {
             expire |= request->expiries != nullptr;
             live |= request->ttls != nullptr;
         }
-        now_ms_ = live || asks_time_ ? take_time(latest_ms, wall_clock_ms()) : 0;
+        now_ms_ = live || asks_time_ ? counted_ms(ahead_us) : 0;
         if (!expire && !live) return nullptr;
         reserve(expiries_, batch_.n);
         u64* to = expiries_.data();

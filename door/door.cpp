@@ -240,7 +240,7 @@ void gpkvs_door_drain(Door* door) {
 u64 gpkvs_door_connections(Door* door) { return door->connections(); }
 void gpkvs_door_stop(Door* door) { door->stop(); }
 void gpkvs_door_set_engine(Door* door, const Engine* engine) { door->turn.set_engine(engine); }
-void gpkvs_door_set_clock(Door* door, u64* latest_ms) { door->turn.set_clock(latest_ms); }
+void gpkvs_door_set_clock(Door* door, int64_t* ahead_us) { door->turn.set_clock(ahead_us); }
 int gpkvs_door_turn(Door* door, u64 timeout_ns) { return door->turn.run(timeout_ns); }
 void gpkvs_door_interrupt(Door* door) { door->turn.interrupt(); }
 const EngineBatch* gpkvs_door_left(Door* door) { return door->turn.left(); }

@@ -145,7 +145,7 @@ DOOR_EXPORT void gpkvs_door_stop(Door* door);
 // The engine's thread. Without an engine every batch is left. Null takes the engine away.
 DOOR_EXPORT void gpkvs_door_set_engine(Door* door, const Engine* engine);
 // Where the store keeps the time that counted last, by which keys expire.
-DOOR_EXPORT void gpkvs_door_set_clock(Door* door, uint64_t* latest_ms);
+DOOR_EXPORT void gpkvs_door_set_clock(Door* door, int64_t* ahead_us);
 // Runs batches until there is something to do for Python (a DoorTurn): nothing came for so long, an interruption, a batch that
 // was left, maintenance that is due, the end.
 DOOR_EXPORT int gpkvs_door_turn(Door* door, uint64_t timeout_ns);

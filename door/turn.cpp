@@ -196,7 +196,7 @@ bool Turn::count_working() {
 }
 
 bool Turn::join_columns() try {
-    columns_.join(first_, requests_, VALUE_BYTES_MAX, latest_ms_);
+    columns_.join(first_, requests_, VALUE_BYTES_MAX, ahead_us_);
     return true;
 } catch (const std::bad_alloc&) {
     return false;

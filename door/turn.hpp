@@ -27,7 +27,7 @@ class Turn {
 
     int run(u64 timeout_ns);
     void set_engine(const Engine* engine);
-    void set_clock(u64* latest_ms) { latest_ms_ = latest_ms; }
+    void set_clock(int64_t* ahead_us) { ahead_us_ = ahead_us; }
     const EngineBatch* left() const { return &columns_.batch(); }
     // Before it runs again: what requests hear that lack something (EngineLeft). After it: how many have heard that.
     void left_lacks(u32 what, const std::shared_ptr<const Refusal>& refusal);
@@ -43,7 +43,7 @@ class Turn {
     // A thread of connections.
 
     // By which keys expire; while the door is open.
-    u64 time_ms() const { return take_time(latest_ms_, wall_clock_ms()); }
+    u64 time_ms() const { return counted_ms(ahead_us_); }
     // Runs a small batch of what waits in this thread, if the engine's thread sleeps meanwhile: waking that one would take
     // longer. False: the engine's thread must look.
     bool run_here();
@@ -86,8 +86,8 @@ class Turn {
     Gates& gates_;
     Reader<Tables> tables_;
     const Engine* engine_ = nullptr;
-    u64 own_latest_ms_ = 0;
-    u64* latest_ms_ = &own_latest_ms_;
+    int64_t own_ahead_us_ = INT64_MIN;
+    int64_t* ahead_us_ = &own_ahead_us_;  // the word of the time that counts
 
     // Whoever runs a batch has it; all below is theirs. The engine's thread gives it away only while it sleeps.
     std::mutex mutex_;

@@ -208,8 +208,8 @@ launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
     "gpkvs_launch_sum", *[_WORD] * 6, returns=ctypes.c_int
 )
 stores_launch: Callable[[int], int] = _locked("gpkvs_launch_stores", returns=ctypes.c_int)
-# Of a time that counts and one that a clock says, the later one; the first, at an address, becomes it.
-take_time: Callable[[int, int], int] = _locked("gpkvs_take_time", _WORD, returns=_WORD)
+# The time that counts, in microseconds, of its word's address and what two clocks say (kernels/counted_time.hpp).
+count_time: Callable[[int, int, int], int] = _locked("gpkvs_count_time", ctypes.c_int64, ctypes.c_int64, returns=_WORD)
 waiting_add = _locked("gpkvs_waiting_add", _WORD, ctypes.c_void_p, _WORD, returns=_WORD)
 waiting_release = _locked("gpkvs_waiting_release", _WORD, ctypes.c_void_p, returns=_WORD)
 waiting_newest = _locked("gpkvs_waiting_newest", returns=_WORD)

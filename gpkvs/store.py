@@ -591,12 +591,27 @@ class Store(KeyValues):
     @property
     def now_ms(self) -> int:
         """The time by which keys expire, in milliseconds since 1970: the clock's, but it never goes back."""
-        return self._engine.expiry.now()
+        return self.now_us // 1000
+
+    @property
+    def now_us(self) -> int:
+        """The time by which keys expire, in microseconds since 1970."""
+        return self._engine.expiry.time.now_us()
 
     @property
     def clock_back_seconds(self) -> float:
-        """How far the clock was set back behind that time, in seconds: nothing expires until it has caught up."""
-        return self._engine.expiry.clock_back_ms() / 1000
+        """How far the clock was set back behind that time, in seconds."""
+        return self._engine.expiry.time.behind_ms() / 1000
+
+    def reset_time(self) -> None:
+        """Let the time by which keys expire be the clock's again, durably, where it went on ahead of it.
+
+        Keys that expire keep their moment, so they live longer by as much as the time goes back.
+        """
+        self._origin.require()
+        with self._mutex, self._turn_over():
+            self._require_open()
+            self._engine.expiry.begin_time_anew()
 
     def _require_open(self) -> None:
         self._origin.require()
@@ -666,6 +681,7 @@ class Store(KeyValues):
             if self._is_given_back:
                 return
             self._closed = True  # an interrupted close may be called again
+            self._engine.expiry.before_closing()
             if not self.domain.is_logged:
                 # All that was stored is durable before the mark goes.
                 with access_errors(self.path):

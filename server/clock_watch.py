@@ -1,4 +1,4 @@
-"""Says in the log that the clock was set back: nothing expires until it has caught up."""
+"""Says in the log that the clock was set back, and that it has caught up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class ClockWatch:
 
     def __init__(self, back_seconds: Callable[[], float]) -> None:
         self._back_seconds = back_seconds
-        self._told = 0.0
+        self._back = 0.0
+        self._is_told = False
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -40,13 +41,15 @@ class ClockWatch:
     def look(self) -> None:
         """Compare the clock with the time that counts."""
         back = self._back_seconds()
-        if back >= self._told + _BACK_SECONDS_MIN:
+        if back >= self._back + _BACK_SECONDS_MIN:
             _log.warning(
-                "the clock was set back by %.0f s: no key expires until it has caught up, and a key that is set "
-                "meanwhile lives longer by that. After a restart of the server new keys expire in time",
+                "the clock was set back by %.0f s: the time by which keys expire goes on by itself until the clock has "
+                "caught up. Times to live count as ever; a moment (EXAT, EXPIREAT) before that time has passed",
                 back,
                 extra={"event": "clock_back", "seconds": back},
             )
-        elif not back and self._told:
-            _log.info("the clock has caught up: keys expire in time", extra={"event": "clock_caught_up"})
-        self._told = back
+            self._is_told = True
+        elif back < _BACK_SECONDS_MIN and self._is_told:
+            _log.info("the clock has caught up with the time by which keys expire", extra={"event": "clock_caught_up"})
+            self._is_told = False
+        self._back = back

@@ -29,8 +29,8 @@ from gpkvs.batch import (
     is_constant,
 )
 from gpkvs.config import Limits
-from gpkvs.engine.expiry import wall_clock_ms
 from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.operations import wall_clock_ms
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
 from gpkvs.server.options import Clock, Options, decode_options, join_options

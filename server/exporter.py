@@ -82,7 +82,7 @@ class Metrics:
         )
         self._clock_back = Gauge(
             "gpkvs_clock_back_seconds",
-            "How far the clock was set back behind the time by which keys expire; 0 when it is right",
+            "How far the clock lies behind the time by which keys expire, since it was set back; 0 when it is right",
             registry=self.registry,
         )
         self._memory_bytes = Gauge(

@@ -30,6 +30,15 @@ AcceptLoss = Annotated[
     ),
 ]
 
+ResetTime = Annotated[
+    bool,
+    typer.Option(
+        "--reset-time",
+        help="Let the time by which keys expire be the clock's again: after a clock was set back it is ahead, and a "
+        "restart keeps it. Keys that expire keep their moment.",
+    ),
+]
+
 EXIT_BROKEN = 1
 EXIT_NEEDS_RECOVERY = 2
 
@@ -122,7 +131,9 @@ def _print(report: CheckReport) -> None:
         70: "a write to the store's files failed (try again)",
     }
 )
-def recover_command(directory: DataDir, as_json: AsJson = False, accept_loss: AcceptLoss = False) -> None:
+def recover_command(
+    directory: DataDir, as_json: AsJson = False, accept_loss: AcceptLoss = False, reset_time: ResetTime = False
+) -> None:
     """Roll back the batch that a crash interrupted, if any, and say what was done.
 
     A server does this by itself when it starts. Use this command before you check or copy a store.
@@ -136,6 +147,8 @@ def recover_command(directory: DataDir, as_json: AsJson = False, accept_loss: Ac
             accept_loss=accept_loss,
             on_progress=lambda step, share: bar.update(task, description=step, completed=share),
         )
+        if reset_time:
+            store.reset_time()
         store.close()
     if as_json:
         print_json(asdict(store.recovery))

@@ -21,6 +21,22 @@ class Committer(Protocol):
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
 
+    @property
+    def kept_ms(self) -> int:
+        """The time that the last transaction has kept, with which an opening begins; 0 if none has any."""
+
+    def take_time(self, now_ms: int, /) -> None:
+        """Have the transactions from here on keep a time, if it is later than the one that they would keep."""
+
+    def keep_time(self, now_ms: int, /) -> None:
+        """Make a transaction durable that changes nothing, and keeps a time, which may be earlier than the last one.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing was stored.
+        """
+
     def commit(self, write_set: WriteSet, /) -> int:
         """Store a write set, and count it; return the gate of its results.
 

@@ -119,7 +119,7 @@ class Crew:
         """
         asked: set[Left] = set()
         closed = set(CLOSED_WITHIN) if is_within else set[Left]()
-        now = self._expiry.now()  # once: each look at the clock might find more that has expired
+        now = self._expiry.time.now_ms()  # once: each look at the clock might find more that has expired
         has_run = False
         try:
             while not has_run and (left := self._meter.last_left) is not None:

@@ -126,7 +126,7 @@ class Engine:
         )
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
-        self.expiry = Expiry(backend, files, tables, meter, self._remove)
+        self.expiry = Expiry(backend, files, tables, meter, self._remove, committer)
         self._began = 0.0  # when the batch that runs did, where what it takes is measured
         self.native = NativeEngine(
             files,
@@ -362,7 +362,8 @@ class Engine:
         """Plan a batch; keys of it that have expired are removed before, durably as soon as its result is."""
         if not self.expiry.is_used:
             return self._plan_at(batch, 0)
-        now = self.expiry.now()
+        now = self.expiry.time.now_ms()
+        self.committer.take_time(now)
         while True:
             try:
                 return self._plan_at(batch, now)
@@ -416,7 +417,7 @@ class Engine:
 
         Keys of it that have expired are removed before, as for a batch that meets them.
         """
-        now = self.expiry.now() if self.expiry.is_used else 0
+        now = self.expiry.time.now_ms() if self.expiry.is_used else 0
         while True:
             piece = self._scanner.step(table, cursor, wanted, now)
             if isinstance(piece, ScanPiece):

@@ -1,8 +1,11 @@
 """Keys that expire: the time that counts, their removal when a batch meets them, and the sweep that looks for the rest.
 
 A key that has expired is removed by an ordinary transaction, and only then anybody is told that it is gone. So nothing
-revives, whatever the clock does: the store needs no durable time. Planners find out whether a batch meets such keys,
-and do nothing about them. The keys are removed, and the batch is planned again.
+revives, whatever the clock does. Planners find out whether a batch meets such keys, and do nothing about them. The keys
+are removed, and the batch is planned again.
+
+Each transaction keeps its time, and an opening begins with no earlier one. So keys do not live longer because a clock
+was set back, or says an earlier time when a machine has started again.
 
 The sweep looks for keys that nobody asks for. A table's fingerprints are cut into equal ranges, which stay when the
 table grows. Of each range it knows when the next key expires at the earliest, so most of an index is not read.
@@ -10,7 +13,6 @@ table grows. Of each range it knows when the next key expires at the earliest, s
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,9 @@ import numpy as np
 
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U32, U64, Batch, Op, constant, offsets_of
+from gpkvs.engine import counted_time
+from gpkvs.engine.committer import Committer
+from gpkvs.engine.counted_time import CountedTime
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
@@ -27,7 +32,6 @@ from gpkvs.errors import StoreError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, EXPIRES
-from gpkvs.native import take_time
 
 _log = logging.getLogger("gpkvs")
 
@@ -39,16 +43,16 @@ _SLACK_MS: Final = 1000
 # A range that waits longer has the sweep take half of the time, not a tenth.
 _LATE_MS: Final = 1000
 _SHARE, _SHARE_LATE = 9, 1  # so many times as long as a step took, batches have for themselves
+# The clock was set back if it is so far behind the time that counts; less need not be kept.
+_BEHIND_MS: Final = 1000
+# While it is, the time is kept so often where no transaction does it; at a closing, if it was not kept for so long.
+_KEPT_MS: Final = 10_000
+_KEPT_CLOSED_MS: Final = 1000
 _LOOK_SECONDS: Final = 0.05  # between two looks, where nothing is due
 # One step looks at so many blocks, and removes so many keys: batches wait for it.
 _STEP_BLOCKS: Final = 32
 _STEP_KEYS: Final = 3 * BYTES_LAYOUT.block_slots
 _COUNT, _NEXT, _AT = range(3)  # `Found` in kernels/expiry.hpp
-
-
-def wall_clock_ms() -> int:
-    """Return milliseconds since 1970; before, they are negative."""
-    return time.time_ns() // 1_000_000
 
 
 class _Ranges:
@@ -152,11 +156,13 @@ class Expiry:
         Told which keys were removed, and how late.
     execute
         Runs a batch of DELETEs as a transaction.
+    committer
+        Keeps the time.
 
     Attributes
     ----------
-    clock
-        Returns milliseconds since 1970; it may jump.
+    time
+        The time that counts.
     is_used
         Whether some key may expire. Where none does, batches pay nothing.
     """
@@ -168,17 +174,20 @@ class Expiry:
         tables: dict[int, Table],
         meter: Meter,
         execute: Callable[[Batch], None],
+        committer: Committer,
     ) -> None:
-        self.clock: Callable[[], int] = wall_clock_ms
         self._backend = backend
         self._files = files
         self._tables = tables
         self._meter = meter
         self._execute = execute
-        self._latest = ctypes.c_uint64()  # others ask for the time too, native code among them
-        if (now := self.clock()) < 0:
-            raise StoreError(f"the clock says a time {-now // 1000:,} seconds before 1970: set it, then open the store")
-        self._opened = self.now()  # what expired while the store was closed could not be removed before
+        self._committer = committer
+        self.time = CountedTime(counted_time.MACHINE)
+        if (now_us := self.time.clocks.wall_us()) < 0:
+            seconds = -now_us // 1_000_000
+            raise StoreError(f"the clock says a time {seconds:,} seconds before 1970: set it, then open the store")
+        self.time.begin_at(committer.kept_ms)  # what was gone then, or had less to live, is no younger now
+        self._opened = self.time.now_ms()  # what expired while the store was closed could not be removed before
         self._turn = 0  # of the tables, whose is swept next
         self._look_at = 0.0
         # The tables that may have such keys. What they have at an opening is not known.
@@ -187,19 +196,6 @@ class Expiry:
             with_records = (number for number, table in tables.items() if table.index.has_records)
             self._ranges = {number: _Ranges(_UNKNOWN) for number in with_records}
         self.is_used = bool(self._ranges)
-
-    def now(self) -> int:
-        """Return the time that counts, in milliseconds since 1970; it never goes back while the store is open."""
-        return take_time(self.latest_address, max(self.clock(), 0))
-
-    def clock_back_ms(self) -> int:
-        """Return how far the clock lies behind the time that counts, in milliseconds: nothing expires for so long."""
-        return max(int(self._latest.value) - self.clock(), 0)
-
-    @property
-    def latest_address(self) -> int:
-        """Where native code finds the time that counted last."""
-        return ctypes.addressof(self._latest)
 
     def expect(self, batch: Batch) -> None:
         """Take note of a batch that gives expiries, before it is planned: the root says that keys may expire.
@@ -326,6 +322,7 @@ class Expiry:
     def _remove(self, table: Table, collected: _Collected, now: int) -> int:
         """Remove keys by DELETEs, whose slots have exactly these records; return how many."""
         step = min(_STEP_KEYS, self._files.log_entries_max)
+        self._committer.take_time(now)
         for first in range(0, collected.count, step):
             last = min(first + step, collected.count)
             self._execute(self._deletes(table, collected.reference[first:last]))
@@ -361,8 +358,9 @@ class Expiry:
         """Run a step of the sweep if it is due and batches have had their share of the time."""
         if (began := time.perf_counter()) < self._look_at:
             return
-        now = self.now()
+        now = self.time.now_ms()
         first_due = self._sweep(now)
+        self._keep_time(_KEPT_MS)
         ended = time.perf_counter()
         if first_due == _NEVER:
             self._look_at = ended + _LOOK_SECONDS
@@ -372,7 +370,30 @@ class Expiry:
 
     def idle_step(self) -> bool:
         """Run a step of the sweep; return whether more is due."""
-        return self._sweep(self.now()) != _NEVER
+        self._keep_time(_KEPT_MS)
+        return self._sweep(self.time.now_ms()) != _NEVER
+
+    def before_closing(self) -> None:
+        """Make the time durable if the next opening may not hear it from the clock."""
+        self._keep_time(_KEPT_CLOSED_MS)
+
+    def _keep_time(self, lag_ms: int) -> None:
+        """Make the time durable, unless a transaction has kept one that is less than so much earlier."""
+        if not self.is_used or self.time.behind_ms() < _BEHIND_MS:
+            return
+        now = self.time.now_ms()
+        if now - self._committer.kept_ms < lag_ms:
+            return
+        try:
+            self._committer.keep_time(now)
+        except MemoryError as error:
+            _log.warning("the time could not be kept: %r", error)
+
+    def begin_time_anew(self) -> None:
+        """Let the time be the clock's, durably, though it was later. Keys that expire keep their moment."""
+        self.time.begin_at(0)
+        self._opened = self.time.now_ms()
+        self._committer.keep_time(self._opened)
 
     def _sweep(self, now: int) -> int:
         """Sweep ranges that are due; return when the first key expired that waits for the next step, or `_NEVER`."""

@@ -91,6 +91,7 @@ class JournalCommitter:
             heap,
             meter,
             frames=journal.address,
+            time_ms=journal.ended.descriptor.time_horizon_ms,
             waiting_space=heap.waiting_space,
             zeroed_space=ctypes.addressof(self._space),
             pages=self._stores.pages_address,
@@ -103,6 +104,15 @@ class JournalCommitter:
     def next_sequence(self) -> int:
         """See `Committer.next_sequence`."""
         return self.journal.next_sequence
+
+    @property
+    def kept_ms(self) -> int:
+        """See `Committer.kept_ms`."""
+        return self.ended.descriptor.time_horizon_ms
+
+    def take_time(self, now_ms: int) -> None:
+        """See `Committer.take_time`."""
+        self._native.time_ms = max(self._native.time_ms, now_ms)
 
     @property
     def begun(self) -> int:
@@ -194,6 +204,7 @@ class JournalCommitter:
             tail_bytes=write_set.tail.units * UNIT_BYTES,
             first_sequence=before.next_sequence,
             next_sequence=before.next_sequence + write_set.operations,
+            time_horizon_ms=self._native.time_ms,
             log_digest=sum(self._stores.entries_digest(writes) for writes in write_set.tables) % (1 << 64),
         )
 
@@ -291,9 +302,18 @@ class JournalCommitter:
         if not epoch:
             return False
         self.wait(epoch)
+        self._commit_nothing()
+        return self._heap.release_covered(self.journal.covered_by(self.journal.durable))
+
+    def keep_time(self, now_ms: int) -> None:
+        """See `Committer.keep_time`."""
+        self._native.time_ms = now_ms
+        self._commit_nothing()
+
+    def _commit_nothing(self) -> None:
+        """Append an empty frame, and wait for it."""
         with self.journal.appending:
             self.wait(self._append_empty())
-        return self._heap.release_covered(self.journal.covered_by(self.journal.durable))
 
     def release_covered(self) -> None:
         """See `Committer.release_covered`: a frame that came since the last batch may cover it (W6)."""
@@ -326,6 +346,7 @@ class JournalCommitter:
             growth=self._files.growth,
             runs=(),
             first_sequence=before.next_sequence,
+            time_horizon_ms=self._native.time_ms,
             log_digest=0,
         )
         try:
@@ -341,8 +362,7 @@ class JournalCommitter:
         if self.journal.is_nearly_full:
             self.checkpointer.write(paced=False)
         failpoint.hit("before_first_frame")
-        with self.journal.appending:
-            self.wait(self._append_empty())
+        self._commit_nothing()
         self.checkpointer.start()
 
     def grow_journal(self) -> None:

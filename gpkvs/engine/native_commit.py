@@ -59,7 +59,7 @@ class NativeCommit:
         }
         for name, word in words.items():
             self._words[at[name]] = word
-        self._gate = at["gate"]
+        self._gate, self._time = at["gate"], at["time_ms"]
         self.address = ctypes.addressof(self._words)
         self.calls = ctypes.addressof(ctypes.c_uint64.in_dll(library, calls))
         self._step = native_step(step, keeps_lock=False)
@@ -67,6 +67,15 @@ class NativeCommit:
     def begin(self, growth: Growth, log: int, log_words: int) -> None:
         """Take note of the table that grows, and of where the log is and how many words it has for entries."""
         self._words[self._state] = [*growth, log, log_words]
+
+    @property
+    def time_ms(self) -> int:
+        """The time that the next transaction keeps."""
+        return self._words[self._time]
+
+    @time_ms.setter
+    def time_ms(self, now_ms: int) -> None:
+        self._words[self._time] = now_ms
 
     def run(self, write_set: WriteSet) -> int:
         """Store a write set; return its gate.

@@ -20,7 +20,7 @@ from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import U64, Batch
 from gpkvs.engine.committer import Committer
-from gpkvs.engine.expiry import Expiry, wall_clock_ms
+from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
@@ -43,7 +43,7 @@ _LOOKS_SHARE: Final = 64
 # What changes between turns. The sums of a turn come last.
 _OF_TURN = (
     *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
-    *("clock_ms", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max"),
+    *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max"),
 )
 _SUMS = ("commits", "heap_units")
 
@@ -194,8 +194,8 @@ class NativeEngine:
         self._describe_expiries()
         planner, expiry = self._planner, self._expiry
         may_expire, seconds = expiry.is_used, limits.seconds
-        if may_expire and expiry.clock is not wall_clock_ms:
-            held_ms, seconds = held_ms or expiry.now(), 0.0
+        if may_expire and not expiry.time.clocks.are_native:
+            held_ms, seconds = held_ms or expiry.time.now_ms(), 0.0
             may_expire = held_ms > 0
         self._calls.operations_max = OPS_MAX
         self.ends_at_ns = time.monotonic_ns() + int(seconds * 1e9)
@@ -205,7 +205,7 @@ class NativeEngine:
             0,
             planner.struct_of("bytes")[1],
             planner.struct_of("u64")[1],
-            expiry.latest_address if may_expire else 0,
+            expiry.time.address if may_expire else 0,
             held_ms,
             self.ends_at_ns,
             limits.heap_units,

@@ -86,6 +86,7 @@ class UndoCommitter:
             heap,
             meter,
             transaction=ctypes.addressof(transaction),
+            time_ms=transaction.time_horizon_ms,
             flag=root.address + FLAG_OFFSET,
             is_logged=logged,
             syncs=root.syncs,
@@ -100,6 +101,15 @@ class UndoCommitter:
     def next_sequence(self) -> int:
         """See `Committer.next_sequence`."""
         return self.transaction.next_sequence
+
+    @property
+    def kept_ms(self) -> int:
+        """See `Committer.kept_ms`."""
+        return self.transaction.time_horizon_ms
+
+    def take_time(self, now_ms: int) -> None:
+        """See `Committer.take_time`."""
+        self._native.time_ms = max(self._native.time_ms, now_ms)
 
     def read_gate(self) -> int:
         """See `Committer.read_gate`: all that can be read is durable."""
@@ -170,7 +180,8 @@ class UndoCommitter:
             if leaving and leaving.tables[0].slots:
                 self._store_natively(leaving)
             else:
-                self._name_growth()
+                failpoint.hit("before_growth_descriptor")
+                self._store_nothing()
             if not self._logged:  # nothing else makes it durable before the catalogue of twice the blocks
                 self._files.persist_unlogged()
             index.set_unmoved(first)
@@ -190,14 +201,22 @@ class UndoCommitter:
             if number == 0:
                 failpoint.hit("mid_growth_targets")
 
-    def _name_growth(self) -> None:
-        """Make a descriptor current that differs from the last one in what it says of growth."""
-        failpoint.hit("before_growth_descriptor")
+    def keep_time(self, now_ms: int) -> None:
+        """See `Committer.keep_time`."""
+        self._native.time_ms = now_ms
+        try:
+            self._store_nothing()
+        except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
+            stop_process("a transaction could not be completed", error)
+
+    def _store_nothing(self) -> None:
+        """Make a descriptor current that differs from the last one in what it says of growth, and of the time."""
         current = self.transaction.current
         descriptor = current._replace(
             epoch=self.transaction.next_epoch(),
             runs=(),
             first_sequence=current.next_sequence,
+            time_horizon_ms=self._native.time_ms,
             log_digest=0,
             growth=self._files.growth,
         )
@@ -292,7 +311,7 @@ class UndoCommitter:
             tail_bytes=write_set.tail.units * UNIT_BYTES,
             first_sequence=current.next_sequence,
             next_sequence=current.next_sequence + write_set.operations,
-            time_horizon_ms=current.time_horizon_ms,
+            time_horizon_ms=self._native.time_ms,
             applied_sequence=current.applied_sequence,
             log_digest=digest,
             growth=self._files.growth,

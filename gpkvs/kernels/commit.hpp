@@ -6,10 +6,11 @@
 
 // A write set of the host's threads, and what belongs to the store: the table that grows, as the next descriptor says it;
 // where the log is, and the words that a batch has for entries. `gate` is what the result waits for, after the commit.
+// `time_ms`: the latest time that a batch asked for, which its descriptor keeps; 0: no key may expire.
 #define COMMIT_FIELDS(F)                                                                    \
     F(TableWrites**, tables) F(u64, table_count) F(u64, operations) F(u64, tail_segment) F(u64, tail_units) \
     F(u64, growth_table) F(u64, growth_blocks) F(u64, growth_unmoved) F(u8*, log) F(u64, log_words) \
-    F(u64, gate) F(u64*, heap_state) F(u64*, meter) F(Failpoint*, failpoint)
+    F(u64, gate) F(u64, time_ms) F(u64*, heap_state) F(u64*, meter) F(Failpoint*, failpoint)
 
 struct Commit {
     COMMIT_FIELDS(GPKVS_FIELD)
@@ -74,6 +75,7 @@ static Descriptor describe(const Commit& c, const Descriptor& before, u64 epoch,
     d.tail_bytes = c.tail_units * UNIT_BYTES;
     d.first_sequence = before.next_sequence;
     d.next_sequence = before.next_sequence + c.operations;
+    d.time_horizon_ms = c.time_ms;
     d.log_digest = log_digest;
     d.run_count = 0;
     d.growth_table = (u32)c.growth_table;

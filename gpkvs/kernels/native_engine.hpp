@@ -20,14 +20,14 @@ struct EngineTable {
 };
 
 // `tables`: by id. A turn ends at `ends_at_ns`, when the records of a table are more than its `looks_at`, or when so many
-// units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `clock_ms`: the time
-// that counted last, where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
+// units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `ahead_us`: the word
+// of the time that counts (counted_time.hpp), where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
 // `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused. `log_ops_max`: the
 // operations of the largest batch that is not of GETs alone. `keeps_columns`: Python reads what a batch has changed, and lends
 // the columns itself (`lend_bytes`).
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
-    F(u64*, clock_ms) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) \
+    F(int64_t*, ahead_us) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
@@ -219,8 +219,8 @@ static bool is_closed(const NativeEngine& e, u64 reason) { return e.closed >> re
 
 // When keys count as expired; 0: none may, or what looks so is only damaged.
 static u64 time_of(const NativeEngine& e) {
-    if (!e.clock_ms || is_closed(e, LEFT_EXPIRED)) return 0;
-    return e.held_ms ? e.held_ms : take_time((uint64_t*)e.clock_ms, wall_clock_ms());
+    if (!e.ahead_us || is_closed(e, LEFT_EXPIRED)) return 0;
+    return e.held_ms ? e.held_ms : counted_ms(e.ahead_us);
 }
 
 // Plans a batch, which becomes plain first where there is a resolver for it; returns why not all of it fits.
@@ -229,6 +229,7 @@ static EngineLeft plan_given(NativeEngine& e, Planner& a, const EngineTable& tab
     give_batch(a, batch, table);
     a.first_sequence = e.committer->next_sequence(*e.commit);
     a.now = time_of(e);
+    e.commit->time_ms = std::max(e.commit->time_ms, a.now);
     a.is_located = 0;
     a.planned[PLANNED_RESULT_BYTES] = 0;
     if (resolver) {
@@ -389,7 +390,9 @@ void gpkvs_engine_wait(void* self, uint64_t gate) {
     e.failpoint->hit("before_reply");
 }
 
-uint64_t gpkvs_take_time(uint64_t* latest_ms, uint64_t now_ms) { return take_time(latest_ms, now_ms); }
+uint64_t gpkvs_count_time(int64_t* ahead_us, int64_t wall_us, int64_t passed_us) {
+    return count_time(ahead_us, wall_us, passed_us);
+}
 
 }  // extern "C"
 

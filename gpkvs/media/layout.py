@@ -443,6 +443,7 @@ class LogRun:
 _DESCRIPTOR_MAGIC: Final = b"GPKVSDS\0"
 _DESCRIPTOR = struct.Struct("<8sQQQQQQQQIIII")
 NEXT_SEQUENCE_WORD: Final = 5
+TIME_HORIZON_WORD: Final = 6
 
 
 class Descriptor(NamedTuple):

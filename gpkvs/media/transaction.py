@@ -20,6 +20,7 @@ from gpkvs.media.layout import (
     INCARNATION_MAX,
     NEXT_SEQUENCE_WORD,
     STRUCTURE_BYTES,
+    TIME_HORIZON_WORD,
     BadBytesError,
     Descriptor,
     State,
@@ -166,6 +167,11 @@ class Transaction(ctypes.Structure):
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
         return self._words[NEXT_SEQUENCE_WORD]
+
+    @property
+    def time_horizon_ms(self) -> int:
+        """The time that the last committed batch has kept."""
+        return self._words[TIME_HORIZON_WORD]
 
     def have_epoch(self) -> None:
         """Have an epoch for the next batch that no batch had since epochs were renewed."""

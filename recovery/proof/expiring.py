@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import numpy as np
 
 from gpkvs.batch import Batch, Op, Status
+from gpkvs.engine.counted_time import CountedTime, clocks_set_by
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.recovery.proof.model import Asked, Held, batch_of
 from gpkvs.store import Store
 
 # The time at which a workload or a life begins: in the year 2286. So the clock of whoever judges a state is behind, as
-# after a restart with an earlier time, and what has not been removed is seen.
+# after a restart with an earlier time.
 BEGIN_MS = 10**13
 AFTER_MS = BEGIN_MS * 2  # all keys with an expiry have expired
 
@@ -23,21 +24,21 @@ OnRemoval = Callable[[int, list[bytes], Callable[[], None]], None]
 def at_time(store: Store, now: Callable[[], int]) -> None:
     """Set the clock of a store, forwards or backwards."""
     with store._turn_over():
-        store._engine.expiry.clock = now
+        store._engine.expiry.time.clocks = clocks_set_by(now)
 
 
 @contextmanager
 def as_stored(store: Store) -> Iterator[None]:
     """Have nothing expire meanwhile: keys are read as the store has them."""
     expiry = store._engine.expiry
-    before = expiry.clock, expiry._latest.value
+    before = expiry.time
     with store._turn_over():
-        expiry.clock, expiry._latest.value = (lambda: 0), 0
+        expiry.time = CountedTime(clocks_set_by(lambda: 0))
     try:
         yield
     finally:
         with store._turn_over():
-            expiry.clock, expiry._latest.value = before
+            expiry.time = before
 
 
 def expiries_of(store: Store, table: str, keys: Sequence[bytes]) -> list[int]:

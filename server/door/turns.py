@@ -42,7 +42,7 @@ class Turns:
         with store.turn() as engine:
             self._native = engine.native if engine.is_on_host else None
             self._crew = engine.crew()
-            library.set_clock(engine.expiry.latest_address)
+            library.set_clock(engine.expiry.time.address)
         if self._native:
             library.set_engine(self._native.address)
         self._flush_thread = flush_thread

@@ -88,7 +88,7 @@ def test_the_time_is_taken_once_a_batch(twins: Twins) -> None:
 
         def slowly(batch: Batch, now: int) -> int:
             removed = remove_of(batch, now)
-            expiry._latest.value = twins.now + 1000
+            expiry.time.begin_at(twins.now + 1000)
             return removed
 
         expiry.remove_of = slowly  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import gpkvs
 from gpkvs.batch import Batch, BatchResult, Condition, Op, RequestResult, Status
 from gpkvs.config import CommitName
+from gpkvs.engine import counted_time
 from gpkvs.engine.expiry import _Ranges
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.errors import ConflictError, FormatError, InvalidArgumentError
@@ -43,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("gpkvs.engine.expiry.wall_clock_ms", clock)
+    monkeypatch.setattr(counted_time, "MACHINE", counted_time.clocks_set_by(clock))
     return clock
 
 
@@ -224,7 +225,7 @@ def test_any_operations_do_what_a_dictionary_with_a_clock_does(opened: Opened, c
     model.now = clock.now
     for _ in range(100):
         clock.now += rng.choice([0, 1, 3, 10, 60, -40, -HOUR // 2, HOUR // 2])
-        opened.store._engine.expiry.now()  # a store in which no key expires has no reason to look at the clock
+        opened.store._engine.expiry.time.now_ms()  # a store in which no key expires has no reason to look at the clock
         now, plain = max(clock.now, model.now), rng.random() < 0.4
         requests = [
             [random_operation(rng, model, now, plain=plain) for _ in range(rng.randint(1, 8))]
@@ -238,11 +239,13 @@ def test_any_operations_do_what_a_dictionary_with_a_clock_does(opened: Opened, c
         first = opened.store._engine.next_sequence - sum(map(len, requests))  # removals have taken versions too
         model.expect(requests, result, first)
         if rng.random() < 0.05:
-            # A new process knows only the clock. What somebody saw as gone stays so; let that be all.
+            # A new process knows the clock, and the time that was kept. What somebody saw as gone stays so.
             run(opened.store, *[Asked(Op.EXISTS, b"key %d" % number) for number in range(14)])
             model.begin(clock.now)
+            before = opened.store.now_ms if opened.store._engine.expiry.is_used else clock.now
             opened.again()
-            model.now = clock.now
+            model.now = opened.store.now_ms
+            assert max(before - 1000, clock.now) <= model.now <= max(before, clock.now)
     assert opened.natively or not opened.is_native
     clock.now = max(clock.now, model.now) + 2 * HOUR
     assert opened.store.now_ms == clock.now
@@ -308,7 +311,7 @@ def test_keys_are_removed_by_name_if_they_have_expired(opened: Opened, clock: Cl
     run(store, *[Asked(Op.SET, b"key %d" % n, b"value", clock.now + (10 if n % 2 else HOUR)) for n in range(10)])
     clock.now += 10
     expiry = store._engine.expiry
-    assert expiry.remove_keys(store._tables["default"], [b"key %d" % n for n in range(20)], expiry.now()) == 5
+    assert expiry.remove_keys(store._tables["default"], [b"key %d" % n for n in range(20)], expiry.time.now_ms()) == 5
     assert store.info().tables[0].records == 5
 
 
@@ -529,9 +532,9 @@ def test_a_kill_between_the_removal_and_the_answer(tmp_path: Path, commit: Commi
     """What was to be told as gone is gone, also if the next process has an earlier time."""
     path = tmp_path / "store"
     program = (
-        "import sys, gpkvs.engine.expiry as expiry\n"
+        "import sys, gpkvs.engine.counted_time as counted_time\n"
         "time = [10**12]\n"
-        "expiry.wall_clock_ms = lambda: time[0]\n"
+        "counted_time.MACHINE = counted_time.clocks_set_by(lambda: time[0])\n"
         "import numpy as np, gpkvs\n"
         "from tests.engine.test_expiry import SMALL, Asked, Op, run\n"
         "store = gpkvs.open(sys.argv[1], commit=sys.argv[2], **SMALL)\n"
@@ -541,7 +544,7 @@ def test_a_kill_between_the_removal_and_the_answer(tmp_path: Path, commit: Commi
     )
     assert kill_at(["-c", program, str(path), commit], "before_reply:2"), "it answered"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: 10**12)
+        patch.setattr(counted_time, "MACHINE", counted_time.clocks_set_by(lambda: 10**12))
         with gpkvs.open(path) as store:
             assert store.get(b"key") is None
             assert store.get(b"kept") == b"value"
@@ -555,9 +558,9 @@ def test_a_kill_in_a_removal(tmp_path: Path, place: str) -> None:
     path = tmp_path / "store"
     at = 10**12
     program = (
-        "import sys, gpkvs.engine.expiry as expiry\n"
+        "import sys, gpkvs.engine.counted_time as counted_time\n"
         "time = [10**12]\n"
-        "expiry.wall_clock_ms = lambda: time[0]\n"
+        "counted_time.MACHINE = counted_time.clocks_set_by(lambda: time[0])\n"
         "import gpkvs\n"
         "from tests.engine.test_expiry import SMALL, Asked, Op, run\n"
         "store = gpkvs.open(sys.argv[1], commit='undo', **SMALL)\n"
@@ -567,7 +570,7 @@ def test_a_kill_in_a_removal(tmp_path: Path, place: str) -> None:
     )
     assert kill_at(["-c", program, str(path)], f"{place}:2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: at)
+        patch.setattr(counted_time, "MACHINE", counted_time.clocks_set_by(lambda: at))
         with gpkvs.open(path) as store:
             records = store.info().tables[0].records
             got = run(store, *[Asked(Op.GET, b"key %d" % n) for n in range(40)]).value_list()

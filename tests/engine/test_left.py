@@ -130,7 +130,7 @@ def expired(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     store.set(b"key 1", b"value")
     assert counted.reasons() == []
     counted.driver.native.begin_turn()
-    store._engine.expiry._latest.value = store.now_ms + 60_000  # time passes in the middle of the turn
+    store._engine.expiry.time.begin_at(store.now_ms + 60_000)  # time passes in the middle of the turn
     assert counted.run(gets(1)) == [Left.EXPIRED]
     assert counted.run(sets(1, first=1)) == []
     looks_first = (Op.APPEND, b"key 0", b"", Condition.NONE, 0)

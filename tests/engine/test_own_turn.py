@@ -254,7 +254,7 @@ def test_what_a_request_lacks_is_done_and_its_turn_lives_on(store: gpkvs.Store) 
     assert helped() == {Left.EXPIRY: 1}
     store.batch(sets(300))
     assert helped() == {Left.EXPIRY: 1, Left.COLUMNS: 1}
-    store._engine.expiry._latest.value = store.now_ms + 60_000
+    store._engine.expiry.time.begin_at(store.now_ms + 60_000)
     assert store.incr(b"key") == 1
     assert helped() == {Left.EXPIRY: 1, Left.COLUMNS: 1, Left.EXPIRED: 1}
     assert lives(store)

@@ -30,7 +30,7 @@ def opened(path: Path, commit: CommitName, expiring: int) -> Store:
     for first in range(0, expiring, 200):  # no batch needs more columns than there are from the first
         batch = Batch.of([(Op.SET, b"%d" % number, b"value") for number in range(first, min(first + 200, expiring))])
         store.execute(replace(batch, expiries=np.full(len(batch), NOW, np.uint64)))
-    store._engine.expiry._latest.value = NOW + 10_000
+    store._engine.expiry.time.begin_at(NOW + 10_000)
     return store
 
 

@@ -15,7 +15,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
-from gpkvs.engine import scan
+from gpkvs.engine import counted_time, scan
 from gpkvs.errors import InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.media.layout import UNIT_BYTES, reference_offset
 from gpkvs.scan import ScanPiece
@@ -335,7 +335,7 @@ def test_expired_keys_are_removed_before_a_piece_is_seen(
 ) -> None:
     """The clock goes on, then back: what a scan left out never comes back, also after an opening."""
     clock = [10**12]
-    monkeypatch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: clock[0])
+    monkeypatch.setattr(counted_time, "MACHINE", counted_time.clocks_set_by(lambda: clock[0]))
     expiries = {b"key%03d" % n: [0, 10**12 + 1000, 10**12 + 5000][n % 3] for n in range(900)}
     with gpkvs.open(store_path, **SMALL, commit=commit) as store:
         store.execute(expiring(expiries))
@@ -362,7 +362,7 @@ def test_a_record_that_only_looks_expired_is_damaged_and_stays(
     tmp_path: Path, by_phases: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [10**12]
-    monkeypatch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: clock[0])
+    monkeypatch.setattr(counted_time, "MACHINE", counted_time.clocks_set_by(lambda: clock[0]))
     with gpkvs.open(tmp_path / "store", **SMALL) as store:
         store.execute(expiring({b"key%03d" % n: 10**12 + 10**6 for n in range(100)}))
         words, at = slot_words(store, b"key042")

@@ -12,6 +12,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, RequestColumns
 from gpkvs.config import CommitName
+from gpkvs.engine.counted_time import clocks_set_by
 from gpkvs.engine.left import Left
 from gpkvs.store import Store
 from tests.conftest import SMALL
@@ -133,20 +134,18 @@ class Twins:
             gpkvs.open(folder / name, backend="cpu", threads=1, durability="process", commit=commit, **SMALL | sizes)  # type: ignore[arg-type]
             for name in ("native", "phases")
         ]
+        self.now = FAR
         for store in self.stores:
             # Nobody sweeps, or gives space back: that is a matter of time.
             store._engine.expiry._look_at = store._engine.free_space._look_at = float("inf")
+            store._engine.expiry.time.clocks = clocks_set_by(lambda: self.now)
         plan_by_phases(self.stores[1])
         self.served = Served(self.stores[0], is_own=is_own)
         self.compares_bytes = True
-        self.now = FAR
-        self.pass_by(0)
 
     def pass_by(self, ms: int) -> None:
         """Let time go on."""
         self.now += ms
-        for store in self.stores:
-            store._engine.expiry._latest.value = self.now
 
     def both(self, do: Callable[[Store], object]) -> None:
         for store in self.stores:

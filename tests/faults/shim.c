@@ -5,6 +5,7 @@
 //                                 only half of the bytes are written, or "late": it begins half a second late
 //     slow:MILLISECONDS           every pwrite, write, fsync and fdatasync takes so much longer
 //     clock:SECONDS:NTH           after every NTH reading the wall clock is SECONDS ahead, after the next NTH it is right
+//     wall:FILE                   the wall clock is as many seconds ahead as the file says now, in a number of 64 bits
 // CALL is pwrite, write, fallocate, ftruncate, fsync, fdatasync, open, mmap, rename, unlink or malloc. Calls count only if they
 // are for a file below GPKVS_SHIM_PATH; allocations only from ALLOCATION_MIN bytes on.
 #define _GNU_SOURCE
@@ -14,6 +15,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,12 +38,13 @@ static struct {
     atomic_long calls[NAMES], failed;
 } own, *counts = &own;
 static long clock_seconds, clock_nth;
+static const volatile int64_t* wall_seconds;  // in a file, which a test changes
 static atomic_long clock_calls;
 static char below[PATH_MAX];
 
 // For a test that arms and asks in its own process.
 void shim_arm(const char* text) {
-    char copy[256];
+    char copy[PATH_MAX];
     armed = -1;
     is_short = is_late = forever = 0;
     slow_ms = 0;
@@ -52,6 +55,14 @@ void shim_arm(const char* text) {
     if (strcmp(name, "clock") == 0) {
         clock_seconds = atol(strsep(&rest, ":"));
         clock_nth = rest ? atol(rest) : 1;
+        return;
+    }
+    if (strcmp(name, "wall") == 0) {
+        const int file = open(rest, O_RDONLY | O_CLOEXEC);
+        void* shared = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *wall_seconds, PROT_READ, MAP_SHARED, file, 0);
+        if (shared == MAP_FAILED) abort();
+        wall_seconds = shared;
+        close(file);
         return;
     }
     if (strcmp(name, "slow") == 0) {
@@ -226,6 +237,7 @@ void* realloc(void* old, size_t bytes) {
 }
 
 static long jump(void) {
+    if (wall_seconds) return *wall_seconds;
     if (!clock_nth) return 0;
     return atomic_fetch_add(&clock_calls, 1) / clock_nth % 2 ? clock_seconds : 0;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _EXPIRY, _KERNEL = "gpkvs/engine/expiry.py", "gpkvs/kernels/expiry.hpp"
+_TIME = "gpkvs/kernels/counted_time.hpp"
 _RESOLVE, _NATIVE = "gpkvs/kernels/resolve.hpp", "gpkvs/kernels/native_engine.hpp"
 
 
@@ -88,8 +89,8 @@ MUTANTS = (
     Mutant(
         "door-takes-any-clock",
         "door/batch_columns.hpp",
-        "live || asks_time_ ? take_time(latest_ms, wall_clock_ms()) : 0",
-        "live || asks_time_ ? wall_clock_ms() : 0",
+        "live || asks_time_ ? counted_ms(ahead_us) : 0",
+        "live || asks_time_ ? read_clock_us(WALL_CLOCK) / 1000 : 0",
         "after a clock went back, keys are gone as soon as they are set",
         ("server/door/test_expiries.py::test_commands_give_times_to_live",),
     ),
@@ -159,11 +160,91 @@ MUTANTS = (
     ),
     Mutant(
         "a-time-that-goes-back",
-        _EXPIRY,
-        "return take_time(self.latest_address, max(self.clock(), 0))",
-        "return max(self.clock(), 0)",
+        _TIME,
+        "while (ahead < seen)",
+        "while (ahead != seen)",
         "a clock that jumps back has keys live again that a transaction took for expired",
         _tests("test_nothing_revives_when_the_clock_goes_back"),
+    ),
+    Mutant(
+        "a-time-that-stands-still",
+        _TIME,
+        "    const int64_t seen = wall_us - passed_us;\n",
+        "    passed_us = 0;\n    const int64_t seen = wall_us - passed_us;\n",
+        "after a clock was set back, locks stay until it has caught up",
+        ("faults/test_clock.py::test_times_to_live_count_as_ever_while_the_clock_is_behind",),
+    ),
+    Mutant(
+        "two-threads-tell-two-times",
+        _TIME,
+        "(__atomic_compare_exchange_n(ahead_us, &ahead, seen, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) ahead = seen",
+        "(true) *ahead_us = ahead = seen",
+        "a thread raises the time, another one lowers it at the same moment: a key is there again",
+        ("engine/test_counted_time.py::test_no_thread_sees_the_time_go_back",),
+    ),
+    Mutant(
+        "an-opening-asks-the-clock-alone",
+        _EXPIRY,
+        "        self.time.begin_at(committer.kept_ms)",
+        "        self.time.begin_at(0)",
+        "after a restart locks live longer, by as much as the clock was set back",
+        ("engine/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
+    ),
+    Mutant(
+        "transactions-keep-no-time",
+        "gpkvs/kernels/commit.hpp",
+        "    d.time_horizon_ms = c.time_ms;\n",
+        "",
+        "after a kill and a restart with an earlier clock locks live longer",
+        ("engine/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
+    ),
+    Mutant(
+        "native-batches-tell-no-time",
+        "gpkvs/kernels/native_engine.hpp",
+        "    e.commit->time_ms = std::max(e.commit->time_ms, a.now);\n",
+        "",
+        "after a restart with an earlier clock locks live longer",
+        ("engine/test_kept_time.py::test_what_is_set_while_the_clock_is_behind_does_not_live_longer_after_a_restart",),
+    ),
+    Mutant(
+        "a-gpu-keeps-no-time",
+        "gpkvs/engine/engine.py",
+        "        self.committer.take_time(now)\n",
+        "",
+        "after a restart with an earlier clock locks live longer, on a GPU",
+        ("engine/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
+    ),
+    Mutant(
+        "removals-keep-no-time",
+        _EXPIRY,
+        "        self._committer.take_time(now)\n",
+        "",
+        "after a restart with an earlier clock, keys live longer than those that are gone",
+        ("recovery/proof/powerfail/test_explorer.py::test_each_state_has_the_time_of_its_batches",),
+    ),
+    Mutant(
+        "a-checkpoint-keeps-no-time",
+        "gpkvs/engine/checkpoint.py",
+        "        descriptor.time_horizon_ms,\n",
+        "        0,\n",
+        "after a restart with an earlier clock, which follows a checkpoint, locks live longer",
+        ("engine/test_kept_time.py::test_a_checkpoint_keeps_the_time",),
+    ),
+    Mutant(
+        "an-idle-store-keeps-no-time",
+        _EXPIRY,
+        "        if now - self._committer.kept_ms < lag_ms:\n            return\n",
+        "        if now - self._committer.kept_ms < lag_ms or lag_ms == _KEPT_MS:\n            return\n",
+        "after a kill and a restart, keys live longer by as long as nobody wrote",
+        ("engine/test_kept_time.py::test_while_the_clock_is_behind_the_time_is_kept_without_writes",),
+    ),
+    Mutant(
+        "moments-count-by-the-clock",
+        "door/turn.hpp",
+        "u64 time_ms() const { return counted_ms(ahead_us_); }",
+        "u64 time_ms() const { return read_clock_us(WALL_CLOCK) / 1000; }",
+        "after a clock was set back, the door stores keys whose moment has passed",
+        ("server/door/test_resp_records.py::test_moments_count_by_the_time_of_the_store",),
     ),
     Mutant(
         "root-says-nothing",

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import gpkvs
+from gpkvs.engine import counted_time
 from gpkvs.errors import StoreError
 from gpkvs.server.clock_watch import ClockWatch
+from tests.machine_clocks import HOUR_US, MachineClocks
 
 
 def test_one_line_for_each_step_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -29,7 +31,7 @@ def test_one_line_for_each_step_back(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_store_says_how_far_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 4 * 10**12
-    monkeypatch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: now)
+    monkeypatch.setattr(counted_time, "MACHINE", counted_time.clocks_set_by(lambda: now))
     with gpkvs.open(tmp_path / "store", index_bytes=1 << 20, heap_bytes=1 << 24) as store:
         assert store.clock_back_seconds == 0
         now -= 5000
@@ -40,30 +42,23 @@ def test_a_store_says_how_far_the_clock_was_set_back(tmp_path: Path, monkeypatch
         assert store.now_ms == at
 
 
-def test_times_to_live_stand_still_while_the_clock_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What docs/redis.md says of a clock that is set back; an opening begins with the clock."""
-    now = ahead = 4 * 10**12
-    monkeypatch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: now)
+def test_times_to_live_go_on_while_the_clock_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/redis.md says of a clock that is set back."""
+    machine = MachineClocks(4 * 10**15, 10**12)
+    monkeypatch.setattr(counted_time, "MACHINE", machine.clocks)
     with gpkvs.open(tmp_path / "store", index_bytes=1 << 20, heap_bytes=1 << 24) as store:
         store.set(b"before", b"", ttl=4)
-        now -= 86_400_000
+        machine.wall_us -= 24 * HOUR_US
         store.set(b"meanwhile", b"", ttl=2)
         assert [store.ttl(b"before"), store.ttl(b"meanwhile")] == [4, 2]
-        now += 10_000
-        assert [store.ttl(b"before"), store.ttl(b"meanwhile")] == [4, 2]
-    with gpkvs.open(tmp_path / "store") as store:
-        assert store.ttl(b"before") == (ahead + 4000 - now) / 1000  # a restart frees no lock
-        store.set(b"after", b"", ttl=2)
-        now += 3000
-        assert store.now_ms == now  # native code takes this time, too
-        assert store.get(b"after") is None
-        assert store.get(b"meanwhile") == b""
-        now = ahead + 2001
-        assert store.now_ms == now
-        assert [store.get(b"before"), store.get(b"meanwhile")] == [b"", None]
+        for ms, left in ((1500, [2.5, 0.5]), (499, [2.001, 0.001]), (1, [2, None]), (1999, [0.001, None])):
+            machine.pass_by(1000 * ms)
+            assert [store.ttl(b"before"), store.ttl(b"meanwhile")] == left
+        machine.pass_by(1000)
+        assert store.get(b"before") is None
 
 
 def test_a_clock_before_1970_opens_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpkvs.engine.expiry.wall_clock_ms", lambda: -60_000)
+    monkeypatch.setattr(counted_time, "MACHINE", counted_time.clocks_set_by(lambda: -60_000))
     with pytest.raises(StoreError, match="60 seconds before 1970: set it"):
         gpkvs.open(tmp_path / "store", index_bytes=1 << 20, heap_bytes=1 << 24)

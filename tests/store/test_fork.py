@@ -60,6 +60,7 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "drop_table": lambda store: store.drop_table("numbers"),
     "info": lambda store: store.info(),
     "maintain": lambda store: store.maintain(),
+    "reset_time": lambda store: store.reset_time(),
     "close": lambda store: store.close(),
     "__enter__": lambda store: store.__enter__(),
     "__exit__": lambda store: store.__exit__(None, None, None),

@@ -17,7 +17,7 @@ from gpkvs.recovery.proof.diskfail.disk import State
 from gpkvs.recovery.proof.diskfail.expected import Contents, difference
 from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, PlainOperation, Shape, contents_of, open_store
 from gpkvs.recovery.proof.diskfail.recorder import IGNORED
-from gpkvs.recovery.proof.expiring import AFTER_MS, at_time
+from gpkvs.recovery.proof.expiring import AFTER_MS, as_stored, at_time
 from gpkvs.recovery.proof.model import Kept
 from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store
@@ -128,7 +128,8 @@ class Judge:
                     operation = (Op.DELETE, key)
                 operations.append(operation)
             try:
-                result = store.execute(Batch.of(operations), table=table.name)
+                with as_stored(store):  # what has expired is there, too
+                    result = store.execute(Batch.of(operations), table=table.name)
             except NoSpaceError:  # what is live lies scattered: nothing compacts the heap yet
                 tables[table] = records
                 continue

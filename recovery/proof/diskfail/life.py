@@ -288,7 +288,7 @@ class Life:
         run()
         records = dict(expected.batches[-1][1])
         held = dict(records.get(table, {}))
-        if len(expired(held, keys, self._store._engine.expiry.now())) != len(keys):
+        if len(expired(held, keys, self._store._engine.expiry.time.now_ms())) != len(keys):
             raise LifeError("a key that lives is removed")
         for key in keys:
             del held[key]
@@ -404,7 +404,7 @@ class Life:
     def _require_removed(self, table: TableName, request: list[Asked]) -> None:
         """Raise `LifeError` if the batch that was executed just now met keys that had expired, and left them."""
         found = self._expected.batches[-1][1].get(table.id, {})
-        if left := expired(found, [one.key for one in request], self._store._engine.expiry.now()):
+        if left := expired(found, [one.key for one in request], self._store._engine.expiry.time.now_ms()):
             raise LifeError(f"{left[0]!r} of {table.name} has expired, was asked for, and is not removed")
 
     def _requests(self, random: Random) -> list[Request]:

@@ -291,16 +291,14 @@ MUTANTS = (
     _one(
         "no-first-frame",
         _COMMITTER,
-        "        with self.journal.appending:\n            self.wait(self._append_empty())\n"
-        "        self.checkpointer.start()",
+        "        self._commit_nothing()\n        self.checkpointer.start()",
         "        self.checkpointer.start()",
         "W4",
     ),
     _one(
         "first-frame-not-awaited",
         _COMMITTER,
-        "        with self.journal.appending:\n            self.wait(self._append_empty())\n"
-        "        self.checkpointer.start()",
+        "        self._commit_nothing()\n        self.checkpointer.start()",
         "        with self.journal.appending:\n            self._append_empty()\n        self.checkpointer.start()",
         "W4: free space is used before the first frame is durable",
     ),

@@ -269,7 +269,8 @@ class Explorer:
         visited.exhaustive += is_exhaustive(epoch.steps)
         keys = StateKeys(epoch, scene.before)
         # The same bytes count as another state if other outcomes are allowed: fewer are, after an acknowledgement.
-        allowed = str(hash(scene.allowed(epoch))).encode()
+        dumps = scene.allowed(epoch)
+        allowed = str((hash(dumps), *[one.kept_ms for one in dumps])).encode()
         for choice in choices(epoch.steps, self._random(name), self.options.samples):
             visited.states[scene.model] += 1
             key = keys.key(epoch.changes(choice)) + allowed
@@ -378,4 +379,7 @@ def _judge(judge: StateJudge, scene: Scene, epoch: Epoch, choice: Choice) -> str
         outcome = judge.outcome(epoch.durable, epoch.changes(choice))
     except (StateError, GpkvsError) as error:
         return str(error)
-    return "" if outcome in allowed else difference(outcome, allowed)
+    if outcome not in allowed:
+        return difference(outcome, allowed)
+    kept_ms = min(one.kept_ms for one in allowed if one == outcome)
+    return "" if outcome.kept_ms >= kept_ms else f"the time went back from {kept_ms} to {outcome.kept_ms}"

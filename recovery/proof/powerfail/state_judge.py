@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +25,17 @@ from gpkvs.store import Store
 
 @dataclass(frozen=True)
 class Dump:
-    """Everything that a client can see of a store: tables; keys, values, versions, expiries; and the next version."""
+    """Everything that a client can see of a store: tables; keys, values, versions, expiries; and the next version.
+
+    Attributes
+    ----------
+    kept_ms
+        The time with which an opening begins at least.
+    """
 
     next_version: int
     tables: tuple[tuple[str, str, tuple[tuple[bytes, bytes, int, int], ...]], ...]
+    kept_ms: int = field(default=0, compare=False)
 
 
 class StateError(Exception):
@@ -126,7 +133,7 @@ def _dump(store: Store, keys: tuple[bytes, ...]) -> Dump:
         if len(there) != table.records:
             raise StateError(f"table {table.name!r} has {table.records} records, {len(there)} of them known")
         tables.append((table.name, table.layout, there))
-    return Dump(info.next_version, tuple(tables))
+    return Dump(info.next_version, tuple(tables), store._engine.committer.kept_ms)
 
 
 class StateJudge:
@@ -189,6 +196,8 @@ class StateJudge:
         with open_tiny(path) as store:
             first = dump(store, self._keys.all)
         with open_tiny(path) as store:
+            if store.now_ms < first.kept_ms:
+                raise StateError("the time goes back with a recovery")
             if dump(store, self._keys.all) != first:
                 raise StateError("a second recovery has another outcome")
             self._one_more(store, first)
@@ -235,7 +244,8 @@ class StateJudge:
             for key in present[1:2]:
                 del there[key]
                 operations.append((Op.DELETE, key))
-            store.execute(Batch.of(operations), table=name)
+            with as_stored(store):  # what has expired is there, too
+                store.execute(Batch.of(operations), table=name)
             next_version += len(operations)
             expected.append((name, layout, tuple((key, *there[key]) for key in self._keys.all if key in there)))
         if dump(store, self._keys.all) != Dump(next_version, tuple(expected)):

@@ -150,7 +150,9 @@ class WorkloadRunner:
                 earlier = len(dumps) - 1
                 script.step(step, store)
                 recorder.mark()
-                dumps.append(dump(store, keys.all))
+                found = dump(store, keys.all)
+                has_time = store._engine.expiry.is_used and found.next_version > dumps[-1].next_version
+                dumps.append(replace(found, kept_ms=script.now if has_time else dumps[-1].kept_ms))
                 assert _contents(dumps[-1]) == script.tables, f"{workload}: {step} is not there as it was given"
         return replace(self._finished(disk, recorder, dumps, earlier), natively=script.natively)
 
@@ -295,7 +297,7 @@ def _without(before: Dump, table: str, gone: list[bytes], now: int) -> Dump:
         assert all(0 < expiry <= now for expiry in removed), "a key that lives is removed"
         left = tuple(record for record in records if name != table or record[0] not in gone)
         tables.append((name, layout, left))
-    return Dump(before.next_version + len(gone), tuple(tables))
+    return Dump(before.next_version + len(gone), tuple(tables), now)
 
 
 def _assert_complete(trace: Trace, after: Image) -> None:

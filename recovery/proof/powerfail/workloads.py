@@ -19,7 +19,8 @@ Three more letters are batches of operations that look first. They run alone, an
     G  guards         a request whose checks hold; one whose check fails on what the first one wrote; an increment
 
 Three letters are of keys that expire (bytes only). They too run alone, and in pairs with all others. The script sets
-the clock of the store. The clock of whoever judges a state is behind it, as after a restart with an earlier time:
+the clock of the store. Whoever judges a state reads what is stored, as if nothing expired, and the clock is behind, as
+after a restart with an earlier time: the store must keep the time of its batches.
 
     E  expiries       keys with an expiry: SET, INCREMENT, APPEND and EXPIRE give one; the first ones of the store
     A  afterwards     a batch meets some of these keys when they have expired: their removal, then the batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import time
 from collections.abc import Callable, Iterator
@@ -163,10 +162,9 @@ def test_moments_count_by_the_time_of_the_store(tmp_path: Path) -> None:
 
     now = time.time_ns() // 10**9
     with gpkvs.open(tmp_path / "store", **SMALL) as store:
-        address = store._engine.expiry.latest_address
-        ctypes.c_uint64.from_address(address).value = (now + 3600) * 1000
+        store._engine.expiry.time.begin_at((now + 3600) * 1000)
         with resp_door(store, answer) as (_, port), connect(port) as connection:
-            for seconds, is_handed in ((1800, True), (3605, True), (3700, False)):
+            for seconds, is_handed in ((1800, True), (3605, True), (7200, False)):
                 words = [b"SET", b"key", b"value", b"EXAT", b"%d" % (now + seconds)]
                 connection.sendall(command(*words))
                 assert answers(connection, 1) == b"+OK\r\n"

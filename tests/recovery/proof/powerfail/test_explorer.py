@@ -63,6 +63,11 @@ def test_a_seeded_part_of_all_workloads_has_no_violation(engine: ExploredEngine,
             assert min(each.states[model] for model in Model) > 10, each.workload
 
 
+@pytest.mark.parametrize("engine", ["native", "phases"])
+def test_each_state_has_the_time_of_its_batches(engine: ExploredEngine) -> None:
+    assert explore(ExplorerOptions(engine=engine), "bytes:EN", "bytes:A", "bytes:Y")[1] == []
+
+
 def test_a_pair_of_processors_has_no_violation() -> None:
     assert explore(ExplorerOptions(engine="pair"), "bytes:N", "u64:NU")[1] == []
 
