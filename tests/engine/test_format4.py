@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpkvs
@@ -16,6 +17,7 @@ from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 from gpkvs.media.layout import UNIT_BYTES, reference_length, reference_offset
 from gpkvs.native import crc32c
 from tests.conftest import SMALL
+from tests.engine.heap_driver import SEGMENT_BYTES
 from tests.engine.test_scan import heap_of
 
 DAY = 86_400
@@ -133,6 +135,33 @@ def test_rot_in_the_header_is_found(store_path: Path) -> None:
         assert damaged == len(before)
         for at, byte in before.items():
             heap[at] = byte
+
+
+@pytest.mark.undo
+def test_a_header_of_zeros_is_walked_past(store_path: Path) -> None:
+    """Compaction walks a segment from header to header; what rot hides is found by the index."""
+    sizes = {**SMALL, "heap_bytes": 20 * SEGMENT_BYTES}
+    with gpkvs.open(store_path, store_format="4", commit="undo", durability="process", **sizes) as store:
+        assert store._files.root.segment_bytes == SEGMENT_BYTES
+        keys = [b"key%04d" % i for i in range(1000)]
+        store.execute(Batch.of([(Op.SET, key, b"v" * 200) for key in keys]))
+        heap = heap_of(store)
+        at = reference_offset(sorted(references_of(store))[7]) * UNIT_BYTES  # in segment 0
+        header = bytes(heap[at : at + 24])
+        heap[at : at + 24] = 0
+        moved = store.info().heap_moved_bytes
+        store._engine.free_space.compactor.empty(0)
+        assert store.info().heap_moved_bytes - moved > SEGMENT_BYTES // 2
+        damaged = []
+        for key in keys:
+            try:
+                assert store.get(key) == b"v" * 200
+            except CorruptRecordError:
+                damaged.append(key)
+        assert len(damaged) == 1
+        offsets = [reference_offset(reference) * UNIT_BYTES for reference in references_of(store)]
+        (at,) = [offset for offset in offsets if not heap[offset : offset + 24].any()]
+        heap[at : at + 24] = np.frombuffer(header, np.uint8)
 
 
 def test_a_longer_key_than_there_is_place_for(store: gpkvs.Store) -> None:
