@@ -111,7 +111,9 @@ class Engine:
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, files, tables, heap, *limits, meter)
         self._scanner = Scanner(backend, files)
-        self._heap_growth = HeapGrowth(files, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept)
+        self._heap_growth = HeapGrowth(
+            files, backend, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept
+        )
         self._log_growth = LogGrowth(files, backend, log_bytes_max) if files.undo_log else None
         self._journal_growth = (
             JournalGrowth(

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpkvs import failpoint
+from gpkvs.backends.base import Backend
 from gpkvs.config import MIB
 from gpkvs.engine.given_space import NO_SEGMENTS, TAKES_BACK_SHARE, GivenSpace, Segments, SpareSegments
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
@@ -81,13 +82,14 @@ class Pace(NamedTuple):
 
 
 ON_DISK = Pace(2, 4 * MIB, 256 * MIB, 4, 64 * MIB)
-# What a file in memory has reserved, nobody else has; and to reserve more takes no longer than to fill it.
+# What a file in memory has reserved, nobody else has; and to reserve more takes no longer than to fill it. A GPU's batches
+# are large: each would wait for more, and be planned again.
 IN_MEMORY = Pace(16, 1 * MIB, 16 * MIB, 16, 16 * MIB)
 
 
-def pace_of(files: StoreFiles) -> Pace:
+def pace_of(files: StoreFiles, backend: Backend) -> Pace:
     """Return how the heap of a store grows."""
-    return IN_MEMORY if files.root_region.is_volatile else ON_DISK
+    return IN_MEMORY if files.root_region.is_volatile and backend.host is backend else ON_DISK
 
 
 class _RefusedError(Exception):
@@ -99,7 +101,7 @@ class HeapGrowth:
 
     Parameters
     ----------
-    files, heap
+    files, backend, heap
         Of the store.
     on_grown
         Called between two batches when the heap is larger: its address and its segments are others now.
@@ -117,6 +119,7 @@ class HeapGrowth:
     def __init__(
         self,
         files: StoreFiles,
+        backend: Backend,
         heap: Heap,
         on_grown: Callable[[], None],
         wait: Callable[[int], None],
@@ -129,7 +132,7 @@ class HeapGrowth:
         self._given = GivenSpace(files, heap)
         self._reserved: Segments = NO_SEGMENTS  # that have their space again, and are not the heap's yet
         self._spare = SpareSegments(heap, kept_bytes)
-        self._pace = pace_of(files)
+        self._pace = pace_of(files, backend)
         self._extended = heap.bytes  # what the file has, durably
         self._extent: Extent | None = None  # the end of it that the journal asked for
         self._helper: threading.Thread | None = None

@@ -70,7 +70,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture(autouse=True)
 def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = heap_growth.ON_DISK._replace(step_bytes_min=128 * KIB, step_bytes_max=512 * KIB)
-    monkeypatch.setattr(heap_growth, "pace_of", lambda files: pace)
+    monkeypatch.setattr(heap_growth, "pace_of", lambda *_: pace)
 
 
 def create(path: Path, commit: CommitName) -> None:
@@ -239,7 +239,7 @@ import sys
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.engine import given_space, heap_growth
-heap_growth.pace_of = lambda files: heap_growth.Pace(2, 128 << 10, 128 << 10, 4, 64 << 20)
+heap_growth.pace_of = lambda *_: heap_growth.Pace(2, 128 << 10, 128 << 10, 4, 64 << 20)
 clock = [1000.0]
 given_space.now = lambda: clock[0]
 value = lambda number: b"%d " % number * 400

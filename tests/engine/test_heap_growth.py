@@ -41,7 +41,7 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def has_short_steps(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     """Have a heap grow by half of itself, from so many bytes to 512 KiB."""
     pace = heap_growth.ON_DISK._replace(step_bytes_min=least, step_bytes_max=512 * KIB)
-    monkeypatch.setattr(heap_growth, "pace_of", lambda files: pace)
+    monkeypatch.setattr(heap_growth, "pace_of", lambda *_: pace)
 
 
 def opened(path: Path, host_ops_max: int, **settings: object) -> gpkvs.Store:
@@ -187,7 +187,7 @@ _LIFE = """
 import sys
 import gpkvs
 from gpkvs.engine import heap_growth
-heap_growth.pace_of = lambda files: heap_growth.Pace(2, 64 << 10, 64 << 10, 4, 64 << 20)
+heap_growth.pace_of = lambda *_: heap_growth.Pace(2, 64 << 10, 64 << 10, 4, 64 << 20)
 with gpkvs.open(sys.argv[1], index_bytes=1 << 18, heap_bytes=128 << 10, heap_bytes_max=16 << 20, log_bytes=1 << 20,
                 journal_bytes=4 << 20, commit=sys.argv[2], durability="process") as store:
     for number in range(int(sys.argv[3]), 600):

@@ -26,7 +26,7 @@ from gpkvs.errors import NoSpaceError
 from gpkvs.recovery.startup.check import check
 
 heap_growth._MEMORY_SPARE_BYTES = 0
-heap_growth.pace_of = lambda files: heap_growth.Pace(2, 256 << 10, 256 << 10, 4, 64 << 20)
+heap_growth.pace_of = lambda *_: heap_growth.Pace(2, 256 << 10, 256 << 10, 4, 64 << 20)
 clock = [1000.0]
 given_space.now = lambda: clock[0]
 path, filler, commit = sys.argv[1] + "/store", sys.argv[1] + "/filler", sys.argv[2]

@@ -197,7 +197,7 @@ def aggressive(shape: Shape, random: Random) -> Iterator[None]:
         "_PAUSE_SECONDS": 0.0005,
     }
     pace = heap_growth.ON_DISK._replace(step_bytes_min=shape.heap_step_bytes, step_bytes_max=shape.heap_step_bytes)
-    of_growth = {"pace_of": lambda _files: pace}
+    of_growth = {"pace_of": lambda *_: pace}
     settings_of: dict[ModuleType, dict[str, Any]] = {checkpoint: settings, heap_growth: of_growth}
     before = {module: {name: getattr(module, name) for name in names} for module, names in settings_of.items()}
     hit, dice = failpoint.hit, Random(random.randrange(1 << 32))
