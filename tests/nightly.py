@@ -84,6 +84,26 @@ STEPS = (
         "gpkvs bitflip --commit journal --json --bits 200 --bursts 50 --every 400",
         90,
     ),
+    # Stores of a draft: the others have the format that a new store has.
+    Step(
+        "format4",
+        ".venv/bin/python -m pytest -q -n 3 --dist loadfile --max-worker-restart 0 --format 4 tests"
+        " --ignore tests/docs --ignore tests/conformance",
+        ".venv/bin/python -m pytest -q --format 4 tests/engine/test_format4.py",
+        60,
+    ),
+    Step(
+        "crash-format4",
+        "GPKVS_FORMAT=4 gpkvs crash --json --seed $SEED",
+        "GPKVS_FORMAT=4 gpkvs crash --json --seed $SEED --part 3",
+        30,
+    ),
+    Step(
+        "bitflip-format4",
+        "GPKVS_FORMAT=4 gpkvs bitflip --json --seed $SEED",
+        "GPKVS_FORMAT=4 gpkvs bitflip --json --bits 100 --bursts 50 --every 400",
+        90,
+    ),
     Step(
         "consistency",
         "gpkvs consistency --json --seed $SEED",

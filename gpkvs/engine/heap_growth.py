@@ -82,8 +82,8 @@ class Pace(NamedTuple):
 
 
 ON_DISK = Pace(2, 4 * MIB, 256 * MIB, 4, 64 * MIB)
-# What a file in memory has reserved, nobody else has; and to reserve more takes no longer than to fill it. A GPU's batches
-# are large: each would wait for more, and be planned again.
+# What a file in memory has reserved, nobody else has; and to reserve more takes no longer than to fill it. A GPU's
+# batches are large: each would wait for more, and be planned again.
 IN_MEMORY = Pace(16, 1 * MIB, 16 * MIB, 16, 16 * MIB)
 
 
