@@ -21,7 +21,7 @@ from gpkvs.bench.peers.contender import Progress, require_promise
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
 from gpkvs.bench.peers.redis_peer import Redis
 from gpkvs.bench.peers.resp_port import KEY_BYTES, RespPort, output_of, require_redis
-from gpkvs.bench.redis.memory import IDLE_SECONDS, Held, held_by_gpkvs, held_by_redis, overwrite
+from gpkvs.bench.redis.memory import Held, held_by_gpkvs, held_by_redis, overwrite
 from gpkvs.bench.redis.options import Part, RedisOptions
 from gpkvs.bench.report.comparison import Comparison, rates_over
 from gpkvs.bench.report.machine import describe_run
@@ -201,8 +201,8 @@ class _Benchmark:
                 for port in (own, redis):
                     await overwrite(port, options.records, value_bytes)
                 self._compare_memory("overwritten", await held_by_gpkvs(server, store), held_by_redis(redis, folder))
-                await asyncio.sleep(IDLE_SECONDS)
-                self._compare_memory("a minute later", await held_by_gpkvs(server, store), held_by_redis(redis, folder))
+                await asyncio.sleep(options.idle_seconds)
+                self._compare_memory("at rest", await held_by_gpkvs(server, store), held_by_redis(redis, folder))
             finally:
                 redis.close()
 

@@ -16,7 +16,6 @@ from gpkvs.config import MIB
 from gpkvs.recovery.proof.servers.server_process import ServerProcess
 
 _AT_ONCE = 10_000
-IDLE_SECONDS = 65.0  # what a heap has not needed for a minute goes back
 
 
 @dataclass(frozen=True)

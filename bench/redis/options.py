@@ -9,6 +9,9 @@ from typing import Literal, get_args
 from gpkvs.bench.peers.contender import Promise
 from gpkvs.config import FormatName
 
+# What a heap has not needed for a minute goes back.
+IDLE_SECONDS = 65.0
+
 Part = Literal["single", "pipelined", "transactions", "memory"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -37,6 +40,8 @@ class RedisOptions:
         Of redis, which reads and writes in so many.
     store_format
         Of gpkvs's store, for the part memory.
+    idle_seconds
+        How long both rest before their memory is looked at for the last time.
     """
 
     directory: Path
@@ -48,3 +53,4 @@ class RedisOptions:
     load_processes: int = 1
     io_threads: int = 1
     store_format: FormatName = "auto"
+    idle_seconds: float = IDLE_SECONDS

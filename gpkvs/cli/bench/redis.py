@@ -41,6 +41,9 @@ def redis_command(
     store_format: Annotated[
         FormatName, typer.Option("--format", help="Format of gpkvs's store, for the part memory.")
     ] = RedisOptions.store_format,
+    idle: Annotated[
+        float, typer.Option(help="Seconds of rest before memory is looked at for the last time.", min=0)
+    ] = RedisOptions.idle_seconds,
     part: Annotated[
         list[str] | None,
         typer.Option(help=f"Part to run: {', '.join(REDIS_PARTS)}; by default all. May be repeated."),
@@ -51,14 +54,14 @@ def redis_command(
 
     Parts: single (redis-benchmark, one command at a time on each connection), pipelined (-P 64), transactions (MULTI of
     eight SETs, by a client of its own that g++ compiles), memory (of 16-byte keys with values of 100 bytes: loaded,
-    overwritten once, a minute later; gpkvs with its store's files, redis without its append-only file). redis writes
-    its append-only file before it answers, and syncs it for the promise msync. Install it with apt-get install
+    overwritten once, and at rest for a minute; gpkvs with its store's files, redis without its append-only file). redis
+    writes its append-only file before it answers, and syncs it for the promise msync. Install it with apt-get install
     redis-server. With the defaults it takes four minutes and 3 GiB of the file system.
 
     Example: gpkvs bench redis --json bench/results/redis-process.json
     """
     options = RedisOptions(
-        directory, promise, records, runs, seconds, connections, load_processes, io_threads, store_format
+        directory, promise, records, runs, seconds, connections, load_processes, io_threads, store_format, idle
     )
     parts = chosen("part", part, REDIS_PARTS)
     with (
