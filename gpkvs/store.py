@@ -48,7 +48,7 @@ from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedEr
 from gpkvs.face import OWN_TIMEOUT, KeyValues, Numbers, TableHandle, Timeout
 from gpkvs.fork import Origin
 from gpkvs.index_size import index_bytes_asked
-from gpkvs.info import StoreInfo, TableInfo, package_version, require_layout
+from gpkvs.info import StoreInfo, TableInfo, next_opening, package_version, require_layout
 from gpkvs.machine import anonymous_bytes
 from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
@@ -643,6 +643,7 @@ class Store(KeyValues):
         tables = list(self._tables.values())
         bytes_records = sum(table.records for table in tables if table.entry.slot_layout.has_records)
         record_bytes = live / bytes_records if bytes_records else 0.0
+        journal = self._engine.committer.journal_info()
         return StoreInfo(
             version=package_version(),
             backend=self._backend.description,
@@ -665,9 +666,10 @@ class Store(KeyValues):
             store_format=self._files.root.format_text,
             log_bytes=self._files.root.log_bytes,
             journal_bytes=self._files.root.journal_bytes_all,
-            journal=self._engine.committer.journal_info(),
+            journal=journal,
             limits=self.limits,
             next_version=self._engine.next_sequence,
+            next_opening=next_opening(sum(table.index.region.bytes for table in tables), journal),
             tables=tuple(_describe(table, record_bytes) for table in tables),
             recovery=self.recovery,
             process_io=process_io(),

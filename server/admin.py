@@ -186,6 +186,7 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
         process_read_bytes=info.process_io.read_bytes if info.process_io else None,
         commit=info.commit,
         store_format=info.store_format,
+        next_opening=info.next_opening,
         journal_bytes=info.journal_bytes,
         journal=admin_pb2.JournalInfo(**asdict(info.journal)) if info.journal else None,
     )

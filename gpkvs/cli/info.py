@@ -69,6 +69,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         ),
         ("next version", f"{info.next_version:,}"),
         ("last recovery", recovery.report),
+        ("next opening", info.next_opening),
         ("device", _device(info)),
     ):
         facts.add_row(f"[bold]{name}[/bold]", text)

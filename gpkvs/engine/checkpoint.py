@@ -4,11 +4,14 @@ A checkpoint is fuzzy. c is the newest batch whose slots were all stored before 
 written after the newest batch that it may show is durable (W2). When all pages are durable, both root copies get c, and
 the journal's space before the frame after c is used again (W3). A torn page does no harm: a replay from c stores whole
 slots again (W5).
+
+A close writes one, too, if it takes no more than a second: then the next opening replays nothing.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import threading
 import time
 from typing import Protocol
@@ -29,6 +32,8 @@ BEGIN_SHARE, _END_SHARE = 0.5, 0.8
 _LOOK_SECONDS = 0.05
 _PAUSE_SECONDS = 0.005  # after a step that is ahead of the journal
 _IDLE_SECONDS = 0.1  # then an empty frame covers the last batch
+CLOSING_SECONDS = 1.0  # that the checkpoint of a close may take
+_FIRST_SHARE = 1 / 8  # of the time that a checkpoint may take: before that nothing tells how long it will take
 
 
 class Batches(Protocol):
@@ -44,6 +49,26 @@ class Batches(Protocol):
 
     def cover(self) -> bool:
         """Append an empty frame, if it is of use; return whether one was appended."""
+
+
+class _Deadline:
+    """Tells whether a checkpoint is going to take longer than it may."""
+
+    def __init__(self, seconds: float, pages: int) -> None:
+        self._seconds = seconds
+        self._pages = max(pages, 1)
+        self._written = 0
+        self._began = time.monotonic()
+
+    def is_missed(self, image: Image, written: int) -> bool:
+        """Whether it is, after a step that has written some pages of an image."""
+        if self._seconds == math.inf:
+            return False
+        if written and not image.is_direct:
+            image.sync()  # else the page cache would take all of it at once
+        self._written += written
+        share = max(self._written / self._pages, _FIRST_SHARE)
+        return time.monotonic() - self._began > self._seconds * share
 
 
 class Checkpointer:
@@ -73,6 +98,7 @@ class Checkpointer:
         self._numbers = np.empty(_STEP_PAGES, np.uint64)
         self._copies = map_memory(_STEP_PAGES * PAGE_BYTES)
         self._is_ending = threading.Event()
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="gpkvs-checkpoint", daemon=True)
         self.pages = self.checkpoints = 0
 
@@ -95,6 +121,20 @@ class Checkpointer:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def close(self) -> None:
+        """Do the same, but write a checkpoint first if it takes no more than `CLOSING_SECONDS`.
+
+        The thread writes it: no interrupt reaches that.
+        """
+        self._is_closing = True
+        self.stop()
+
+    @property
+    def dirty_pages(self) -> int:
+        """Pages that a checkpoint would write."""
+        with self._files.changing:
+            return sum(image.dirty_pages for image in self._images_now())
+
     def _run(self) -> None:
         last, since = self._batches.begun, time.monotonic()
         try:
@@ -105,19 +145,29 @@ class Checkpointer:
                     last, since = self._batches.begun, time.monotonic()
                 elif time.monotonic() - since >= _IDLE_SECONDS and self._batches.cover():
                     last = self._batches.begun
+            if self._is_closing:
+                self._write_last()
         except BaseException as error:  # noqa: BLE001 - a write that failed must not be tried again
             stop_process("a checkpoint could not be written", error)
 
     def _used_share(self) -> float:
         return self._journal.used_pages / self._journal.ring.capacity
 
-    def write(self, *, paced: bool) -> None:
+    def _write_last(self) -> None:
+        """Write the checkpoint of a close; that of an empty frame, so that nothing is left to replay."""
+        self._journal.wait(self._batches.begun)
+        self._batches.cover()
+        self.write(paced=False, seconds_max=CLOSING_SECONDS)
+
+    def write(self, *, paced: bool, seconds_max: float = math.inf) -> None:
         """Write a checkpoint.
 
         Parameters
         ----------
         paced
             Whether to take as much time as the journal leaves, and to give up when the thread is to end.
+        seconds_max
+            Give up when it is going to take longer.
 
         Raises
         ------
@@ -127,6 +177,7 @@ class Checkpointer:
         c = self._batches.ended
         begin_share = self._used_share()
         images = self._images()
+        deadline = _Deadline(seconds_max, self.dirty_pages)
         total = sum(len(image.marks) for image in images)
         looked = 0
         for image in images:
@@ -138,14 +189,16 @@ class Checkpointer:
                 with self._files.changing:
                     if image.is_closed:  # its table was dropped
                         break
-                    page = self._step(image, page)
+                    page, written = self._step(image, page)
+                if deadline.is_missed(image, written):
+                    return
                 looked += page - before
                 if paced:
                     self._pace(looked / total, begin_share)
         self._end(c)
 
-    def _step(self, image: Image, first: int) -> int:
-        """Write the next dirty pages of an image; return the page to go on with."""
+    def _step(self, image: Image, first: int) -> tuple[int, int]:
+        """Write the next dirty pages of an image; return the page to go on with, and how many were written."""
         count, following = image.copy_pages(first, self._batches.ended.epoch, self._numbers, self._copies)
         if count:
             # What the copies show may be of the newest batch that has begun by now, but of none after it.
@@ -153,7 +206,7 @@ class Checkpointer:
             failpoint.hit("mid_checkpoint")
             image.write_pages(self._numbers[:count], self._copies[: count * PAGE_BYTES])
             self.pages += count
-        return following
+        return following, count
 
     def _pace(self, done_share: float, begin_share: float) -> None:
         """Pause while the checkpoint is ahead of the journal that fills up."""
@@ -178,7 +231,10 @@ class Checkpointer:
 
     def _images(self) -> list[Image]:
         with self._files.changing:
-            regions = [index.region for index in self._files.indexes.values()]
+            return self._images_now()
+
+    def _images_now(self) -> list[Image]:
+        regions = [index.region for index in self._files.indexes.values()]
         return [region for region in regions if isinstance(region, Image)]
 
 

@@ -395,11 +395,12 @@ class JournalCommitter:
             flush_seconds=journal.flush_seconds,
             checkpoints=checkpointer.checkpoints,
             checkpoint_bytes=checkpointer.pages * PAGE_BYTES,
+            dirty_bytes=checkpointer.dirty_pages * PAGE_BYTES,
         )
 
     def close(self) -> None:
         """See `Committer.close`."""
-        self.checkpointer.stop()
+        self.checkpointer.close()
         with self.journal.appending:
             self._cover()  # a record that rots from now on is damage of its key, not the end of the journal
             self.journal.close()

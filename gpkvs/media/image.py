@@ -152,6 +152,16 @@ class Image:
             first, at = data // PAGE_BYTES * PAGE_BYTES, min(-(-hole // PAGE_BYTES) * PAGE_BYTES, self.bytes)
             yield first, at
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether pages are written past the page cache."""
+        return self._file.is_direct
+
+    @property
+    def dirty_pages(self) -> int:
+        """Pages that changed since they were last copied."""
+        return int(np.count_nonzero(self.marks > self.copied))
+
     def copy_pages(
         self, first: int, ended: int, numbers: NDArray[np.uint64], out: NDArray[np.uint8]
     ) -> tuple[int, int]:

@@ -180,7 +180,9 @@ def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, se
     replayed = restored.replayed
     if replayed:
         transactions, slots = counted(replayed.frames, "transaction"), counted(replayed.entries, "slot")
-        did = f"{transactions} of the journal replayed, as after any stop: {slots}"
+        did = "the journal had nothing to replay"
+        if replayed.frames:
+            did = f"{transactions} of the journal replayed that came after its last checkpoint: {slots}"
         if replayed.cut:
             did += f"; {counted(replayed.cut, 'transaction')} of which nobody was told dropped"
     if restored.undone:

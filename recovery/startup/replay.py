@@ -142,6 +142,10 @@ def replay(files: StoreFiles, backend: Backend, on_progress: Progress) -> Replay
 def _checkpoint_of(files: StoreFiles) -> Written:
     """Return the batch that the image files hold, as the root says it."""
     at = files.root.checkpoint
+    if not files.holds_tail(at.tail_segment, at.tail_bytes):
+        raise CorruptStoreError(
+            "journal", "the heap tail of the checkpoint lies outside the heap", path=files.root_region.path
+        )
     descriptor = Descriptor(
         at.epoch,
         (),

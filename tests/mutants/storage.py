@@ -14,9 +14,42 @@ _COMES_AGAIN = f"{_GIVEN_TESTS}test_what_is_deleted_goes_back_and_comes_again"
 _COMMIT_JOURNAL, _FRAMES = "gpkvs/kernels/commit_journal.hpp", "gpkvs/kernels/frames.hpp"
 _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_disk_show_no_violation"
 _NATIVE_JOURNAL = "engine/test_native_journal.py::"
+_CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/checkpoint.py", "engine/test_closing.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
+    Mutant(
+        "close-names-a-checkpoint-that-it-gave-up",
+        _CHECKPOINT,
+        "                if deadline.is_missed(image, written):\n                    return\n",
+        "                if deadline.is_missed(image, written):\n                    break\n",
+        "the root says that pages are in their files which are not: what they held is lost",
+        (f"{_CLOSING_TESTS}test_a_close_leaves_the_journal_if_its_checkpoint_takes_long",),
+    ),
+    Mutant(
+        "close-writes-no-checkpoint",
+        _CHECKPOINT,
+        "        self._is_closing = True\n",
+        "",
+        "each opening replays again what the last close could have written",
+        (f"{_CLOSING_TESTS}test_after_a_close_nothing_is_replayed",),
+    ),
+    Mutant(
+        "close-takes-the-page-cache-for-the-disk",
+        _CHECKPOINT,
+        "            image.sync()  # else",
+        "            pass  # else",
+        "a close waits as long as a slow disk needs for all pages",
+        (f"{_CLOSING_TESTS}test_where_pages_go_through_the_page_cache_each_step_waits_for_the_disk",),
+    ),
+    Mutant(
+        "checkpoint-with-its-tail-outside-is-believed",
+        "recovery/startup/replay.py",
+        "    if not files.holds_tail(at.tail_segment, at.tail_bytes):\n",
+        "    if False:\n",
+        "records go where the journal lies",
+        (f"{_JOURNAL_GROWTH_TESTS}test_records_never_go_to_an_extent",),
+    ),
     Mutant(
         "mirrors-hear-nothing-after-an-interrupt",
         "gpkvs/engine/native_engine.py",

@@ -92,15 +92,16 @@ def test_logs_of_starts_and_the_report_of_a_recovery(start_server: StartServer, 
     assert said["commit"] == "journal"
     assert str(said["message"]).startswith("batches commit by a journal of ")
     assert fields_of(log, "created")["reserved_bytes"] == (1 << 20) + (16 << 20) + int(str(said["journal_bytes"]))
-    server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"))
     server.stop()
     server.log.unlink()
+    with gpkvs.open(tmp_path / "store") as store:
+        store._engine.committer.checkpointer.stop()  # type: ignore[attr-defined]  # the close leaves the journal
+        store.set(b"key", b"value")
 
     server = start_server("--commit", "undo", "--log-format", "json")
     messages = [json.loads(line)["message"] for line in server.log.read_text().splitlines()]
     assert any(text.startswith("commit=undo has no effect: the store was created with journal") for text in messages)
-    # It had stopped in order: nobody shall take this for a crash.
-    assert any(" of the journal replayed, as after any stop: 1 slot;" in text for text in messages)
+    assert any(" of the journal replayed that came after its last checkpoint: 1 slot;" in text for text in messages)
     recovery = server.admin.Info(admin_pb2.InfoRequest()).last_recovery
     assert recovery.replayed_batches >= 1
     assert (recovery.replayed_slots, recovery.cut_batches) == (1, 0)
@@ -108,6 +109,23 @@ def test_logs_of_starts_and_the_report_of_a_recovery(start_server: StartServer, 
     assert report["replayed_batches"] == recovery.replayed_batches
     assert (report["replayed_slots"], report["cut_batches"]) == (1, 0)
     assert server.metric("gpkvs_recovery_replayed_batches") == recovery.replayed_batches
+
+
+def test_after_a_stop_nothing_is_replayed(start_server: StartServer) -> None:
+    server = start_server("--commit", "journal", "--log-format", "json")
+    server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"))
+    said = server.admin.Info(admin_pb2.InfoRequest())
+    assert "of the journal; after a clean close it replays nothing, if " in said.next_opening
+    shown = run_gpkvs("info", "--target", server.target, env={"COLUMNS": "250"}).stdout.decode()
+    assert said.next_opening in shown
+    server.stop()
+    server.log.unlink()
+
+    server = start_server("--log-format", "json")
+    recovery = server.admin.Info(admin_pb2.InfoRequest()).last_recovery
+    assert (recovery.replayed_batches, recovery.replayed_slots) == (0, 0)
+    assert recovery.report.startswith("the journal had nothing to replay; 1 record; ")
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"key")).value == b"value"
 
 
 def test_a_store_keeps_its_undo_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

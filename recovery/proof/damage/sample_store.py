@@ -3,9 +3,9 @@
 There are some images of it with each commit. With an undo log: ``idle``, after its last batch; ``active`` and
 ``active-u64``, whose process was killed in the last batch, on the table of bytes or of numbers, when every slot was
 changed and the flag was ACTIVE. Recovery must bring these back to the state before that batch. With a journal:
-``closed``, and ``killed``, whose process was killed when the last batch was durable and nobody was told, both with a
-checkpoint in the middle of their batches; and ``checkpoint``, whose process was killed at the end of another one: the
-indexes show the last batch, which the roots do not say.
+``closed``, by a close that left the journal as it was, and ``killed``, whose process was killed when the last batch was
+durable and nobody was told, both with a checkpoint in the middle of their batches; and ``checkpoint``, whose process
+was killed at the end of another one: the indexes show the last batch, which the roots do not say.
 """
 
 from __future__ import annotations
@@ -169,12 +169,12 @@ def _log_runs(path: Path) -> tuple[str, int, int]:
 
 def _build(path: Path, image: str) -> None:
     commit = commit_of(image)
-    open_sample(path, commit).close()
+    with open_sample(path, commit) as store:
+        _without_thread(store)
     _take_out_chance(path)
     with open_sample(path, commit) as store:
+        _without_thread(store)
         committer = store._engine.committer
-        if isinstance(committer, JournalCommitter):
-            committer.checkpointer.stop()  # its thread would append frames by the clock
         store.create_table(NUMBERS, layout=U64_LAYOUT.name, index_bytes=_INDEX_BYTES)
         numbers = store.table(NUMBERS).id
         _grow_journal(store)
@@ -193,6 +193,13 @@ def _build(path: Path, image: str) -> None:
             assert isinstance(committer, JournalCommitter)
             failpoint.arm(_KILLED_AT[image])
             committer.checkpointer.write(paced=False)
+
+
+def _without_thread(store: Store) -> None:
+    """End the thread of checkpoints: it would append frames by the clock, and write a checkpoint at the close."""
+    committer = store._engine.committer
+    if isinstance(committer, JournalCommitter):
+        committer.checkpointer.stop()
 
 
 def _grow_journal(store: Store) -> None:

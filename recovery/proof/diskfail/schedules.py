@@ -110,6 +110,12 @@ SCHEDULES = (
     Schedule("growth", "the last block of a table has moved, and the flush of that is held", scripts.grow_twice),
     Schedule("two-checkpoints", "both root copies are written, twice", scripts.two_checkpoints),
     Schedule(
+        "closed",
+        "a close writes a checkpoint; the next opening replays nothing",
+        scripts.closing,
+        second=scripts.opening,
+    ),
+    Schedule(
         "second-root-torn",
         "a crash tore the root copy that was written last; the opening writes both",
         scripts.second_root_under_way,

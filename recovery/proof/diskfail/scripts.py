@@ -407,6 +407,18 @@ def two_checkpoints(stage: Stage) -> None:
     stage.ignore()
 
 
+def closing(stage: Stage) -> None:
+    """Close the store, whose journal has batches: the close writes a checkpoint, and then nothing is left to replay."""
+    stage.open()
+    stage.run(stage.sets(1, 2, 3))
+    stage.run(stage.deletes(2))
+    stage.run(stage.sets(4, value_bytes=LARGE_BYTES))
+    stage.watch()
+    stage.close()
+    stage.ignore()
+    stage.crash()
+
+
 def second_root_under_way(stage: Stage) -> None:
     """Crash while the second root copy is on its way."""
     stage.open()

@@ -27,6 +27,7 @@ def path(tmp_path: Path) -> Path:
     with gpkvs.open(path, commit="journal", index_bytes=1 << 18, heap_bytes=1 << 20, journal_bytes=1 << 20) as store:
         for part in range(3):
             store.execute(Batch.of([(Op.SET, key, key * 3) for key in KEYS[part::3]]))
+        store._engine.committer.checkpointer.stop()  # type: ignore[attr-defined]
     return path
 
 
