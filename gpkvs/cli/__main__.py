@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from gpkvs.cli.environment import HANDED_OVER
+from gpkvs.cli.environment import is_handed_over
 from gpkvs.cli.interrupt import ctrl_c_ends_at_once, end_at_once_on_ctrl_c
 from gpkvs.garbage import loading_modules
 
@@ -12,7 +10,7 @@ from gpkvs.garbage import loading_modules
 def main() -> None:
     """Run the command line, or the server to which it has handed over."""
     with ctrl_c_ends_at_once(), loading_modules():  # it takes long enough that somebody may press Ctrl-C
-        if HANDED_OVER in os.environ:
+        if is_handed_over():
             from gpkvs.cli.served import run  # noqa: PLC0415
         else:
             from gpkvs.cli.main import run  # noqa: PLC0415

@@ -14,7 +14,9 @@ from gpkvs.text import no_such
 _PREFIX: Final = "GPKVS_"
 
 HANDED_OVER: Final = "_GPKVS_HANDED_OVER"
-"""With it `gpkvs serve` executes itself again (`gpkvs.cli.hand_over`); nobody else sets it."""
+"""With it `gpkvs serve` executes itself again (`gpkvs.cli.hand_over`). It begins with the id of the process."""
+
+_SAID_MAX: Final = 20  # of variables that nobody reads: more are hardly slips
 
 # The options of `gpkvs serve` that come from a config are not here: their names follow from it.
 _NAMES: Final = (
@@ -42,15 +44,21 @@ def known_variables() -> frozenset[str]:
     return frozenset(_PREFIX + name for name in (*settings, *_NAMES))
 
 
+def is_handed_over() -> bool:
+    """Whether this process has executed itself again: a variable that somebody else set names another one, or none."""
+    return os.environ.get(HANDED_OVER, "").startswith(f"{os.getpid()}:")
+
+
 def unread_variables() -> list[str]:
-    """Return a line for each variable that looks as if it were for gpkvs, and that nothing reads."""
+    """Return a line for each variable that looks as if it were for gpkvs, and that nothing reads; for some of many."""
     given = [name for name in os.environ if name.startswith(_PREFIX)]
     if not given:
         return []
     known = known_variables()
     read = known | {_PREFIX + name for name in _INTERNAL}
-    return [
-        f"{no_such('environment variable', name, known)}; it has no effect"
-        for name in sorted(given)
-        if name not in read and not _OF_KUBERNETES.fullmatch(name.removeprefix(_PREFIX))
+    unread = [
+        name for name in sorted(given) if name not in read and not _OF_KUBERNETES.fullmatch(name.removeprefix(_PREFIX))
     ]
+    lines = [f"{no_such('environment variable', name, known)}; it has no effect" for name in unread[:_SAID_MAX]]
+    more = len(unread) - len(lines)
+    return [*lines, f"{more:,} more environment variables begin with {_PREFIX} and have no effect"] if more else lines

@@ -7,6 +7,7 @@ the name of the process stay. Nothing in the settings is secret: they name files
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import sys
@@ -42,18 +43,36 @@ class Settings(NamedTuple):
     unread: list[str]
 
 
+class SettingsTooLongError(Exception):
+    """The settings of a server are longer than what a program can be started with."""
+
+
 def hand_over(settings: Settings) -> NoReturn:
-    """Execute this program again, with these settings."""
-    assert HANDED_OVER not in os.environ, "who runs gpkvs serve begins with gpkvs.cli.__main__.main"
+    """Execute this program again, with these settings.
+
+    Raises
+    ------
+    SettingsTooLongError
+        If the system does not start a program with so much.
+    """
     text = b64encode(pickle.dumps((settings, _name()))).decode()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {HANDED_OVER: text})
+    environment = os.environ | {HANDED_OVER: f"{os.getpid()}:{text}"}
+    try:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise SettingsTooLongError(
+                "the settings are too long: the system starts no program with so much"
+            ) from error
+        raise
     raise AssertionError("execve does not return")
 
 
 def take_over() -> Settings:
     """Return the settings that this program was executed with."""
     settings: Settings
-    settings, name = pickle.loads(b64decode(os.environ.pop(HANDED_OVER)))
+    _, _, text = os.environ.pop(HANDED_OVER).partition(":")
+    settings, name = pickle.loads(b64decode(text))
     with suppress(OSError):
         _NAME_FILE.write_bytes(name)
     return settings

@@ -11,7 +11,7 @@ import typer
 from gpkvs.cli.config_options import options_from_configs
 from gpkvs.cli.environment import unread_variables
 from gpkvs.cli.exit_status import IN_USE, INTERRUPTED, exits
-from gpkvs.cli.hand_over import Settings, hand_over
+from gpkvs.cli.hand_over import Settings, SettingsTooLongError, hand_over
 from gpkvs.cli.settings_file import Reload, SettingsFileError, read_settings
 from gpkvs.config import SERVER, ServerConfig, StoreConfig
 from gpkvs.server.logs import LOG_LEVEL, LogFormat, LogLevel
@@ -105,6 +105,8 @@ def serve_command(
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it, also after the hand-over
     reload = Reload(config, _known_settings(context), context.default_map or {}, _stronger_log_level(context))
-    hand_over(
-        Settings(ServeOptions(data, store, server, ready_file, reload), log_format, log_level, unread_variables())
-    )
+    options = ServeOptions(data, store, server, ready_file, reload)
+    try:
+        hand_over(Settings(options, log_format, log_level, unread_variables()))
+    except SettingsTooLongError as error:
+        raise typer.BadParameter(str(error)) from error

@@ -393,7 +393,8 @@ class Expiry:
         """Let the time be the clock's, durably, though it was later. Keys that expire keep their moment."""
         self.time.begin_at(0)
         self._opened = self.time.now_ms()
-        self._committer.keep_time(self._opened)
+        if self.is_used or self._committer.kept_ms:
+            self._committer.keep_time(self._opened)
 
     def _sweep(self, now: int) -> int:
         """Sweep ranges that are due; return when the first key expired that waits for the next step, or `_NEVER`."""

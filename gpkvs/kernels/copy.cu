@@ -34,8 +34,10 @@ GPKVS_KERNEL(digest_numbers, DIGEST_NUMBERS_ARGS) {
 GPKVS_KERNEL(converted_units, CONVERTED_UNITS_ARGS) {
     const u64 units = reference_length(a.reference[i]);
     const Record record = record_at(a.heap, a.heap_bytes, a.record_format, a.reference[i]);
+    const bool is_long = record.key_bytes > a.key_bytes_max;
     if (record.units != units || record.table_id != a.table_id) a.units[i] = units;
-    else if (record.key_bytes > a.key_bytes_max) a.units[i] = 0;
+    else if (is_long && !checked_record(a.heap, a.heap_bytes, a.record_format, a.reference[i]).words) a.units[i] = units;
+    else if (is_long) a.units[i] = 0;
     else a.units[i] = record_units(a.new_format, record.expiry_ms != 0, record.key_bytes, record.value_bytes);
 }
 

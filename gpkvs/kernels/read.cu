@@ -20,8 +20,9 @@ GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
 }
 
 // result_bound: how much of the heap each value takes at most, by its reference alone: up to 15 bytes too much, since
-// records are whole units, or 23 if headers differ. A value of the same batch takes nothing there. A reference that leaves its segment, or is that
-// of a long record and does not begin one, is damaged, and no value is returned for it.
+// records are whole units; 23 in format 4, where a kind that is not read here says whether the header is longer. A value of
+// the same batch takes nothing there. A reference that leaves its segment, or is that of a long record and does not begin
+// one, is damaged, and no value is returned for it.
 #define RESULT_BOUND_ARGS(F)                                                                 \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op)               \
     F(const u32*, key_lengths) F(u64, segment_units) F(u64, record_format) F(u32*, length)
@@ -29,8 +30,8 @@ GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
 GPKVS_KERNEL(result_bound, RESULT_BOUND_ARGS) {
     const u32 op = op_of(a, i);
     const u64 reference = a.source_word[op];
-    const u64 held = reference_length(reference) * UNIT_BYTES, 
-              other = record_header_bytes(a.record_format, false) + a.key_lengths[op];
+    const u64 held = reference_length(reference) * UNIT_BYTES;
+    const u64 other = record_header_bytes(a.record_format, false) + a.key_lengths[op];
     const u64 in_segment = reference_offset(reference) % a.segment_units;
     const bool is_record = writer_of(a, op) == NO_OP && reference != NO_RECORD && held > other &&
                            is_in_segments(in_segment, reference_length(reference), a.segment_units);

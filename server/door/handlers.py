@@ -75,7 +75,8 @@ class Handlers:
             # No other kinds: handlers read their messages themselves (`gpkvs.server.rpc`, `gpkvs.server.foreign`).
             if handler.stream_unary:
                 context.respond(await handler.stream_unary(None, context))
-            elif handler.stream_stream:
+            else:
+                assert handler.stream_stream
                 await handler.stream_stream(None, context)
             context.finish(StatusCode.OK)
         except AbortError:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.cli.environment import HANDED_OVER
+from gpkvs.cli.environment import HANDED_OVER, unread_variables
 from gpkvs.cli.hand_over import Settings, hand_over, take_over
 from gpkvs.cli.settings_file import Reload
 from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.server.serve_options import ServeOptions
-from tests.serving import START_SECONDS_MAX
+from tests.serving import START_SECONDS_MAX, run_gpkvs
 
 
 def test_settings_go_over_and_leave_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +32,34 @@ def test_settings_go_over_and_leave_the_environment(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(HANDED_OVER, environment[HANDED_OVER])
     assert take_over() == settings
     assert HANDED_OVER not in os.environ
+
+
+@pytest.mark.parametrize("value", ["", "junk", "1:junk", "gASVCg"])
+def test_a_variable_that_somebody_else_set_is_no_hand_over(value: str) -> None:
+    done = run_gpkvs("--version", env={HANDED_OVER: value})
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.startswith(b"gpkvs ")
+
+
+@pytest.mark.own_python
+def test_settings_that_are_too_long_are_a_wrong_option(tmp_path: Path) -> None:
+    (tmp_path / "long.toml").write_text(f'listen = "{"x" * 150_000}"\n')
+    command = [sys.executable, "-m", "gpkvs.cli", "serve", "--data", str(tmp_path / "s")]
+    for given in (["--config", str(tmp_path / "long.toml")], ["--listen", "y" * 100_000]):
+        done = subprocess.run([*command, *given], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "the settings are too long" in " ".join(done.stderr.replace("│", " ").split())
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_many_variables_that_nobody_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2500):
+        monkeypatch.setenv(f"GPKVS_X{number:04}", "x" * 100)
+    lines = unread_variables()
+    assert len(lines) == 21
+    assert "GPKVS_X0000" in lines[0]
+    assert lines[-1] == "2,480 more environment variables begin with GPKVS_ and have no effect"
 
 
 def test_the_process_keeps_its_name_and_its_command_line(tmp_path: Path) -> None:
