@@ -159,8 +159,10 @@ class Image:
 
     @property
     def dirty_pages(self) -> int:
-        """Pages that changed since they were last copied."""
-        return int(np.count_nonzero(self.marks > self.copied))
+        """Pages that changed since they were last copied; from any thread, also while the image grows."""
+        marks, copied = self.marks, self.copied
+        pages = min(len(marks), len(copied))
+        return int(np.count_nonzero(marks[:pages] > copied[:pages]))
 
     def copy_pages(
         self, first: int, ended: int, numbers: NDArray[np.uint64], out: NDArray[np.uint8]

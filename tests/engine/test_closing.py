@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import gpkvs
 from gpkvs.engine import checkpoint
 from gpkvs.engine.checkpoint import Checkpointer
 from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.info import StoreInfo
 from gpkvs.media.image import Image
 from tests.conftest import assert_clean
 
@@ -153,3 +155,19 @@ def test_info_says_what_the_next_opening_will_do(tmp_path: Path) -> None:
         assert after.dirty_bytes == 0
     with gpkvs.open(tmp_path / "undo", commit="undo", index_bytes=512 * KIB) as store:
         assert store.info().next_opening == "reads and counts 0.5 MiB of index"
+
+
+def test_info_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
+    """On a slow disk a checkpoint has the lock of the files for seconds, and metrics are to say so meanwhile."""
+    with opened(tmp_path / "store") as store:
+        fill(store)
+        told: list[StoreInfo] = []
+        asker = threading.Thread(target=lambda: told.append(store.info()))
+        with store._files.changing:
+            asker.start()
+            asker.join(30)
+            assert told, "it waits for the lock"
+        asker.join()
+        assert told[0].journal
+        assert told[0].journal.dirty_bytes > 0
+    assert_clean(tmp_path / "store")
