@@ -11,7 +11,6 @@ A close writes one, too, if it takes no more than a second: then the next openin
 from __future__ import annotations
 
 import errno
-import math
 import threading
 import time
 from typing import Protocol
@@ -62,8 +61,6 @@ class _Deadline:
 
     def is_missed(self, image: Image, written: int) -> bool:
         """Whether it is, after a step that has written some pages of an image."""
-        if self._seconds == math.inf:
-            return False
         if written and not image.is_direct:
             image.sync()  # else the page cache would take all of it at once
         self._written += written
@@ -158,7 +155,7 @@ class Checkpointer:
         self._batches.cover()
         self.write(paced=False, seconds_max=CLOSING_SECONDS)
 
-    def write(self, *, paced: bool, seconds_max: float = math.inf) -> None:
+    def write(self, *, paced: bool, seconds_max: float | None = None) -> None:
         """Write a checkpoint.
 
         Parameters
@@ -166,7 +163,7 @@ class Checkpointer:
         paced
             Whether to take as much time as the journal leaves, and to give up when the thread is to end.
         seconds_max
-            Give up when it is going to take longer.
+            Give up when it is going to take longer; None: it may take any time.
 
         Raises
         ------
@@ -176,7 +173,7 @@ class Checkpointer:
         c = self._batches.ended
         begin_share = self._used_share()
         images = self._images()
-        deadline = _Deadline(seconds_max, self.dirty_pages)
+        deadline = None if seconds_max is None else _Deadline(seconds_max, self.dirty_pages)
         total = sum(len(image.marks) for image in images)
         looked = 0
         for image in images:
@@ -189,7 +186,7 @@ class Checkpointer:
                     if image.is_closed:  # its table was dropped
                         break
                     page, written = self._step(image, page)
-                if deadline.is_missed(image, written):
+                if deadline and deadline.is_missed(image, written):
                     return
                 looked += page - before
                 if paced:

@@ -21,8 +21,8 @@ MUTANTS = (
     Mutant(
         "close-names-a-checkpoint-that-it-gave-up",
         _CHECKPOINT,
-        "                if deadline.is_missed(image, written):\n                    return\n",
-        "                if deadline.is_missed(image, written):\n                    break\n",
+        "                if deadline and deadline.is_missed(image, written):\n                    return\n",
+        "                if deadline and deadline.is_missed(image, written):\n                    break\n",
         "the root says that pages are in their files which are not: what they held is lost",
         (f"{_CLOSING_TESTS}test_a_close_leaves_the_journal_if_its_checkpoint_takes_long",),
     ),
