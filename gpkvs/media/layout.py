@@ -113,6 +113,11 @@ NO_SLOT: Final = (1 << 64) - 1
 NO_OP: Final = (1 << 32) - 1
 
 
+def record_format_of(draft: int) -> int:
+    """Return how records lie in the heap of a store with a draft of format 4, or with none (0)."""
+    return RECORDS_4 if draft else RECORDS_3
+
+
 def reference_offset(reference: Any) -> Any:
     """Return where a record begins in the heap, in units; of one reference, or of a column of them."""
     return reference >> REFERENCE_LENGTH_BITS
@@ -369,7 +374,7 @@ class Root:
     @property
     def record_format(self) -> int:
         """How its records lie in the heap: as in format 3, or as in format 4 (`RecordFormat` in kernels/layout.cuh)."""
-        return RECORDS_4 if self.draft else RECORDS_3
+        return record_format_of(self.draft)
 
     @property
     def extent_bytes(self) -> int:

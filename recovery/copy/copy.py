@@ -42,9 +42,9 @@ from gpkvs.media.layout import (
     EXPIRES,
     KEY_BYTES_MAX,
     RECORDS_3,
-    RECORDS_4,
     UNIT_BYTES,
     CommitKind,
+    record_format_of,
     reference_length,
 )
 from gpkvs.media.store_lock import StoreLock, lock_store
@@ -290,7 +290,7 @@ class _Copy:
         self, source: Source, backend: CpuBackend, catalog: Catalog, sizes: Sizes, draft: int, on_progress: Progress
     ) -> None:
         self.draft = draft
-        self._new_format = RECORDS_4 if draft else RECORDS_3
+        self._new_format = record_format_of(draft)
         self._source = source
         self._backend = backend
         self.catalog = catalog
