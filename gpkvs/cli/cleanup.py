@@ -10,8 +10,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from inspect import unwrap
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 from gpkvs.cli.output import empty_directory
 from gpkvs.engine.engine import Engine
@@ -19,12 +20,6 @@ from gpkvs.engine.own_turn import OwnTurn
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01
-# No exception of a handler may come in the middle of these. A batch, or a scan that removes expired keys, would end the
-# process at once (`gpkvs.fatal`). A poll would keep its lock, and who waits for the child later would wait for ever.
-_UNBROKEN = [
-    call.__code__
-    for call in (Engine.execute, Engine.scan, OwnTurn.run, OwnTurn.run_batch, OwnTurn.end, subprocess.Popen.poll)
-]
 
 
 @contextmanager
@@ -46,7 +41,7 @@ def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
         if number in _ENDING:
             told.append(number)
         while frame:
-            if frame.f_code in _UNBROKEN:
+            if frame.f_code in unbroken:
                 signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
                 return
             frame = frame.f_back
@@ -60,6 +55,7 @@ def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
         else:
             hook(found)
 
+    unbroken = _unbroken()
     hook = sys.unraisablehook
     before = {number: signal.signal(number, end) for number in (*_ENDING, signal.SIGALRM)}
     try:
@@ -122,3 +118,14 @@ def scratch_directory(data: Path | None, prefix: str, parent: Path | None = None
         shutil.rmtree(directory)
         raise
     shutil.rmtree(directory)
+
+
+def _unbroken() -> set[CodeType]:
+    """Return the code in the middle of which no exception of a handler may come.
+
+    A batch, or a scan that removes expired keys, would end the process at once (`gpkvs.fatal`). A poll would keep its
+    lock, and who waits for the child later would wait for ever. A directory that is being removed would stay.
+    """
+    transactions = (Engine.execute, Engine.scan, OwnTurn.run, OwnTurn.run_batch, OwnTurn.end)
+    directories = (tempfile.TemporaryDirectory.__init__, tempfile.TemporaryDirectory.__exit__, scratch_directory)
+    return {unwrap(call).__code__ for call in (*transactions, *directories, subprocess.Popen.poll)}

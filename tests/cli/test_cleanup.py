@@ -106,6 +106,25 @@ with ended_by_signals():
         print("cleaned up")
 """
 
+# Told to end in the middle of the removal of its directory: one of the standard library's, or of our own.
+IN_A_REMOVAL = """
+import os, signal, sys, tempfile, time
+from pathlib import Path
+from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
+
+remove = os.rmdir
+def told(*given, **named):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return remove(*given, **named)
+
+with ended_by_signals():
+    of_our_own = scratch_directory(None, "gpkvs-", Path(sys.argv[1]))
+    with of_our_own if sys.argv[2] == "own" else tempfile.TemporaryDirectory(dir=sys.argv[1]) as directory:
+        Path(directory, "file").touch()
+        os.rmdir = told
+    time.sleep(60)
+"""
+
 # Told to end in a finalizer, which lets no exception out.
 IN_A_FINALIZER = """
 import os, signal, sys, time
@@ -263,3 +282,11 @@ def test_it_ends_wherever_it_is_told(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=SECONDS_MAX)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
     assert done.stdout == b"cleaned up\n"
+
+
+@pytest.mark.parametrize("whose", ["own", "standard"])
+def test_a_removal_is_not_interrupted(folder: Path, whose: str) -> None:
+    command = [sys.executable, "-c", IN_A_REMOVAL, str(folder), whose]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=SECONDS_MAX)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
+    assert list(folder.iterdir()) == []
