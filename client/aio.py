@@ -13,12 +13,13 @@ from weakref import WeakSet
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from gpkvs.batch import U64, Batch, Op, RequestResult
+from gpkvs.batch import U8, U64, Batch, Op, RequestResult
+from gpkvs.buffers import RequestBounds, placed
 from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
 from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
 from gpkvs.client.gather import GatherConfig, Gatherer
-from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max
+from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max, request_bounds
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.ready import QUESTION, ReadyWait
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
@@ -261,6 +262,17 @@ class AsyncClient(AsyncKeyValues):
         outcome = await self._send_alone(message, deadline)
         return outcome if isinstance(outcome, Failure) else ResultLists.of(outcome)
 
+    async def _read_into(
+        self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
+    ) -> list[int | None]:
+        name = self._table if table is None else table
+        message = message_of(operations, name, self._limits, self._message_bytes_max)
+        result = await self._execute_message(message, timeout, changes=False)
+        return placed(result, operations.keys, buffers)
+
+    def _request_bounds(self) -> RequestBounds:
+        return request_bounds(self._limits, self._message_bytes_max)
+
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return await self._execute_columns(batch, None, table, timeout, numbers=True)
 
@@ -303,12 +315,18 @@ class AsyncClient(AsyncKeyValues):
         """Execute columns; `numbers` is that of `message_of_columns`."""
         name = self._table if table is None else table
         message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max, numbers=numbers)
+        return await self._execute_message(message, timeout, changes=batch.changes)
+
+    async def _execute_message(self, message: kv_pb2.BatchRequest, timeout: Timeout, *, changes: bool) -> RequestResult:
+        """Execute one request that shares its message with no other."""
         deadline = self._deadline(timeout)
-        outcome = await self._send_alone(message, deadline)
+
+        def send() -> Awaitable[RequestResult | Failure]:
+            return self._send_alone(message, deadline)
+
+        outcome = await send()
         if isinstance(outcome, Failure):
-            return await self._repeat(
-                outcome, lambda: self._send_alone(message, deadline), deadline, changes=batch.changes
-            )
+            return await self._repeat(outcome, send, deadline, changes=changes)
         return outcome
 
     def pipeline(self, *, table: str | None = None, in_flight_max: int = 32) -> AsyncPipeline:

@@ -12,7 +12,8 @@ from typing import Any, Literal, Self, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U64, Batch, Op, RequestResult
+from gpkvs.batch import U8, U64, Batch, Op, RequestResult
+from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
 from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.face import OWN_TIMEOUT, Numbers, Timeout
@@ -108,6 +109,16 @@ class AsyncKeyValues(ABC):
     @abstractmethod
     def _numbers_max(self) -> int:
         """Return how many numbers one request may have."""
+
+    @abstractmethod
+    async def _read_into(
+        self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
+    ) -> list[int | None]:
+        """Execute a request of GETs whose values go into buffers (`gpkvs.buffers.placed`)."""
+
+    @abstractmethod
+    def _request_bounds(self) -> RequestBounds:
+        """Return how much goes into one request of several."""
 
     @abstractmethod
     def _require_open(self) -> None:
@@ -577,6 +588,94 @@ class AsyncKeyValues(ABC):
         )
         return sums.view(np.int64), done
 
+    @overload
+    async def get_into(
+        self,
+        keys: Bytes,
+        buffers: Buffer,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int | None: ...
+
+    @overload
+    async def get_into(
+        self,
+        keys: Iterable[Bytes],
+        buffers: Iterable[Buffer],
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> list[int | None]: ...
+
+    async def get_into(
+        self,
+        keys: Bytes | Iterable[Bytes],
+        buffers: Buffer,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Any:
+        """Read values into memory of the caller's; return how many bytes each has, None for a key that is not there.
+
+        As `KeyValues.get_into`. Nobody else uses the buffers until it returns or is cancelled; then they may have
+        changed or not.
+        """
+        self._require_open()
+        memory = KeyBuffers(keys, buffers, writable=True)
+        sizes: list[int | None] = []
+        for request, into in memory.gets(self._request_bounds(), atomic=atomic):
+            sizes += await self._read_into(request, into, table, timeout)
+        return memory.told(sizes)
+
+    @overload
+    async def set_from(
+        self,
+        keys: Bytes,
+        buffers: Buffer,
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int: ...
+
+    @overload
+    async def set_from(
+        self,
+        keys: Iterable[Bytes],
+        buffers: Iterable[Buffer],
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> list[int]: ...
+
+    async def set_from(
+        self,
+        keys: Bytes | Iterable[Bytes],
+        buffers: Buffer,
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Any:
+        """Store values out of memory of the caller's, durably when this returns; return their versions.
+
+        As `KeyValues.set_from`; errors as `set`.
+        """
+        self._require_open()
+        memory = KeyBuffers(keys, buffers, writable=False)
+        versions: list[Any] = []
+        for request in memory.sets(self._request_bounds(), ttl, atomic=atomic):
+            versions += await self._commit(request, table, timeout)
+        return memory.told(versions)
+
 
 def _numbers(result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
     check_values(result)
@@ -649,6 +748,14 @@ class AsyncTable(AsyncKeyValues):
     async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
         """Return how many keys the table has, or how many begin with a prefix; as `KeyValues.count`."""
         return await self._db.count(prefix, table=self.name if table is None else table, timeout=timeout)
+
+    async def _read_into(
+        self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
+    ) -> list[int | None]:
+        return await self._db._read_into(operations, buffers, self.name if table is None else table, timeout)
+
+    def _request_bounds(self) -> RequestBounds:
+        return self._db._request_bounds()
 
     def _numbers_max(self) -> int:
         return self._db._numbers_max()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpkvs.batch import U64, Batch, Condition, Op, RequestResult, constant, is_constant
 from gpkvs.client.errors import ServerError
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.operations import Options
+from gpkvs.operations import Options, Value
 from gpkvs.proto.v1 import kv_pb2
 
 RETURNS_VALUE = (Op.GET, Op.INCREMENT, Op.EXPIRY)
@@ -66,7 +66,7 @@ def _u64(column: U64 | None) -> bytes:
 def encode_lists(
     ops: bytes,
     keys: Sequence[bytes],
-    values: Sequence[bytes],
+    values: Sequence[Value],
     table: str,
     options: Sequence[Options | None] = (),
 ) -> kv_pb2.BatchRequest:

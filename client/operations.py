@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpkvs.batch import U64, Batch
+from gpkvs.buffers import RequestBounds
 from gpkvs.client.codec import encode, encode_lists
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
@@ -46,6 +47,11 @@ def check_message_bytes(size_bytes: int, message_bytes_max: int) -> None:
 def numbers_max(limits: Limits, message_bytes_max: int) -> int:
     """Return how many operations on numbers fit one request."""
     return max(min(limits.request_ops_max, (message_bytes_max - _MESSAGE_BYTES_BESIDE) // _BYTES_OF_NUMBER), 1)
+
+
+def request_bounds(limits: Limits, message_bytes_max: int) -> RequestBounds:
+    """Return how much goes into one request of several, and into its response."""
+    return RequestBounds(limits, min(limits.result_bytes_max, message_bytes_max - _MESSAGE_BYTES_BESIDE))
 
 
 def message_of(operations: OperationList, table: str, limits: Limits, message_bytes_max: int) -> kv_pb2.BatchRequest:

@@ -13,11 +13,12 @@ from typing import Any, Self, cast
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from gpkvs.batch import U64, Batch, RequestResult
+from gpkvs.batch import U8, U64, Batch, RequestResult
+from gpkvs.buffers import RequestBounds, placed
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
-from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max
+from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max, request_bounds
 from gpkvs.client.ready import QUESTION, ReadyWait
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
 from gpkvs.client.scan import ScanProgress, pieces
@@ -150,6 +151,16 @@ class Client(KeyValues):
         name = self._table if table is None else table
         message = message_of(operations, name, self._limits, self._message_bytes_max)
         return operations.take(self._execute(message, changes=operations.changes, timeout=timeout))
+
+    def _read_into(
+        self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
+    ) -> list[int | None]:
+        name = self._table if table is None else table
+        message = message_of(operations, name, self._limits, self._message_bytes_max)
+        return placed(self._execute(message, changes=False, timeout=timeout), operations.keys, buffers)
+
+    def _request_bounds(self, table: str | None) -> RequestBounds:
+        return request_bounds(self._limits, self._message_bytes_max)
 
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return self._execute_columns(batch, None, table, timeout, numbers=True)

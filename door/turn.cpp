@@ -270,7 +270,7 @@ bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes,
     Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes, refusals);
     if (!results) return false;
     results->now_ms = turn.columns_.now_ms();
-    *room = {results->status, results->versions, results->value_lengths, results->values, results->refusals};
+    *room = {results->status, results->versions, results->value_lengths, results->values, results->refusals, nullptr, nullptr};
     return true;
 }
 

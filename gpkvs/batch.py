@@ -132,6 +132,9 @@ class Batch:
     expiries : (n,) uint64, optional
         When what each SET or EXPIRE leaves expires, in milliseconds since 1970; 0: never. An INCREMENT or APPEND gives
         it to a new key. Other operations do not look at theirs. By default all are 0.
+    into : n of (bytes,) uint8, optional
+        The caller's memory for the values of one request of GETs. Who can puts them there; the result has lengths and
+        no values then. If one of them is longer than its memory, or damaged, none is put anywhere.
     """
 
     ops: U8
@@ -144,6 +147,7 @@ class Batch:
     conditions: U8 | None = None
     expected: U64 | None = None
     expiries: U64 | None = None
+    into: Sequence[U8] | None = None
 
     def __post_init__(self) -> None:
         if len(self.request_ops) == 0:
@@ -475,12 +479,15 @@ def _check_column(
 
 
 class RequestColumns(NamedTuple):
-    """One request of one table: the columns of a `Batch` as bytes, for which NumPy is not asked."""
+    """One request of one table: the columns of a `Batch` as bytes, for which NumPy is not asked.
+
+    A lone value may be a caller's memory.
+    """
 
     ops: bytes
     keys: bytes
     key_lengths: bytes
-    values: bytes
+    values: bytes | memoryview
     value_lengths: bytes
     expiries: bytes | None
     conditions: bytes | None
@@ -497,7 +504,7 @@ class RequestColumns(NamedTuple):
             ops=column(self.ops, np.uint8),
             keys=column(self.keys, np.uint8),
             key_lengths=column(self.key_lengths, np.uint32),
-            values=column(self.values, np.uint8),
+            values=np.frombuffer(self.values, np.uint8),  # they may be long
             value_lengths=column(self.value_lengths, np.uint32),
             request_ops=np.array([len(self.ops)], np.uint32),
             table=table,

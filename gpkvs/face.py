@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U64, Batch, RequestResult
+from gpkvs.batch import U8, U64, Batch, RequestResult
+from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.numbers import (
@@ -109,6 +110,16 @@ class KeyValues(ABC):
     @abstractmethod
     def _numbers_max(self, table: str | None) -> int:
         """Return how many numbers one request may have."""
+
+    @abstractmethod
+    def _read_into(
+        self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
+    ) -> list[int | None]:
+        """Execute a request of GETs whose values go into buffers (`gpkvs.buffers.placed`)."""
+
+    @abstractmethod
+    def _request_bounds(self, table: str | None) -> RequestBounds:
+        """Return how much goes into one request of several."""
 
     def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
         """Return numbers without sign as a contiguous array."""
@@ -713,6 +724,148 @@ class KeyValues(ABC):
         sums, done = joined(results, keys)
         return sums.view(np.int64), done
 
+    @overload
+    def get_into(
+        self,
+        keys: Bytes,
+        buffers: Buffer,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int | None: ...
+
+    @overload
+    def get_into(
+        self,
+        keys: Iterable[Bytes],
+        buffers: Iterable[Buffer],
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> list[int | None]: ...
+
+    def get_into(
+        self,
+        keys: Bytes | Iterable[Bytes],
+        buffers: Buffer,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Any:
+        """Read values into memory of the caller's; return how many bytes each has, None for a key that is not there.
+
+        A store in this process copies a value once, out of its heap. A client copies it out of the response.
+
+        Parameters
+        ----------
+        keys
+            Several, or one: then there is one buffer and one result.
+        buffers
+            Writable memory for each value, which may be longer than the value: arrays of NumPy, `bytearray`,
+            `memoryview`, `mmap`, arrays that speak DLPack (PyTorch). It is the host's, contiguous, and no two overlap.
+            Nobody else uses it meanwhile.
+        atomic
+            False: what is too much for one request goes in several, one after the other, which are not as of one
+            moment. An error then leaves the buffers of those before it filled.
+
+        Returns
+        -------
+        int or None, or a list of them
+            What is behind the value in its buffer has not changed.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If a buffer cannot be used, or is shorter than its value, or all is too much for one request; no buffer has
+            changed.
+        CorruptRecordError
+            If a record is damaged; no buffer has changed.
+
+        Examples
+        --------
+        >>> block = np.empty(3, np.float32)
+        >>> store.set_from(b"block", np.arange(3, dtype=np.float32))
+        1
+        >>> store.get_into(b"block", block), block
+        (12, array([0., 1., 2.], dtype=float32))
+        """
+        self._require_open()
+        self._require_timeout(timeout)
+        memory = KeyBuffers(keys, buffers, writable=True)
+        sizes: list[int | None] = []
+        for request, into in memory.gets(self._request_bounds(table), atomic=atomic):
+            sizes += self._read_into(request, into, table, timeout)
+        return memory.told(sizes)
+
+    @overload
+    def set_from(
+        self,
+        keys: Bytes,
+        buffers: Buffer,
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> int: ...
+
+    @overload
+    def set_from(
+        self,
+        keys: Iterable[Bytes],
+        buffers: Iterable[Buffer],
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> list[int]: ...
+
+    def set_from(
+        self,
+        keys: Bytes | Iterable[Bytes],
+        buffers: Buffer,
+        *,
+        ttl: Ttl = None,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Any:
+        """Store values out of memory of the caller's, durably when this returns; return their versions.
+
+        A store in this process stores a lone value of 64 KiB or more without a copy, and copies others once.
+
+        Parameters
+        ----------
+        keys
+            Several, or one: then there is one buffer and one version. The last of equal keys wins.
+        buffers
+            The memory of each value, all of it: what `get_into` takes, and read-only memory too. Nobody changes it
+            meanwhile.
+        ttl
+            Seconds until the keys expire, or a `timedelta`; None: they stay.
+        atomic
+            False: what is too much for one request goes in several, one after the other. An error then leaves those
+            before it stored.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If a buffer cannot be used, or something is out of the limits; nothing was stored.
+        NoSpaceError
+            If they do not fit; nothing was stored.
+        """
+        self._require_open()
+        self._require_timeout(timeout)
+        memory = KeyBuffers(keys, buffers, writable=False)
+        versions: list[Any] = []
+        for request in memory.sets(self._request_bounds(table), ttl, atomic=atomic):
+            versions += self._commit(request, table, timeout)
+        return memory.told(versions)
+
 
 def _missing(key: Key) -> KeyError:
     return KeyError(int(key) if is_whole(key) else key_as_bytes(key))
@@ -786,6 +939,14 @@ class TableHandle(KeyValues):
 
     def _numbers_max(self, table: str | None) -> int:
         return self._db._numbers_max(self.name if table is None else table)
+
+    def _read_into(
+        self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
+    ) -> list[int | None]:
+        return self._db._read_into(operations, buffers, self.name if table is None else table, timeout)
+
+    def _request_bounds(self, table: str | None) -> RequestBounds:
+        return self._db._request_bounds(self.name if table is None else table)
 
     def scan_pieces(
         self,

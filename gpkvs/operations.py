@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from math import inf
-from typing import Any, NamedTuple, TypeAlias, TypeGuard, overload
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,16 @@ Whole: TypeAlias = int | np.integer[Any]
 """A key or a value of a table of the layout u64: a whole number from 0 to 2**64 - 1."""
 Key: TypeAlias = Bytes | Whole
 """A key of any table."""
+Value: TypeAlias = bytes | memoryview
+"""A value as it is stored; a `memoryview` is memory of the caller's."""
 Ttl: TypeAlias = float | timedelta | None
 """How long until a key expires: seconds, or a `timedelta`; None: for ever."""
 Operation: TypeAlias = tuple[Op, Key] | tuple[Op, Key, Any]
 """``(Op.GET, key)``, ``(Op.SET, key, value)``: what `OperationList` takes."""
 Result: TypeAlias = bytes | int | float | bool | GpkvsError | None
 """What became of one operation; an error, if it was not done."""
+
+AnyValue = TypeVar("AnyValue", bytes, memoryview)
 
 _FORMS = (
     "an operation is (Op.GET, key), (Op.SET, key, value), (Op.DELETE, key), (Op.EXISTS, key), "
@@ -261,7 +265,7 @@ class OperationList:
         self._limits = limits
         self._ops = bytearray()
         self._keys: list[bytes] = []
-        self._values: list[bytes] = []
+        self._values: list[Value] = []
         self._options: dict[int, Options] = {}
         for operation in operations:
             self._add_tuple(*operation)
@@ -323,6 +327,10 @@ class OperationList:
             value = value_as_bytes(key, value)
         self._add(_SET, key, self._checked_value(value), options)
 
+    def set_from(self, key: Bytes, value: memoryview, *, ttl: Ttl = None) -> None:
+        """Write a key; its value is memory of the caller's, which is read when the request runs."""
+        self._add(_SET, as_bytes("key", key), self._checked_value(value), Options(ttl_ms=ttl_ms(ttl)))
+
     def delete(self, key: Key, *, if_version: int | None = None) -> None:
         """Remove a key; under a condition, if one is given."""
         options = _NO_OPTIONS
@@ -382,7 +390,7 @@ class OperationList:
             case _:
                 self._add(op, key)
 
-    def _add(self, op: int, key: Key, value: bytes | None = None, options: Options = _NO_OPTIONS) -> None:
+    def _add(self, op: int, key: Key, value: Value | None = None, options: Options = _NO_OPTIONS) -> None:
         if type(key) is not bytes:
             if is_whole(key):
                 self.is_of_numbers = True
@@ -397,7 +405,7 @@ class OperationList:
         self._ops.append(op)
         self._keys.append(key)
 
-    def _checked_value(self, value: bytes) -> bytes:
+    def _checked_value(self, value: AnyValue) -> AnyValue:
         if self._limits:
             check_value_bytes(len(value), self._limits)
         return value
@@ -420,7 +428,7 @@ class OperationList:
         return bytes(self._ops)
 
     @property
-    def values(self) -> list[bytes]:
+    def values(self) -> list[Value]:
         """The values of SETs, INCREMENTs and APPENDs, as they are sent."""
         return self._values
 
@@ -428,7 +436,7 @@ class OperationList:
     def only(self) -> tuple[int, bytes, Options | None]:
         """What the only operation does, its value, and what it asks for beside them."""
         assert len(self) == 1
-        return self._ops[0], self._values[0] if self._values else b"", self._options.get(0)
+        return self._ops[0], bytes(self._values[0]) if self._values else b"", self._options.get(0)
 
     @property
     def changes(self) -> bool:
@@ -467,7 +475,7 @@ class OperationList:
             bytes(self._ops),
             b"".join(self._keys),
             array("I", map(len, self._keys)).tobytes(),
-            b"".join(self._values),
+            self._values[0] if len(self._values) == 1 else b"".join(self._values),
             array("I", map(len, self._values)).tobytes(),
             expiries,
             conditions,

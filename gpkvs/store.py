@@ -15,7 +15,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U64, Batch, BatchResult, RequestColumns, RequestResult, Status
+from gpkvs.batch import U8, U64, Batch, BatchResult, RequestColumns, RequestResult, Status
+from gpkvs.buffers import RequestBounds, placed
 from gpkvs.config import (
     DEFAULT_TABLE,
     BackendName,
@@ -284,7 +285,29 @@ class Store(KeyValues):
         try:
             return operations.take(result, lambda: self.now_ms)
         except CorruptRecordError as error:
-            raise CorruptRecordError(f"table {quoted(name)}, {error}; run `gpkvs check {self.path}`") from None
+            raise self._damaged(name, error) from None
+
+    def _damaged(self, table: str, error: CorruptRecordError) -> CorruptRecordError:
+        return CorruptRecordError(f"table {quoted(table)}, {error}; run `gpkvs check {self.path}`")
+
+    def _request_bounds(self, table: str | None) -> RequestBounds:
+        limits = self.open_table(table or DEFAULT_TABLE).limits
+        return RequestBounds(limits, limits.result_bytes_max)
+
+    def _read_into(
+        self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
+    ) -> list[int | None]:
+        self._require_timeout(timeout)
+        name = table or DEFAULT_TABLE
+        found = self.open_table(name)
+        columns = operations.columns(found.limits, lambda: self.now_ms)
+        with memory_refused():
+            batch = replace(columns.batch(found.id), into=buffers)
+        result = self.execute_requests(batch).request(0)
+        try:
+            return placed(result, operations.keys, buffers)
+        except CorruptRecordError as error:
+            raise self._damaged(name, error) from None
 
     def _run_natively(self, columns: RequestColumns, found: OpenTable) -> ResultLists | None:
         """Run a small request as it is; None: it must become a batch, and nothing has happened."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -38,6 +38,26 @@ class _Values:
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (count,), "data": (address, False)}
 
 
+class _Places:
+    """Where the values of GETs go in a caller's memory, as native code takes it.
+
+    Attributes
+    ----------
+    addresses
+        Of the lowest byte, of where each value begins behind it, and of how long each may be.
+    bytes
+        Of all the memory.
+    """
+
+    def __init__(self, buffers: Sequence[U8]) -> None:
+        starts = np.array([address_of(buffer) for buffer in buffers], np.uint64)
+        lowest = starts.min()
+        self._offsets: U64 = starts - lowest
+        self._sizes = np.array([len(buffer) for buffer in buffers], np.uint64)
+        self.bytes = int(self._sizes.sum())
+        self.addresses = int(lowest), address_of(self._offsets), address_of(self._sizes)
+
+
 class OwnBatch:
     """Room for the results of one batch.
 
@@ -55,6 +75,8 @@ class OwnBatch:
     ----------
     addresses
         Of what native code stores to.
+    placed_bytes
+        Of the caller's memory that the values go to.
     found_words
         Address of the numbers that GETs find, which are the values if all find one; `None` for other batches.
 
@@ -83,7 +105,10 @@ class OwnBatch:
         self._words = (ctypes.c_char * _WORDS.size).from_address(address)
         versions = None if self._versions is None else address_of(self._versions)
         lengths = None if self._lengths is None else address_of(self._lengths)
-        self.addresses = address, address_of(self._status), versions, lengths
+        self._places = _Places(batch.into) if batch.into and has_records else None
+        places = self._places.addresses if self._places else (None, None, None)
+        self.placed_bytes = self._places.bytes if self._places else 0
+        self.addresses = address, address_of(self._status), versions, lengths, *places
 
     def result(self, lacking: Mapping[Left, GpkvsError]) -> tuple[BatchResult, int]:
         """Return the results of the batch that was run, and the gate before which nobody may see them.
@@ -100,7 +125,7 @@ class OwnBatch:
         values: U8 = np.empty(0, np.uint8)
         if self._found is not None and not refusals and value_bytes == _NUMBER_BYTES * operations:
             values = self._found[:operations].view(np.uint8)
-        elif value_bytes:
+        elif value_bytes and not self._places:
             values = np.asarray(_Values(self._memory, data + refusals * _REFUSAL_BYTES, value_bytes))
         status = self._status[:operations]
         versions, are_numbers = self._told(status)

@@ -29,7 +29,7 @@ OPS_MAX, _BYTES_MAX = 512, 64 << 10
 _BATCH_PARAMETERS: tuple[type[Any], ...] = (
     ctypes.c_void_p,
     ctypes.POINTER(EngineBatch),
-    *[ctypes.c_void_p] * 4,
+    *[ctypes.c_void_p] * 7,
     ctypes.c_uint64,
 )
 _PARAMETERS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, *[ctypes.c_char_p] * 8)
@@ -113,6 +113,8 @@ class OwnTurn:
         native, n = self._native, len(columns.ops)
         if len(columns.keys) + len(columns.values) > _BYTES_MAX:
             return None
+        if type(columns.values) is not bytes:
+            columns = columns._replace(values=bytes(columns.values))
         self.have_turn()
         lacking: dict[Left, GpkvsError] = {}
         ran = native.run(table, self._run, native.engine_address, self._room, table, n, *columns)
@@ -170,7 +172,8 @@ class OwnTurn:
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
             given = GivenBatch(batch, native.made_bytes_max, own.found_words)
-        is_short = len(batch) <= OPS_MAX and len(batch.keys) + len(batch.values) <= _BYTES_MAX
+        given_bytes = len(batch.keys) + len(batch.values) + own.placed_bytes
+        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX
         run_batch = self._run_short if is_short else self._run_long
         ran = native.run(batch.table, run_batch, native.engine_address, given.struct, *own.addresses, is_short)
         lacking: dict[Left, GpkvsError] = {}

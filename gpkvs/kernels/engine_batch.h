@@ -50,6 +50,10 @@ typedef struct EngineRoom {
                               // wants those of GETs of numbers, the only operations of a batch
     uint8_t* values;
     EngineRefusal* refusals;  // in the order of their requests
+    // Of a batch of GETs alone on a table with records: where in `values` each value begins, and how long it may be. If one is
+    // longer, or a record is damaged, no value is given. Null: they lie one after the other.
+    const uint64_t* places;
+    const uint64_t* place_bytes;
 } EngineRoom;
 
 typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t refusals,

@@ -139,10 +139,18 @@ static u64 read_gate(const NativeEngine& e, Planner& a, const EngineTable& table
     return std::min(newest, a.planned[PLANNED_GATE]);
 }
 
+// Whether every value that GETs return fits its place, and none is damaged.
+template <class Planner>
+static bool fits_places(const Planner& a, const EngineRoom& room) {
+    for (u64 get = 0; get < a.planned[PLANNED_GETS]; get++)
+        if (length_of(a, get) > room.place_bytes[get]) return false;
+    return !memchr(a.status, STATUS_CORRUPT, a.n);
+}
+
 // Gives the results of a planned batch. Without room for them, false.
 template <class Planner>
 static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom give_room, void* sink) {
-    EngineRoom room;
+    EngineRoom room = {};
     if (resolver) {
         resolver->place_results(a);
         const NativeResolver& r = *resolver;
@@ -156,6 +164,10 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
         else if (room.versions) memset(room.versions, 0, a.n * sizeof *room.versions);
     }
     if (!a.planned[PLANNED_RESULT_BYTES]) return true;
+    if (room.places) {
+        if (!fits_places(a, room)) return true;
+        memcpy(a.offset, room.places, a.planned[PLANNED_GETS] * sizeof *a.offset);
+    }
     a.out = room.values;
     values_run<Planner>(&a, 0, 1);
     return true;
@@ -335,7 +347,7 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
 
 // Refuses all requests of a batch, whose table is gone.
 static EngineRan refuse_all(NativeEngine& e, const EngineBatch& batch, EngineGivesRoom give_room, void* sink, u64& requests, u64& gate) {
-    EngineRoom room;
+    EngineRoom room = {};
     if (!give_room(sink, 0, 0, 0, batch.requests, &room)) return leave(e.meter, LEFT_MEMORY);
     for (u64 request = 0; request < batch.requests; request++) room.refusals[request] = {request, LEFT_TABLE, 0, 0, 0};
     requests = batch.requests;

@@ -28,7 +28,8 @@ struct OwnBatchRoom {
     bool give(u64 operations, u64 returning, u64 value_bytes, u64 refusals, EngineRoom& out) {
         if (value_bytes > value_bytes_max) return false;
         const bool are_words = found_words && !refusals && value_bytes == operations * sizeof(u64);
-        const u64 refusal_bytes = refusals * sizeof(EngineRefusal), bytes = refusal_bytes + (are_words ? 0 : value_bytes);
+        u8* const theirs = are_words ? found_words : columns.values;  // Python's memory, or the caller's
+        const u64 refusal_bytes = refusals * sizeof(EngineRefusal), bytes = refusal_bytes + (theirs ? 0 : value_bytes);
         free(own.data);  // of the same batch, when it was left
         own.data = bytes ? take(bytes) : nullptr;
         if (bytes && !own.data) return false;
@@ -38,7 +39,7 @@ struct OwnBatchRoom {
         own.refusals = refusals;
         out = columns;
         out.refusals = (EngineRefusal*)own.data;
-        out.values = are_words ? found_words : own.data + refusal_bytes;
+        out.values = theirs ? theirs : own.data + refusal_bytes;
         return true;
     }
 
@@ -71,11 +72,13 @@ void gpkvs_own_batch_delete(void* capsule) {
     delete own;
 }
 
-// Runs a batch; returns how (`EngineRan`). `is_short`: it keeps Python's lock, so it is left if it returns long values.
+// Runs a batch; returns how (`EngineRan`). `is_short`: it keeps Python's lock, so it is left if it returns long values. `values`
+// with `places` and `place_bytes`: memory of the caller's for the values (`EngineRoom`); null: native code takes it.
 int gpkvs_run_own_batch(void* engine, const EngineBatch* batch, OwnBatch* own, u8* status, u64* versions, u32* value_lengths,
-                        u64 is_short) {
-    OwnBatchRoom room = {*own, {status, (uint64_t*)versions, value_lengths, nullptr, nullptr}, is_short ? OWN_BYTES_MAX : NO_BOUND,
-                         (u8*)batch->found_words};
+                        u8* values, const u64* places, const u64* place_bytes, u64 is_short) {
+    const EngineRoom columns = {status, (uint64_t*)versions, value_lengths, values, nullptr, (const uint64_t*)places,
+                                (const uint64_t*)place_bytes};
+    OwnBatchRoom room = {*own, columns, is_short ? OWN_BYTES_MAX : NO_BOUND, (u8*)batch->found_words};
     const EngineGivesRoom gives = [](void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes,
                                      uint64_t refusals, EngineRoom* out) {
         return ((OwnBatchRoom*)sink)->give(operations, returning, value_bytes, refusals, *out);

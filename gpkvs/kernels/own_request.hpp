@@ -32,7 +32,7 @@ class OwnRoom {
         versions_.resize(operations + 1);
         lengths_.resize(returning + 1);
         if (values_.size() <= value_bytes) values_.resize(value_bytes + 1);
-        out = {status_.data(), (uint64_t*)versions_.data(), lengths_.data(), values_.data(), &refusal_};
+        out = {status_.data(), (uint64_t*)versions_.data(), lengths_.data(), values_.data(), &refusal_, nullptr, nullptr};
         results.refusal = refusals ? &refusal_ : nullptr;
         results.returning = returning;
         results.value_bytes = value_bytes;

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -47,38 +47,7 @@ from gpkvs.scan import Scan, ScanPiece
 from gpkvs.transaction import delay_s
 from tests.client.dict_server import lose_response, serving
 from tests.client.faces import FACES, opened
-from tests.conftest import assert_clean
 from tests.serving import Server
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests: each has a table of its own in it."""
-    folder = tmp_path_factory.mktemp("server")
-    server = Server(folder / "store", folder)
-    try:
-        yield server
-        server.stop()
-    finally:
-        server.kill()
-    assert_clean(folder / "store")
-
-
-@pytest.fixture
-def serve(request: pytest.FixtureRequest) -> Callable[[], Server]:
-    """Return what starts the server, for those that need it."""
-
-    def started() -> Server:
-        server: Server = request.getfixturevalue("shared")
-        return server
-
-    return started
-
-
-@pytest.fixture(params=FACES)
-def db(request: pytest.FixtureRequest, tmp_path: Path, serve: Callable[[], Server]) -> Iterator[Any]:
-    with opened(request.param, tmp_path, serve) as face:
-        yield face
 
 
 def failed(version: int | None, call: Callable[[], object]) -> None:
@@ -798,6 +767,10 @@ def test_what_is_closed_says_so_in_every_method(kind: str, tmp_path: Path, serve
             "incr_many": lambda face: face.incr_many([1]),
             "set_many of nothing": lambda face: face.set_many([], []),
             "get_many of nothing": lambda face: face.get_many([]),
+            "get_into": lambda face: face.get_into(b"k", bytearray(1)),
+            "set_from": lambda face: face.set_from(b"k", b"v"),
+            "get_into of nothing": lambda face: face.get_into([], []),
+            "set_from of nothing": lambda face: face.set_from([], []),
         }
         own: dict[str, Callable[[Any], object]] = {
             "create_table": lambda face: face.create_table("t"),
@@ -871,6 +844,7 @@ def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Serve
                     lambda: db.exists(b"k", timeout=0.01),
                     lambda: db.batch([(Op.GET, b"k")], timeout=0.01),
                     lambda: db.get_many([1], timeout=0.01),
+                    lambda: db.get_into(b"k", bytearray(1), timeout=0.01),
                     lambda: db.transact(lambda t: t.get(b"k"), timeout=0.01),
                     lambda: db.list_tables(timeout=0.01),
                     lambda: db.info(timeout=0.01),
@@ -879,6 +853,8 @@ def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Serve
                         call()
                 with pytest.raises(OutcomeUnknownError):
                     db.incr(b"k", timeout=0.01)
+                with pytest.raises(OutcomeUnknownError):
+                    db.set_from(b"k", bytes(1 << 17), timeout=0.01)
                 with pytest.raises(UnavailableError):
                     db.wait_ready(0.01)
             finally:
@@ -892,6 +868,8 @@ def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Serve
             lambda: db.batch([], timeout=1),
             lambda: db.batch(timeout=1),
             lambda: db.get_many([], timeout=1),
+            lambda: db.get_into([], [], timeout=1),
+            lambda: db.set_from([], [], timeout=1),
             lambda: db.transaction(timeout=1),
             lambda: db.transact(lambda _: None, timeout=1),
             lambda: db.table("default").transact(lambda _: None, timeout=None),

@@ -70,6 +70,16 @@ def face(db: KeyValues) -> float | None:
     return db.ttl(b"face")
 
 
+def buffers(db: KeyValues) -> int:
+    """Work with memory of one's own."""
+    array = np.arange(1000, dtype=np.float32)
+    version: int = db.set_from(b"array", array, ttl=60)
+    versions: list[int] = db.set_from([b"a", b"b"], [b"1", memoryview(b"2")])
+    size: int | None = db.get_into(b"array", array)
+    sizes: list[int | None] = db.get_into([b"a", bytearray(b"b")], [bytearray(1), array], atomic=False)
+    return version + len(versions) + (size or 0) + len(sizes)
+
+
 def columns(client: Client) -> int:
     keys = np.arange(1000, dtype=np.uint64)
     made: TableInfo = client.create_table("numbers", layout="u64", index_bytes=1 << 20)
@@ -113,7 +123,7 @@ def blocking(target: str) -> tuple[bytes | None, int, bool]:
         print(names, client.info().version, objects.get(b"user:1")["name"], columns(client))
         results = client.batch([(Op.GET, b"answer"), (Op.SET, b"k", b"v"), (Op.DELETE, b"k")])
         table: TableHandle = client.table("default")
-        print(len(results), face(client), table.count(timeout=5))
+        print(len(results), face(client), buffers(table), table.count(timeout=5))
         return client.get(b"answer"), version, client.delete(b"answer")
 
 
@@ -145,6 +155,10 @@ async def asynchronous(target: str) -> bytes | None:
         async for key in client.scan(keys_only=True, limit=number):
             print(key, await client.ttl(key))
         await AsyncObjects(client).set(b"list", [1, 2, 3])
+        version: int = await client.set_from(b"array", np.arange(3))
+        sizes: list[int | None] = await client.get_into([b"array"], [bytearray(24)])
+        size: int | None = await client.get_into(b"array", bytearray(24))
+        print(version, sizes, size)
         return await client.get(b"a", timeout=1.0)
 
 

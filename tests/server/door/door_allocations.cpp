@@ -270,7 +270,7 @@ class RunningDoor {
             results.versions.resize(operations);
             results.lengths.resize(gets + 1);
             results.values.resize(value_bytes + 1);
-            *out = {results.status.data(), results.versions.data(), results.lengths.data(), results.values.data(), nullptr};
+            *out = {results.status.data(), results.versions.data(), results.lengths.data(), results.values.data(), nullptr, nullptr, nullptr};
             return true;
         };
         u64 requests, gate, has_versions;

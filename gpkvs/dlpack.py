@@ -1,0 +1,115 @@
+"""Memory of arrays that speak DLPack, as bytes, whatever their type is.
+
+NumPy takes such arrays too, but it does not know all types (bfloat16), and takes an array for read-only whose library
+says nothing of that. The layouts are those of ``dlpack.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from gpkvs.batch import U8
+from gpkvs.errors import InvalidArgumentError
+
+_HOST: Final = {1, 3, 11}  # kDLCPU; kDLCUDAHost and kDLROCMHost, which are pinned memory of the host
+_READ_ONLY: Final = 1
+_VERSION: Final = (1, 0)
+
+
+class _Tensor(ctypes.Structure):
+    """``DLTensor``."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32),
+        ("type_code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _VersionedTensor(ctypes.Structure):
+    """``DLManagedTensorVersioned``; the older ``DLManagedTensor`` begins with its tensor."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_has_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+
+
+class _Lent:
+    """What `numpy.asarray` takes over; whoever has the array keeps the capsule, and so the memory."""
+
+    __slots__ = ("__array_interface__", "_capsule")
+
+    def __init__(self, capsule: object, address: int, size: int, *, read_only: bool) -> None:
+        self._capsule = capsule
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, read_only)}
+
+
+def memory_of(array: Any) -> U8:
+    """Return the memory of an array with ``__dlpack__``, which is not copied.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is not the host's, or not contiguous.
+    BufferError, RuntimeError, TypeError, ValueError
+        If its library does not give it.
+    """
+    device = int(array.__dlpack_device__()[0])
+    if device not in _HOST:
+        raise InvalidArgumentError(
+            f"the array of {type(array).__name__} is in the memory of a device (its number in DLPack is {device}), and "
+            "only the host's memory can be used: copy it there, as tensor.cpu() does"
+        )
+    try:
+        capsule = array.__dlpack__(max_version=_VERSION)
+    except TypeError:  # a library from before DLPack 1.0
+        capsule = array.__dlpack__()
+    read_only = False
+    if _has_name(capsule, b"dltensor_versioned"):
+        versioned = _VersionedTensor.from_address(_pointer_of(capsule, b"dltensor_versioned"))
+        if versioned.major != _VERSION[0]:
+            raise BufferError(f"it speaks DLPack {versioned.major}, not {_VERSION[0]}")
+        tensor, read_only = versioned.tensor, bool(versioned.flags & _READ_ONLY)
+    else:
+        tensor = _Tensor.from_address(_pointer_of(capsule, b"dltensor"))
+    shape = tensor.shape[: tensor.dimensions]
+    if tensor.strides and not _is_contiguous(shape, tensor.strides[: tensor.dimensions]):
+        raise InvalidArgumentError("its memory is not contiguous: use a copy, as tensor.contiguous() makes one")
+    size = -(-math.prod(shape) * tensor.bits * tensor.lanes // 8)
+    if not size:
+        return np.empty(0, np.uint8)
+    lent = _Lent(capsule, (tensor.data or 0) + tensor.byte_offset, size, read_only=read_only)
+    memory: U8 = np.asarray(lent)
+    return memory
+
+
+def _is_contiguous(shape: list[int], strides: list[int]) -> bool:
+    """Whether elements lie one after the other, the last dimension's first."""
+    expected = 1
+    for count, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if count != 1 and stride != expected:
+            return not math.prod(shape)
+        expected *= count
+    return True

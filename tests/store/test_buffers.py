@@ -1,0 +1,97 @@
+"""What `get_into` and `set_from` of a store in this process copy, and what they do with values of many megabytes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpkvs
+from gpkvs.batch import U8, Batch, BatchResult
+from gpkvs.errors import InvalidArgumentError
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def batches(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Batch, BatchResult]]:
+    """Return a list that gets every batch of columns of the store, and its result."""
+    run: list[tuple[Batch, BatchResult]] = []
+    execute = store.execute_requests
+
+    def noted(batch: Batch) -> BatchResult:
+        result = execute(batch)
+        run.append((batch, result))
+        return result
+
+    monkeypatch.setattr(store, "execute_requests", noted)
+    return run
+
+
+def test_a_lone_value_is_not_copied(store: gpkvs.Store, batches: list[tuple[Batch, BatchResult]]) -> None:
+    value = np.arange(100_000, dtype=np.float32)
+    store.set_from(b"k", value)
+    store.set_from([b"k"], [value])
+    for batch, _ in batches:
+        assert np.shares_memory(batch.values, value)
+    batches.clear()
+    given = value.tobytes()
+    store.set(b"k", given)  # nor is a long value that is bytes already
+    ((batch, _),) = batches
+    assert np.shares_memory(batch.values, np.frombuffer(given, np.uint8))
+
+
+@pytest.mark.usefixtures("natively")
+def test_values_go_into_the_buffers_at_once(store: gpkvs.Store, batches: list[tuple[Batch, BatchResult]]) -> None:
+    store.set_from([b"a", b"b"], [np.full(70_000, 1, np.uint8), np.full(80_000, 2, np.uint8)])
+    batches.clear()
+    buffers = [np.zeros(90_000, np.uint8) for _ in range(3)]
+    assert store.get_into([b"b", b"none", b"a"], buffers) == [80_000, None, 70_000]
+    assert [int(buffer.sum()) for buffer in buffers] == [160_000, 0, 70_000]
+    ((_, result),) = batches
+    assert not len(result.request(0).values)
+
+
+def test_values_of_many_megabytes(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    values = [random.integers(0, 256, size, np.uint8) for size in (5 * MIB, 16 * MIB, 1, 3 * MIB)]
+    keys = [b"%d" % number for number in range(len(values))]
+    with gpkvs.open(tmp_path / "store") as store:
+        assert len(store.set_from(keys, values)) == 4
+        memory = bytearray(26 * MIB)  # not page by page: nobody's size is a multiple of anything
+        into, at = [], 3
+        for value in values:
+            into.append(memoryview(memory)[at : at + len(value) + 7])
+            at += len(value) + 7
+        assert store.get_into(keys, into) == [len(value) for value in values]
+        for value, buffer in zip(values, into, strict=True):
+            assert buffer[:-7] == value.data
+            assert bytes(buffer[-7:]) == bytes(7)
+        with pytest.raises(InvalidArgumentError, match="key b'1' has 16,777,216 bytes, its buffer 5"):
+            store.get_into(keys[1], into[1][:5])
+        with pytest.raises(InvalidArgumentError, match="allowed are"):
+            store.set_from([b"x", b"y"], [b"1", np.zeros(16 * MIB + 1, np.uint8)], atomic=False)
+        assert not store.exists(b"x")
+
+
+def test_threads_read_into_their_own_buffers(store: gpkvs.Store) -> None:
+    values: list[U8] = [np.full(200_000 + number, number, np.uint8) for number in range(4)]
+    wrong: list[int] = []
+
+    def read(number: int) -> None:
+        buffer, key = np.empty(300_000, np.uint8), b"%d" % number
+        for _ in range(100):
+            buffer[:] = 99
+            size = store.get_into(key, buffer)
+            if size != 200_000 + number or (buffer[:size] != number).any() or (buffer[size:] != 99).any():
+                wrong.append(number)
+
+    store.set_from([b"%d" % number for number in range(4)], values)
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
