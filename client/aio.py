@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
-from gpkvs.buffers import RequestBounds, placed
+from gpkvs.buffers import RequestBounds, placed_of
 from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
 from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
@@ -268,7 +268,7 @@ class AsyncClient(AsyncKeyValues):
         name = self._table if table is None else table
         message = message_of(operations, name, self._limits, self._message_bytes_max)
         result = await self._execute_message(message, timeout, changes=False)
-        return placed(result, operations.keys, buffers)
+        return placed_of(result, operations.keys, buffers)
 
     def _request_bounds(self) -> RequestBounds:
         return request_bounds(self._limits, self._message_bytes_max)

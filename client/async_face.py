@@ -114,7 +114,7 @@ class AsyncKeyValues(ABC):
     async def _read_into(
         self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
     ) -> list[int | None]:
-        """Execute a request of GETs whose values go into buffers (`gpkvs.buffers.placed`)."""
+        """Execute a request of GETs whose values go into buffers (`gpkvs.buffers.placed_of`)."""
 
     @abstractmethod
     def _request_bounds(self) -> RequestBounds:

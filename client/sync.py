@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from gpkvs.batch import U8, U64, Batch, RequestResult
-from gpkvs.buffers import RequestBounds, placed
+from gpkvs.buffers import RequestBounds, placed_of
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
@@ -157,7 +157,7 @@ class Client(KeyValues):
     ) -> list[int | None]:
         name = self._table if table is None else table
         message = message_of(operations, name, self._limits, self._message_bytes_max)
-        return placed(self._execute(message, changes=False, timeout=timeout), operations.keys, buffers)
+        return placed_of(self._execute(message, changes=False, timeout=timeout), operations.keys, buffers)
 
     def _request_bounds(self, table: str | None) -> RequestBounds:
         return request_bounds(self._limits, self._message_bytes_max)

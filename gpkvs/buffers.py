@@ -74,7 +74,7 @@ class KeyBuffers:
                 f"{counted(len(self._keys), 'key')}, {counted(len(given), 'buffer')}: each key has one", field="buffers"
             )
         self._buffers = [_memory(index, buffer, writable=writable) for index, buffer in enumerate(given)]
-        if writable:
+        if writable and len(given) > 1:
             _require_apart(self._buffers)
 
     def gets(self, bounds: RequestBounds, *, atomic: bool) -> list[tuple[OperationList, list[U8]]]:
@@ -129,10 +129,25 @@ class KeyBuffers:
         return results[0] if self._is_one else list(results)
 
 
-def placed(result: RequestResult, keys: Sequence[bytes], buffers: Sequence[U8]) -> list[int | None]:
+def placed_of(result: RequestResult, keys: Sequence[bytes], buffers: Sequence[U8]) -> list[int | None]:
+    """Put the values of a result into buffers, unless they lie there already (`Batch.into`); as `placed`."""
+    values = result.values if len(result.values) else None
+    return placed(result.status.tolist(), result.value_lengths.tolist(), values, keys, buffers)
+
+
+def placed(
+    statuses: Sequence[int], lengths: Sequence[int], values: U8 | None, keys: Sequence[bytes], buffers: Sequence[U8]
+) -> list[int | None]:
     """Put the values that GETs return into their buffers; return how long each is, None for a miss.
 
-    They may lie there already (`Batch.into`).
+    Parameters
+    ----------
+    statuses, lengths
+        Of the GETs and their values.
+    values
+        One after the other; None: they lie in their buffers already.
+    keys, buffers
+        Of the GETs.
 
     Raises
     ------
@@ -141,7 +156,6 @@ def placed(result: RequestResult, keys: Sequence[bytes], buffers: Sequence[U8]) 
     InvalidArgumentError
         If a value is longer than its buffer; no buffer has changed.
     """
-    statuses, lengths = result.status.tolist(), result.value_lengths.tolist()
     ResultLists(statuses, (), ()).require_sound()
     for index, (key, length, buffer) in enumerate(zip(keys, lengths, buffers, strict=True)):
         if length > len(buffer):
@@ -152,9 +166,9 @@ def placed(result: RequestResult, keys: Sequence[bytes], buffers: Sequence[U8]) 
                 index=index,
             )
     first = 0
-    if len(result.values):
+    if values is not None:
         for length, buffer in zip(lengths, buffers, strict=True):
-            buffer[:length] = result.values[first : first + length]
+            buffer[:length] = values[first : first + length]
             first += length
     return [length if status == Status.OK else None for status, length in zip(statuses, lengths, strict=True)]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, BatchResult, RequestColumns, RequestResult, Status
-from gpkvs.buffers import RequestBounds, placed
+from gpkvs.buffers import RequestBounds, placed, placed_of
 from gpkvs.config import (
     DEFAULT_TABLE,
     BackendName,
@@ -32,7 +32,8 @@ from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.own_turn import OPS_MAX
+from gpkvs.engine.own_turn import OPS_MAX, READ_BYTES_MAX, Answer
+from gpkvs.engine.places import Places
 from gpkvs.engine.scan import Wanted, pack_cursor, unpack_cursor
 from gpkvs.engine.schema import (
     check_drop,
@@ -277,8 +278,11 @@ class Store(KeyValues):
         if operations.is_of_numbers:
             found.require_numbers()
         columns = operations.columns(found.limits, lambda: self.now_ms)
-        result: RequestResult | ResultLists | None = self._run_natively(columns, found)
-        if result is None:
+        answer = self._run_natively(columns, found)
+        result: RequestResult | ResultLists
+        if answer is not None:
+            result = ResultLists(answer.statuses, answer.versions, answer.values)
+        else:
             with memory_refused():
                 batch = columns.batch(found.id)
             result = self.execute_requests(batch).request(0)
@@ -301,15 +305,20 @@ class Store(KeyValues):
         name = table or DEFAULT_TABLE
         found = self.open_table(name)
         columns = operations.columns(found.limits, lambda: self.now_ms)
-        with memory_refused():
-            batch = replace(columns.batch(found.id), into=buffers)
-        result = self.execute_requests(batch).request(0)
+        answer = None
+        if found.layout == BYTES_LAYOUT.name and sum(map(len, buffers)) <= READ_BYTES_MAX:
+            answer = self._run_natively(columns, found, Places.of(buffers))
         try:
-            return placed(result, operations.keys, buffers)
+            if answer is not None:
+                return placed(answer.statuses, answer.lengths, None, operations.keys, buffers)
+            with memory_refused():
+                batch = replace(columns.batch(found.id), into=buffers)
+            result = self.execute_requests(batch).request(0)
+            return placed_of(result, operations.keys, buffers)
         except CorruptRecordError as error:
             raise self._damaged(name, error) from None
 
-    def _run_natively(self, columns: RequestColumns, found: OpenTable) -> ResultLists | None:
+    def _run_natively(self, columns: RequestColumns, found: OpenTable, into: Places | None = None) -> Answer | None:
         """Run a small request as it is; None: it must become a batch, and nothing has happened."""
         operations = len(columns.ops)
         if operations > OPS_MAX or (not self._is_on_host and operations > self._engine.few_ops_max):
@@ -318,7 +327,7 @@ class Store(KeyValues):
         with self._mutex:
             if self._closed:
                 raise self._closed_error()
-            answer = self._own_turn.run(found.id, columns)
+            answer = self._own_turn.run(found.id, columns, into)
             if isinstance(self._mutex, TurnMutex):
                 self._turn_over()
         if answer is None:
@@ -327,7 +336,7 @@ class Store(KeyValues):
             self._engine.wait_for(answer.gate)
         if answer.refusal:
             raise answer.refusal
-        return ResultLists(answer.statuses, answer.versions, answer.values)
+        return answer
 
     def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
         """Return numbers as an array of the backend's, without a copy if they are one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from gpkvs.backends.fields import fields_of
 from gpkvs.batch import U8, U32, U64, Batch, BatchPart, BatchResult, RequestResult, Status, constant
 from gpkvs.engine.engine_batch import EngineRefusal
 from gpkvs.engine.left import Left
+from gpkvs.engine.places import Places
 from gpkvs.errors import GpkvsError, NoMemoryError
 from gpkvs.native import library
 
@@ -38,26 +39,6 @@ class _Values:
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (count,), "data": (address, False)}
 
 
-class _Places:
-    """Where the values of GETs go in a caller's memory, as native code takes it.
-
-    Attributes
-    ----------
-    addresses
-        Of the lowest byte, of where each value begins behind it, and of how long each may be.
-    bytes
-        Of all the memory.
-    """
-
-    def __init__(self, buffers: Sequence[U8]) -> None:
-        starts = np.array([address_of(buffer) for buffer in buffers], np.uint64)
-        lowest = starts.min()
-        self._offsets: U64 = starts - lowest
-        self._sizes = np.array([len(buffer) for buffer in buffers], np.uint64)
-        self.bytes = int(self._sizes.sum())
-        self.addresses = int(lowest), address_of(self._offsets), address_of(self._sizes)
-
-
 class OwnBatch:
     """Room for the results of one batch.
 
@@ -75,8 +56,6 @@ class OwnBatch:
     ----------
     addresses
         Of what native code stores to.
-    placed_bytes
-        Of the caller's memory that the values go to.
     found_words
         Address of the numbers that GETs find, which are the values if all find one; `None` for other batches.
 
@@ -105,10 +84,8 @@ class OwnBatch:
         self._words = (ctypes.c_char * _WORDS.size).from_address(address)
         versions = None if self._versions is None else address_of(self._versions)
         lengths = None if self._lengths is None else address_of(self._lengths)
-        self._places = _Places(batch.into) if batch.into and has_records else None
-        places = self._places.addresses if self._places else (None, None, None)
-        self.placed_bytes = self._places.bytes if self._places else 0
-        self.addresses = address, address_of(self._status), versions, lengths, *places
+        self._places = Places.of(batch.into) if batch.into and has_records else None
+        self.addresses = address, address_of(self._status), versions, lengths, *(self._places or (None, None, None))
 
     def result(self, lacking: Mapping[Left, GpkvsError]) -> tuple[BatchResult, int]:
         """Return the results of the batch that was run, and the gate before which nobody may see them.

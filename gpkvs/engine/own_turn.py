@@ -20,11 +20,13 @@ from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine, Ran
 from gpkvs.engine.own_batch import OwnBatch
+from gpkvs.engine.places import Places
 from gpkvs.errors import GpkvsError, NoMemoryError, memory_refused
 from gpkvs.native import library
 
 # A larger request is run as a batch of columns. Python's lock may be kept for so long.
 OPS_MAX, _BYTES_MAX = 512, 64 << 10
+READ_BYTES_MAX = 4 << 20  # `OWN_BYTES_MAX` in kernels/own_request.hpp
 
 _BATCH_PARAMETERS: tuple[type[Any], ...] = (
     ctypes.c_void_p,
@@ -32,7 +34,9 @@ _BATCH_PARAMETERS: tuple[type[Any], ...] = (
     *[ctypes.c_void_p] * 7,
     ctypes.c_uint64,
 )
-_PARAMETERS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, *[ctypes.c_char_p] * 8)
+_REQUEST = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32)
+_PARAMETERS = (*_REQUEST, *[ctypes.c_char_p] * 8)
+_INTO_PARAMETERS = (*_REQUEST, *[ctypes.c_char_p] * 3, ctypes.c_void_p, *[ctypes.c_char_p] * 2)
 _RESULTS = struct.Struct(f"{len(fields_of(library.gpkvs_own_results_fields()))}Q")
 
 
@@ -49,6 +53,8 @@ class Answer(NamedTuple):
         Of those that return one.
     refusal
         If there is no room for the request, or a check stopped it: nothing of it was done.
+    lengths
+        Of values that lie in the caller's memory, which `values` has not.
     """
 
     gate: int
@@ -56,6 +62,7 @@ class Answer(NamedTuple):
     versions: Sequence[int]
     values: Sequence[bytes]
     refusal: GpkvsError | None = None
+    lengths: Sequence[int] = ()
 
 
 class OwnTurn:
@@ -91,11 +98,12 @@ class OwnTurn:
         # To hand over Python's lock takes longer than a small request, unless that waits for a disk.
         function_type = ctypes.PYFUNCTYPE if native.never_waits else ctypes.CFUNCTYPE
         self._run = function_type(ctypes.c_int, *_PARAMETERS)(("gpkvs_run_own", library))
+        self._run_into = function_type(ctypes.c_int, *_INTO_PARAMETERS)(("gpkvs_run_own_into", library))
         run_batch = ("gpkvs_run_own_batch", library)
         self._run_long = ctypes.CFUNCTYPE(ctypes.c_int, *_BATCH_PARAMETERS)(run_batch)
         self._run_short = function_type(ctypes.c_int, *_BATCH_PARAMETERS)(run_batch)
 
-    def run(self, table: int, columns: RequestColumns) -> Answer | None:
+    def run(self, table: int, columns: RequestColumns, into: Places | None = None) -> Answer | None:
         """Run a request of one table; None: it is for `run_batch`, nothing has happened.
 
         Parameters
@@ -104,6 +112,8 @@ class OwnTurn:
             Its number.
         columns
             The request, valid, of at most `OPS_MAX` operations.
+        into
+            Where the values go, of a request of GETs on a table with records; kept by the caller.
 
         Raises
         ------
@@ -117,15 +127,17 @@ class OwnTurn:
             columns = columns._replace(values=bytes(columns.values))
         self.have_turn()
         lacking: dict[Left, GpkvsError] = {}
-        ran = native.run(table, self._run, native.engine_address, self._room, table, n, *columns)
+        given: tuple[Any, ...] = (self._run, native.engine_address, self._room, table, n, *columns)
+        if into:
+            given = (self._run_into, *given[1:5], columns.ops, columns.keys, columns.key_lengths, *into)
+        ran = native.run(table, *given)
         if ran == Ran.LEFT:
             with memory_refused():
                 batch = columns.batch(table)
-            run = partial(native.run, table, self._run, native.engine_address, self._room, table, n, *columns)
-            ran = self._run_again(batch, run, lacking)
+            ran = self._run_again(batch, partial(native.run, table, *given), lacking)
             if ran == Ran.LEFT:
                 return None
-        answer = self._answer(n, lacking)
+        answer = self._answer(n, lacking, are_placed=into is not None)
         if ran == Ran.DUE:
             native.end_turn()
         return answer
@@ -172,8 +184,8 @@ class OwnTurn:
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
             given = GivenBatch(batch, native.made_bytes_max, own.found_words)
-        given_bytes = len(batch.keys) + len(batch.values) + own.placed_bytes
-        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX
+        given_bytes = len(batch.keys) + len(batch.values)
+        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX and not batch.into  # those are long
         run_batch = self._run_short if is_short else self._run_long
         ran = native.run(batch.table, run_batch, native.engine_address, given.struct, *own.addresses, is_short)
         lacking: dict[Left, GpkvsError] = {}
@@ -234,13 +246,17 @@ class OwnTurn:
             raise
         return ran
 
-    def _answer(self, n: int, lacking: dict[Left, GpkvsError]) -> Answer:
+    def _answer(self, n: int, lacking: dict[Left, GpkvsError], *, are_placed: bool) -> Answer:
         words = _RESULTS.unpack_from(self._results)
         gate, is_durable, returning, value_bytes, statuses, versions, lengths, values, status, version, refusal = words
         if is_durable:
             gate = 0
         if refusal:
             return Answer(gate, (), (), (), EngineRefusal.from_address(refusal).error(lacking))
+        if are_placed:
+            return Answer(
+                gate, ctypes.string_at(statuses, n), (), (), lengths=array("I", ctypes.string_at(lengths, 4 * n))
+            )
         data = ctypes.string_at(values, value_bytes) if value_bytes else b""
         if n == 1:
             return Answer(gate, (status,), (version,), (data,) if returning else ())

@@ -47,9 +47,10 @@ def test_a_lone_value_is_not_copied(store: gpkvs.Store, batches: list[tuple[Batc
 def test_values_go_into_the_buffers_at_once(store: gpkvs.Store, batches: list[tuple[Batch, BatchResult]]) -> None:
     store.set_from([b"a", b"b"], [np.full(70_000, 1, np.uint8), np.full(80_000, 2, np.uint8)])
     batches.clear()
-    buffers = [np.zeros(90_000, np.uint8) for _ in range(3)]
-    assert store.get_into([b"b", b"none", b"a"], buffers) == [80_000, None, 70_000]
-    assert [int(buffer.sum()) for buffer in buffers] == [160_000, 0, 70_000]
+    for size in (90_000, 2 * MIB):  # as a small request, and as columns
+        buffers = [np.zeros(size, np.uint8) for _ in range(3)]
+        assert store.get_into([b"b", b"none", b"a"], buffers) == [80_000, None, 70_000]
+        assert [int(buffer.sum()) for buffer in buffers] == [160_000, 0, 70_000]
     ((_, result),) = batches
     assert not len(result.request(0).values)
 

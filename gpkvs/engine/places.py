@@ -1,0 +1,34 @@
+"""Where the values of GETs go in a caller's memory, as native code takes it (``EngineRoom`` in engine_batch.h)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpkvs.backends.cpu.backend import address_of
+from gpkvs.batch import U8
+
+
+class Places(NamedTuple):
+    """Places for values.
+
+    Parameters
+    ----------
+    address
+        Of the lowest byte of all.
+    offsets, sizes
+        Where each place begins behind it, and how long each is: numbers of 64 bits.
+    """
+
+    address: int
+    offsets: bytes
+    sizes: bytes
+
+    @classmethod
+    def of(cls, buffers: Sequence[U8]) -> Places:
+        """Return those of buffers, who must be kept as long."""
+        starts = [address_of(buffer) for buffer in buffers]
+        lowest = min(starts)
+        offsets = array("Q", [start - lowest for start in starts])
+        return cls(lowest, offsets.tobytes(), array("Q", map(len, buffers)).tobytes())
