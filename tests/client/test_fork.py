@@ -51,6 +51,8 @@ def calls(client):
     yield "batch", lambda: client.batch([(Op.GET, b"k")])
     yield "batch of none", lambda: client.batch([])
     yield "execute", lambda: client.execute(batch)
+    yield "set_from", lambda: client.set_from(b"k", b"v")
+    yield "get_into", lambda: client.get_into(b"k", bytearray(1))
     yield "set_many", lambda: client.set_many(keys, keys)
     yield "get_many", lambda: client.get_many(keys)
     yield "delete_many", lambda: client.delete_many(keys)

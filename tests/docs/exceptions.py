@@ -79,6 +79,9 @@ EXEMPTIONS = (
         _NIGHTLY,
     ),
     Exemption("docs/gpu.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
+    Exemption(
+        "docs/recipes.md", ("import torch",), "PyTorch is no dependency; tests/client/test_buffers.py has an array"
+    ),
     Exemption("docs/gpm.md", ("import torch",), "PyTorch is no dependency; tests/gpm/test_torch.py has these calls"),
     Exemption("docs/gpm.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
     Exemption(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _TRANSACTION, _TESTS = "gpkvs/transaction.py", "client/test_face.py::"
+_BUFFERS = "client/test_buffers.py::"
 _CHANGED = (f"{_TESTS}test_a_transaction_whose_reads_changed_writes_nothing[store]",)
 
 MUTANTS = (
@@ -55,6 +56,46 @@ MUTANTS = (
         "slice(first, first + count_max - 1)",
         "numbers between two requests are left out",
         (f"{_TESTS}test_more_numbers_than_a_request_takes[store]",),
+    ),
+    Mutant(
+        "buffers-filled-before-all-are-measured",
+        "gpkvs/kernels/native_engine.hpp",
+        "        if (length_of(a, get) > room.place_bytes[get]) return false;\n",
+        "",
+        "a value that is too long is written over what is behind its buffer",
+        (f"{_BUFFERS}test_a_buffer_that_is_too_small_changes_nothing[store-8]",),
+    ),
+    Mutant(
+        "buffers-filled-beside-a-damaged-value",
+        "gpkvs/kernels/native_engine.hpp",
+        "    return !memchr(a.status, STATUS_CORRUPT, a.n);\n",
+        "    return true;\n",
+        "a call that fails has changed some of the buffers",
+        (f"{_BUFFERS}test_a_damaged_value_changes_nothing[store]",),
+    ),
+    Mutant(
+        "buffers-of-a-result-filled-before-all-are-measured",
+        "gpkvs/buffers.py",
+        "        if length > len(buffer):\n",
+        "        if False:\n",
+        "a client writes what it has of a value that is too long, or nothing",
+        (f"{_BUFFERS}test_a_buffer_that_is_too_small_changes_nothing[client-8]",),
+    ),
+    Mutant(
+        "buffers-overlap",
+        "gpkvs/buffers.py",
+        "        if before + size > begin:\n",
+        "        if False:\n",
+        "one value is written over a part of another one",
+        (f"{_BUFFERS}test_buffers_that_overlap_are_refused[store]",),
+    ),
+    Mutant(
+        "a-buffer-is-read-only",
+        "gpkvs/buffers.py",
+        "    if writable and not memory.flags.writeable:\n",
+        "    if False:\n",
+        "bytes, which never change, are changed",
+        (f"{_BUFFERS}test_a_bad_buffer_changes_nothing[store-True-frozen]",),
     ),
     Mutant(
         "numbers-in-any-table",

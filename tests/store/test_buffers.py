@@ -11,13 +11,13 @@ import pytest
 import gpkvs
 from gpkvs.batch import U8, Batch, BatchResult
 from gpkvs.errors import InvalidArgumentError
+from tests.conftest import SMALL
 
 MIB = 1 << 20
 
 
-@pytest.fixture
-def batches(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Batch, BatchResult]]:
-    """Return a list that gets every batch of columns of the store, and its result."""
+def noted_batches(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Batch, BatchResult]]:
+    """Return a list that gets every batch of columns of a store, and its result."""
     run: list[tuple[Batch, BatchResult]] = []
     execute = store.execute_requests
 
@@ -30,7 +30,8 @@ def batches(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> list[tuple[B
     return run
 
 
-def test_a_lone_value_is_not_copied(store: gpkvs.Store, batches: list[tuple[Batch, BatchResult]]) -> None:
+def test_a_lone_value_is_not_copied(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = noted_batches(store, monkeypatch)
     value = np.arange(100_000, dtype=np.float32)
     store.set_from(b"k", value)
     store.set_from([b"k"], [value])
@@ -44,15 +45,16 @@ def test_a_lone_value_is_not_copied(store: gpkvs.Store, batches: list[tuple[Batc
 
 
 @pytest.mark.usefixtures("natively")
-def test_values_go_into_the_buffers_at_once(store: gpkvs.Store, batches: list[tuple[Batch, BatchResult]]) -> None:
-    store.set_from([b"a", b"b"], [np.full(70_000, 1, np.uint8), np.full(80_000, 2, np.uint8)])
-    batches.clear()
-    for size in (90_000, 2 * MIB):  # as a small request, and as columns
-        buffers = [np.zeros(size, np.uint8) for _ in range(3)]
-        assert store.get_into([b"b", b"none", b"a"], buffers) == [80_000, None, 70_000]
-        assert [int(buffer.sum()) for buffer in buffers] == [160_000, 0, 70_000]
-    ((_, result),) = batches
-    assert not len(result.request(0).values)
+def test_values_go_into_the_buffers_at_once(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpkvs.open(store_path, backend="cpu", **SMALL) as store:
+        store.set_from([b"a", b"b"], [np.full(70_000, 1, np.uint8), np.full(80_000, 2, np.uint8)])
+        batches = noted_batches(store, monkeypatch)
+        for size in (90_000, 2 * MIB):  # as a small request, and as columns
+            buffers = [np.zeros(size, np.uint8) for _ in range(3)]
+            assert store.get_into([b"b", b"none", b"a"], buffers) == [80_000, None, 70_000]
+            assert [int(buffer.sum()) for buffer in buffers] == [160_000, 0, 70_000]
+        ((_, result),) = batches
+        assert not len(result.request(0).values)
 
 
 def test_values_of_many_megabytes(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "count": lambda store: store.count(),
     "cursor_at": lambda store: store.cursor_at("default", 1),
     "position_of": lambda store: store.position_of("default", b""),
+    "get_into": lambda store: store.get_into(b"key", bytearray(9)),
+    "set_from": lambda store: store.set_from(b"key", b"of the child"),
     "incr_many": lambda store: store.incr_many(_NUMBERS, table="numbers"),
     "__getitem__": lambda store: store[b"key"],
     "__setitem__": lambda store: store.__setitem__(b"key", b"of the child"),
