@@ -188,7 +188,7 @@ build/plain/_door.so: $(patsubst %.cpp,build/plain/%.o,$(wildcard door/*.cpp))
 	$(CXX) -shared -pthread -o $@ $^ -lnghttp2 -lssl -lcrypto
 
 # Where the kernels run most of their paths, in a minute.
-SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
+SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/store/test_buffers.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
 	tests/engine/test_native_planner.py tests/engine/test_native_resolve.py tests/engine/test_native_engine.py \
 	tests/engine/test_model.py
 

@@ -174,8 +174,10 @@ def placed(
 
 
 def _is_key(keys: object) -> bool:
-    """Whether it is one key: several are no bytes, but a list, or an array whose rows are keys."""
-    return isinstance(keys, bytes | bytearray | memoryview) or (isinstance(keys, np.ndarray) and keys.ndim == 1)
+    """Whether it is one key, or should be one: several are a list, or an array whose rows are keys."""
+    return isinstance(keys, bytes | bytearray | memoryview | str | int) or (
+        isinstance(keys, np.ndarray) and keys.ndim == 1
+    )
 
 
 def _listed(buffers: Any) -> list[Any]:
@@ -195,7 +197,7 @@ def _memory(index: int, given: Any, *, writable: bool) -> U8:
         memory = _bytes_of(given)
     except InvalidArgumentError as error:
         raise refused(str(error)) from None
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise refused(f"the memory of {type(given).__name__} cannot be used: {error}") from error
     if writable and not memory.flags.writeable:
         raise refused(f"the memory of {type(given).__name__} is read-only, and a value is to be stored there")

@@ -127,14 +127,16 @@ class OwnTurn:
             columns = columns._replace(values=bytes(columns.values))
         self.have_turn()
         lacking: dict[Left, GpkvsError] = {}
-        given: tuple[Any, ...] = (self._run, native.engine_address, self._room, table, n, *columns)
+        run_own: Callable[..., int] = self._run
+        given: tuple[object, ...] = columns
         if into:
-            given = (self._run_into, *given[1:5], columns.ops, columns.keys, columns.key_lengths, *into)
-        ran = native.run(table, *given)
+            run_own, given = self._run_into, (columns.ops, columns.keys, columns.key_lengths, *into)
+        ran = native.run(table, run_own, native.engine_address, self._room, table, n, *given)
         if ran == Ran.LEFT:
             with memory_refused():
                 batch = columns.batch(table)
-            ran = self._run_again(batch, partial(native.run, table, *given), lacking)
+            run = partial(native.run, table, run_own, native.engine_address, self._room, table, n, *given)
+            ran = self._run_again(batch, run, lacking)
             if ran == Ran.LEFT:
                 return None
         answer = self._answer(n, lacking, are_placed=into is not None)

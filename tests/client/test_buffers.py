@@ -262,6 +262,10 @@ def test_as_many_keys_as_buffers(db: Any) -> None:
             call(b"a", [bytearray(1)])
         with pytest.raises(TypeError, match="a key is bytes, not int"):
             call([b"a", 1], [bytearray(1), bytearray(1)])
+        with pytest.raises(TypeError, match="a key is bytes, not int"):
+            call(7, bytearray(1))
+        with pytest.raises(TypeError, match="a key is bytes, not str: encode it"):
+            call("text", bytearray(4))
         with pytest.raises(InvalidArgumentError, match="key of 0 bytes"):
             call([b"a", b""], [bytearray(1), bytearray(1)], atomic=False)
     assert db.get(b"a") is None

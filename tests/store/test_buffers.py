@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.batch import U8, Batch, BatchResult
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.batch import U8, Batch, BatchResult, Op
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 from tests.conftest import SMALL
 
 MIB = 1 << 20
@@ -98,3 +98,21 @@ def test_threads_read_into_their_own_buffers(store: gpkvs.Store) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.usefixtures("natively")
+def test_what_only_looks_expired_is_damaged(tmp_path: Path) -> None:
+    with gpkvs.open(tmp_path / "store", backend="cpu", commit="undo", **SMALL) as store:
+        store.set_from([b"good", b"bad"], [np.full(70_000, 7, np.uint8), np.full(70_000, 8, np.uint8)])
+        store.expire(b"bad", 1000)
+        expiry = store.execute(Batch.of([(Op.EXPIRY, b"bad")])).values.tobytes()
+        heap = store._files.heap._view
+        assert heap is not None
+        at = heap.tobytes().index(expiry)
+        heap[at + 4 : at + 8] = 0  # in the year 1970
+        for size in (70_000, 3 * MIB):  # as a small request, and as columns
+            buffers = [np.full(size, 99, np.uint8) for _ in range(2)]
+            with pytest.raises(CorruptRecordError, match="operation 1"):
+                store.get_into([b"good", b"bad"], buffers)
+            assert all((buffer == 99).all() for buffer in buffers)
+            assert store.get_into([b"good"], buffers[:1]) == [70_000]
