@@ -26,9 +26,7 @@ Told = TypeVar("Told")
 
 _NOT_CONTIGUOUS = "its memory is not contiguous (in the order of C): use a copy, as numpy.ascontiguousarray makes one"
 _OBJECTS = "an array of Python objects: its memory holds addresses, and no values"
-_PART_BYTES_MAX = (
-    16 << 20
-)  # of one request of several: others run between them, and a server with little memory takes it
+_PART_BYTES_MAX = 16 << 20  # of a request of several: others run between them, and a server of little memory takes it
 _OP_BYTES = 17  # of an operation in a message, at most, beside its key and value
 
 

@@ -186,8 +186,9 @@ class OwnTurn:
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
             given = GivenBatch(batch, native.made_bytes_max, own.found_words)
+        # With `into` it has many operations, or long values: `run` takes the others.
         given_bytes = len(batch.keys) + len(batch.values)
-        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX and not batch.into  # those are long
+        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX and not batch.into
         run_batch = self._run_short if is_short else self._run_long
         ran = native.run(batch.table, run_batch, native.engine_address, given.struct, *own.addresses, is_short)
         lacking: dict[Left, GpkvsError] = {}
@@ -256,9 +257,8 @@ class OwnTurn:
         if refusal:
             return Answer(gate, (), (), (), EngineRefusal.from_address(refusal).error(lacking))
         if are_placed:
-            return Answer(
-                gate, ctypes.string_at(statuses, n), (), (), lengths=array("I", ctypes.string_at(lengths, 4 * n))
-            )
+            sizes = array("I", ctypes.string_at(lengths, 4 * n))
+            return Answer(gate, ctypes.string_at(statuses, n), (), (), lengths=sizes)
         data = ctypes.string_at(values, value_bytes) if value_bytes else b""
         if n == 1:
             return Answer(gate, (status,), (version,), (data,) if returning else ())
