@@ -22,6 +22,9 @@ DoorName = Literal["grpcio", "native"]
 
 HEAP_BYTES_MAX = 1 << 44  # that references can name
 HEAP_BYTES_MAX_IN_MEMORY = 1 << 40  # where nothing else is said: no more than segments of a MiB can be counted
+VALUE_BYTES_MOST = 1 * GIB
+RESULT_BYTES_USUAL = 64 * MIB  # that a request may read; more where a value may be longer
+VALUE_BYTES_USUAL = 16 * MIB  # of the longest value, in a store without blobs
 HEAP_BYTES_USUAL = 4 * MIB  # of a heap that may grow, when the store is made
 JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a frame
 LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes in one transaction
@@ -71,9 +74,9 @@ class Limits:
     key_bytes_min: int = 1
     key_bytes_max: Annotated[int, Setting("Size of a key.", LIMITS, is_size=True)] = 4 * KIB
     value_bytes_min: int = 0
-    value_bytes_max: Annotated[int, Setting("Size of a value.", LIMITS, is_size=True)] = 16 * MIB
+    value_bytes_max: Annotated[int, Setting("Size of a value.", LIMITS, is_size=True)] = 128 * MIB
     request_ops_max: Annotated[int, Setting("Operations in a request.", LIMITS, min=1)] = 1 << 20
-    result_bytes_max: int = 64 * MIB  # of the values that one request may read
+    result_bytes_max: int = RESULT_BYTES_USUAL  # of the values that one request may read
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,10 @@ class StoreInfo:
     heap_free_segments: int  # in which nothing is live
     heap_moved_bytes: int  # by compaction, since the store was opened
     heap_given_bytes: int  # of the heap, whose space the file system has now
+    blobs_live_bytes: int  # of the values that lie in the file of blobs
+    blobs_bytes: int  # that this file has of the disk
     commit: str  # ``undo`` or ``journal``
-    store_format: str  # of the files: ``3``, or ``4, draft 1``
+    store_format: str  # of the files: ``3``, or ``4, draft 2``
     log_bytes: int  # of the undo log, if there is one
     journal_bytes: int  # of the journal, if there is one
     journal: JournalInfo | None

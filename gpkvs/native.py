@@ -154,6 +154,24 @@ library.gpkvs_waiting_new.argtypes = []
 library.gpkvs_waiting_new.restype = ctypes.c_void_p
 library.gpkvs_waiting_delete.argtypes = [ctypes.c_void_p]
 library.gpkvs_waiting_delete.restype = None
+library.gpkvs_blobs_new.argtypes = [ctypes.c_void_p]
+library.gpkvs_blobs_new.restype = ctypes.c_void_p
+library.gpkvs_blobs_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_blobs_delete.restype = None
+library.gpkvs_blobs_map.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3]
+library.gpkvs_blobs_map.restype = None
+library.gpkvs_blobs_lacking_pages.argtypes = [ctypes.c_void_p]
+library.gpkvs_blobs_lacking_pages.restype = ctypes.c_uint64
+library.gpkvs_blobs_free.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
+library.gpkvs_blobs_free.restype = None
+library.gpkvs_blobs_release.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+library.gpkvs_blobs_release.restype = None
+library.gpkvs_copied_blob.argtypes = [ctypes.c_uint64] * 4
+library.gpkvs_copied_blob.restype = ctypes.c_uint32
+library.gpkvs_blob_pages_new.argtypes = [*[ctypes.c_void_p] * 2, *[ctypes.c_uint64] * 2]
+library.gpkvs_blob_pages_new.restype = ctypes.c_void_p
+library.gpkvs_blob_pages_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_blob_pages_delete.restype = None
 library.gpkvs_keyed_digest.argtypes = [
     ctypes.c_uint64,
     ctypes.c_uint64,
@@ -215,6 +233,18 @@ waiting_release = _locked("gpkvs_waiting_release", _WORD, ctypes.c_void_p, retur
 waiting_newest = _locked("gpkvs_waiting_newest", returns=_WORD)
 waiting_notes = _locked("gpkvs_waiting_notes", returns=_WORD)
 waiting_units = _locked("gpkvs_waiting_units", returns=_WORD)
+blob_pages_leave = _locked("gpkvs_blob_pages_leave", *[ctypes.c_void_p] * 2, _WORD, returns=_WORD)
+blob_pages_take = _locked("gpkvs_blob_pages_take", _WORD, returns=_WORD)
+blob_pages_take_spare = _locked("gpkvs_blob_pages_take_spare", *[_WORD] * 3, ctypes.c_void_p, returns=_WORD)
+blob_pages_take_place = _locked("gpkvs_blob_pages_take_place", *[_WORD] * 2, *[ctypes.c_void_p] * 2, returns=_WORD)
+blob_pages_put = _locked("gpkvs_blob_pages_put", *[_WORD] * 3)
+blob_pages_fits = _locked("gpkvs_blob_pages_fits", _WORD, returns=_WORD)
+blob_pages_commit = _locked("gpkvs_blob_pages_commit", _WORD)
+blob_pages_give_back = _locked("gpkvs_blob_pages_give_back", *[_WORD] * 2)
+blob_pages_free_after = _locked("gpkvs_blob_pages_free_after", *[_WORD] * 3)
+blob_pages_release = _locked("gpkvs_blob_pages_release", _WORD, returns=_WORD)
+blob_pages_newest = _locked("gpkvs_blob_pages_newest", returns=_WORD)
+blob_pages_count = _locked("gpkvs_blob_pages_count", ctypes.c_void_p)
 
 
 def kernel_symbol(name: str) -> KernelSymbol:

@@ -19,6 +19,9 @@ from gpkvs.batch import U8, U64, Batch, BatchResult, RequestColumns, RequestResu
 from gpkvs.buffers import RequestBounds, placed, placed_of
 from gpkvs.config import (
     DEFAULT_TABLE,
+    RESULT_BYTES_USUAL,
+    VALUE_BYTES_MOST,
+    VALUE_BYTES_USUAL,
     BackendName,
     CommitName,
     DurabilityName,
@@ -694,6 +697,8 @@ class Store(KeyValues):
             heap_free_segments=heap.free_segments,
             heap_moved_bytes=heap.moved_units * UNIT_BYTES,
             heap_given_bytes=self._engine.heap_bytes_given,
+            blobs_live_bytes=heap.blobs.live_bytes if heap.blobs else 0,
+            blobs_bytes=heap.blobs.present_bytes if heap.blobs else 0,
             commit="journal" if self._files.root.has_journal else "undo",
             store_format=self._files.root.format_text,
             log_bytes=self._files.root.log_bytes,
@@ -776,14 +781,25 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
 
 
 def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
-    """Return the limits that this store can keep: a record fits the heap, a request of DELETEs fits the log."""
+    """Return the limits that this store can keep: a record fits the heap, a request of DELETEs fits the log.
+
+    Without blobs, a value that may be longer than any record is of at most the usual length.
+    """
     heap_bytes_max = max(files.root.heap_bytes_own, files.root.heap_bytes_max)  # without the journal's extents
     record_max = record_bytes_max(files.root.segment_bytes, heap_bytes_max) - RECORD_HEADER_BYTES
     key_bytes_max = min(limits.key_bytes_max, record_max // 2, KEY_BYTES_MAX[files.root.record_format])
+    value_bytes_max = min(limits.value_bytes_max, VALUE_BYTES_MOST)
+    if not files.root.has_blobs:
+        longest = record_max - key_bytes_max
+        value_bytes_max = value_bytes_max if value_bytes_max <= longest else min(longest, VALUE_BYTES_USUAL)
+    result_bytes_max = limits.result_bytes_max
+    if result_bytes_max >= RESULT_BYTES_USUAL:  # who allows less wants less
+        result_bytes_max = max(result_bytes_max, value_bytes_max)
     return replace(
         limits,
         key_bytes_max=key_bytes_max,
-        value_bytes_max=min(limits.value_bytes_max, record_max - key_bytes_max),
+        value_bytes_max=value_bytes_max,
+        result_bytes_max=result_bytes_max,
         request_ops_max=min(limits.request_ops_max, files.log_entries_of(log_bytes_max)),
     )
 

@@ -161,6 +161,8 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
         heap_growth_waits=info.heap_growth_waits,
         heap_given_back_bytes=info.heap_given_bytes,
         heap_live_bytes=info.heap_live_bytes,
+        blobs_live_bytes=info.blobs_live_bytes,
+        blobs_bytes=info.blobs_bytes,
         heap_charged_bytes=info.heap_charged_bytes,
         heap_charged_bytes_max=info.heap_charged_bytes_max,
         heap_segments=info.heap_segments,

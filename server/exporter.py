@@ -292,6 +292,12 @@ class _StoreCollector(Collector):
             "Bytes of the heap that were given back to the file system",
             value=info.heap_given_bytes,
         )
+        yield GaugeMetricFamily(
+            "gpkvs_blobs_live_bytes", "Bytes of values too long for the heap", value=info.blobs_live_bytes
+        )
+        yield GaugeMetricFamily(
+            "gpkvs_blobs_bytes", "Bytes of the disk that the file of these values has", value=info.blobs_bytes
+        )
         yield CounterMetricFamily(
             "gpkvs_heap_moved_bytes", "Bytes of records that compaction moved", value=info.heap_moved_bytes
         )

@@ -60,6 +60,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         ("backend", info.backend),
         ("durability", f"{info.domain}: {info.domain_note}"),
         ("heap", _heap(info)),
+        ("large values", f"{readable_bytes(info.blobs_live_bytes)} live, {readable_bytes(info.blobs_bytes)} of disk"),
         ("commit", _commit(info)),
         ("format", info.store_format),
         (

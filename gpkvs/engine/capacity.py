@@ -14,7 +14,7 @@ from gpkvs.engine.heap import Heap, charge_of, segments_of
 from gpkvs.engine.table import Table
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import BLOB_WORDS_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.text import counted, quoted
 
 
@@ -95,9 +95,13 @@ class NoRoomError(Exception):
         return cls(charged, heap.free_units, long_segments)
 
 
-def record_bytes_max(batch: Batch) -> int:
+def record_bytes_max(heap: Heap, batch: Batch) -> int:
     """Return what the records of a batch take in the heap at most."""
-    return len(batch.keys) + len(batch.values) + len(batch) * (RECORD_HEADER_BYTES + UNIT_BYTES - 1)
+    values = len(batch.values)
+    if heap.blobs and values > HEAP_RECORD_BYTES:
+        lengths = np.asarray(batch.value_lengths)
+        values -= int(lengths[lengths > HEAP_RECORD_BYTES].sum(dtype=np.uint64))
+    return len(batch.keys) + values + len(batch) * (RECORD_HEADER_BYTES + BLOB_WORDS_BYTES + UNIT_BYTES - 1)
 
 
 def table_gone() -> UnknownTableError:

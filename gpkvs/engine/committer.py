@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gpkvs.batch import U64
 from gpkvs.engine.heap import SegmentCounts
 from gpkvs.engine.native_commit import NativeCommit
 from gpkvs.engine.write_set import WriteSet
@@ -75,8 +76,8 @@ class Committer(Protocol):
             If there is no memory for it; nothing was stored.
         """
 
-    def release(self, counts: SegmentCounts, /) -> None:
-        """Count records of each segment as no longer live: of a table that was dropped."""
+    def release(self, counts: SegmentCounts, blobs: U64, /) -> None:
+        """Count records of each segment, and blobs, as no longer live: of a table that was dropped."""
 
     def release_waiting(self) -> bool:
         """Make space usable that is free but not yet to be used again; return whether there was some."""

@@ -35,10 +35,10 @@ from gpkvs.errors import GpkvsError
 from gpkvs.media.files import StoreFiles
 
 # These take steps, each as large as may be then: they may come again, as long as anything grows.
-_GROWS = {Left.GROW_INDEX, Left.GROW_HEAP, Left.GROW_LOG}
+_GROWS = {Left.GROW_INDEX, Left.GROW_HEAP, Left.GROW_BLOBS, Left.GROW_LOG}
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
 _CLOSES = {
-    *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP),
+    *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP, Left.GROW_BLOBS),
     *(Left.LARGE_READS, Left.LARGE_VALUES, Left.NUMBERS, Left.TABLE, Left.EXPIRED),
 }
 # Of DELETEs of expired keys: they would meet the keys that they remove, and what waits for them needs its columns.
@@ -156,6 +156,9 @@ class Crew:
                 refusal = log_full(self._files)
             case Left.GROW_HEAP:
                 refusal = heap_full(self._heap)
+            case Left.GROW_BLOBS:
+                assert self._heap.blobs
+                refusal = self._heap.blobs.refusal or heap_full(self._heap)
             case Left.TABLE:
                 refusal = table_gone()
             case Left.NUMBERS:
@@ -185,10 +188,14 @@ class Crew:
                 table, new_keys = self._planner.planned_last(batch)
                 is_done = self._growth.make_room({table.entry.id: IndexFullError(table, new_keys)})
             case Left.FREE_HEAP:
-                self._free_space.make_room(self._planner.lacks_room(batch), record_bytes_max(batch))
+                self._free_space.make_room(self._planner.lacks_room(batch), record_bytes_max(self._heap, batch))
                 is_done = True
             case Left.GROW_HEAP:
-                is_done = self._heap_growth.make_room(record_bytes_max(batch))
+                is_done = self._heap_growth.make_room(record_bytes_max(self._heap, batch))
+            case Left.GROW_BLOBS:
+                assert self._heap.blobs
+                is_done = self._heap.blobs.make_room()
+                self._planner.take_over_heap()
             case Left.GROW_LOG:  # one entry for each operation; if it has room for that, keys are displaced: two each
                 is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
             case Left.RENEW:

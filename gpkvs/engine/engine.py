@@ -44,7 +44,7 @@ from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BLOCK_BYTES
+from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES
 from gpkvs.scan import ScanPiece
 
 # How long native code may run batches; less where something goes on beside them.
@@ -106,6 +106,8 @@ class Engine:
         self.tables = tables
         self.heap = heap
         self.committer = committer
+        if heap.blobs:
+            heap.blobs.settle = committer.release_waiting
         self.meter = meter
         limits = (result_bytes_max, batch_result_bytes_max)
         self._native = NativePlanner(backend, files, tables, heap, *limits)
@@ -184,13 +186,23 @@ class Engine:
         if costs is None and len(batch) <= self._backend.host_ops_max and _is_on_host(batch):
             return self.own_turn.run_batch(batch)
         table = self.tables.get(batch.table)
-        if table is None or _is_of_host(batch, table):
+        if table is None or _is_of_host(batch, table) or self._may_have_blobs(batch, table):
             return self._run_on_host(batch)
         if costs is None:
             return self._run_on_device(batch)
         count_kinds(batch)
         kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
         return self._run_measured(batch, kind, costs.choose(kind, len(batch)), costs)
+
+    def _may_have_blobs(self, batch: Batch, table: Table) -> bool:
+        """Whether a batch may meet blobs, or make some: then it is for the host."""
+        blobs = self.heap.blobs
+        if not blobs or not table.index.has_records:
+            return False
+        if blobs.is_any or not len(batch.value_lengths):
+            return blobs.is_any
+        longest = int(np.max(batch.key_lengths)) + int(np.max(batch.value_lengths))
+        return RECORD_HEADER_BYTES + longest > HEAP_RECORD_BYTES
 
     def _run_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
@@ -321,7 +333,7 @@ class Engine:
             full = _full_tables(planned)
             plans_anew = bool(full) and self.growth.make_room(full)
             if not plans_anew and self._lacks(planned, "heap"):
-                plans_anew = self._heap_growth.make_room(record_bytes_max(batch))
+                plans_anew = self._heap_growth.make_room(record_bytes_max(self.heap, batch))
                 if not plans_anew and may_explain:  # once: what it waits for may be another figure each time
                     plans_anew, may_explain = self._is_unexplained(planned), False
             if not plans_anew:
@@ -385,7 +397,7 @@ class Engine:
 
     def _plan_with_room(self, batch: Batch, now: int, lacking: NoRoomError) -> Planned:
         """Plan a batch again, in a heap that has grown or was compacted for it."""
-        growth, needed_bytes, present = self._heap_growth, record_bytes_max(batch), self.heap.present_bytes
+        growth, needed_bytes, present = self._heap_growth, record_bytes_max(self.heap, batch), self.heap.present_bytes
         self.free_space.make_room(lacking, needed_bytes)
         if self.heap.present_bytes == present and growth.can_grow:
             with suppress(NoRoomError):

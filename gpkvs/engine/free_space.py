@@ -83,6 +83,8 @@ class FreeSpace:
             self._look_at = given_space.now() + given_space.LOOK_SECONDS
             self._committer.release_covered()
             self._growth.give_back(self._committer.read_gate())
+            if self._heap.blobs:
+                self._heap.blobs.tidy(self._committer.read_gate(), self._committer.is_durable)
 
     @property
     def units_until_due(self) -> int:
@@ -200,7 +202,8 @@ class FreeSpace:
 
     def _count_dropped(self, budget_bytes: int) -> None:
         try:
-            self._committer.release(self._dropped[0].step(budget_bytes))
+            counts = self._dropped[0].step(budget_bytes)
+            self._committer.release(counts, self._dropped[0].blobs)
         except BaseException:
             self._dropped.popleft()
             raise

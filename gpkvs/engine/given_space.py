@@ -27,7 +27,7 @@ from gpkvs import failpoint
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, TAILS, Heap, reserve_of
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.directory import NO_SPACE, disk_free_bytes, sync_path
-from gpkvs.media.file_space import holes, punch, reserve
+from gpkvs.media.file_space import CANNOT_PUNCH, PUNCHED_AT_ONCE, holes, punch, reserve
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import UNIT_BYTES
 
@@ -45,8 +45,6 @@ now = time.monotonic  # tests move it
 _KEPT_SHARE, _TAKEN_SHARE = 0.75, 0.80
 TAKES_BACK_SHARE = _TAKEN_SHARE / 0.85  # of what may be charged
 _AHEAD_SHARE, _AHEAD_UNITS_MAX = 8, (64 << 20) // UNIT_BYTES
-_CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)  # a file system that never takes space back
-_PUNCHED_AT_ONCE = 16 << 20  # bytes; stores to the file wait meanwhile
 
 
 def spare_segments(heap: Heap, kept_bytes: int = 0) -> int:
@@ -184,7 +182,7 @@ class GivenSpace:
 
     def give(self, segments: Segments) -> None:
         """Give the space of added segments back, but for those that were taken back; batches run meanwhile."""
-        most = max(1, _PUNCHED_AT_ONCE // self._segment_bytes)
+        most = max(1, PUNCHED_AT_ONCE // self._segment_bytes)
         for piece in _runs(segments, most):
             if self.is_ending:
                 return
@@ -199,7 +197,7 @@ class GivenSpace:
             self._files.require_in_place()
             punch(self._path, self._place(int(run[0])), len(run) * self._segment_bytes)
         except OSError as error:
-            self.can_punch = error.errno not in _CANNOT
+            self.can_punch = error.errno not in CANNOT_PUNCH
             _log.warning(
                 "space of the heap is not given back: %s: %s", self._path, error.strerror, extra={"event": "no_punch"}
             )

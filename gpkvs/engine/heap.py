@@ -15,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U32, U64
+from gpkvs.engine.blobs import Blobs
 from gpkvs.engine.waiting_space import WaitingSpace
 from gpkvs.media.layout import (
+    BLOB_WORDS_BYTES,
+    HEAP_RECORD_BYTES,
     HEAP_UNITS_MAX,
     LONGEST_RECORD_UNITS,
     RECORD_HEADER_BYTES,
@@ -88,19 +91,15 @@ class SegmentCounts(NamedTuple):
         return cls(live, charged, ends)
 
 
-def record_units(key_lengths: U32, value_lengths: U32, header_bytes: int | U64 = RECORD_HEADER_BYTES) -> U64:
+def record_units(record_format: int, key_lengths: U32, value_lengths: U32, expiries: U64 | None) -> U64:
     """Return what records take whose keys and values have these lengths (`record_units` in kernels/layout.cuh)."""
-    lengths = key_lengths.astype(np.uint64) + value_lengths
-    return (lengths + np.uint64(header_bytes) + np.uint64(UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
-
-
-def record_header_bytes(record_format: int, expiries: U64 | None) -> int | U64:
-    """Return what the headers of records take that have these expiries (`record_header_bytes` there)."""
-    if record_format == RECORDS_3:
-        return RECORD_HEADER_BYTES
-    if expiries is None:
-        return SHORT_RECORD_HEADER_BYTES
-    return np.where(expiries, np.uint64(RECORD_HEADER_BYTES), np.uint64(SHORT_RECORD_HEADER_BYTES))
+    keys, values, header = key_lengths.astype(np.uint64), value_lengths.astype(np.uint64), np.uint64(RECORD_HEADER_BYTES)
+    if record_format != RECORDS_3:
+        is_in_blob = header + keys + values > np.uint64(HEAP_RECORD_BYTES)
+        values = np.where(is_in_blob, np.uint64(BLOB_WORDS_BYTES), values)
+        short = np.uint64(SHORT_RECORD_HEADER_BYTES)
+        header = short if expiries is None else np.where(expiries, header, short)
+    return (header + keys + values + np.uint64(UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
 
 
 def charge_of(units: U64, segment_units: int) -> U64:
@@ -156,6 +155,8 @@ class Heap:
 
     record_format
         How its records lie in it (`Root.record_format`).
+    blobs
+        Where the values are that its records name, in a store of format 4.
 
     Attributes
     ----------
@@ -183,8 +184,10 @@ class Heap:
         *,
         size: int | None = None,
         record_format: int = RECORDS_3,
+        blobs: Blobs | None = None,
     ) -> None:
         self.record_format = record_format
+        self.blobs = blobs
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= LONGEST_RECORD_UNITS
         self.state = np.zeros(_STATE_WORDS, np.uint64)
@@ -439,6 +442,8 @@ class Heap:
 
     def release_covered(self, epoch: int) -> bool:
         """Free what was noted of the epochs up to one; return whether there was something."""
+        if self.blobs:
+            self.blobs.release_covered(epoch)
         return self._freed.release(epoch, self.live_units)
 
     @property

@@ -32,9 +32,9 @@ from gpkvs.backends.base import Backend
 from gpkvs.config import MIB
 from gpkvs.engine.given_space import NO_SEGMENTS, TAKES_BACK_SHARE, GivenSpace, Segments, SpareSegments
 from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
+from gpkvs.engine.refused import RefusedError, refusals
 from gpkvs.fatal import stop_process
-from gpkvs.machine import free_bytes
-from gpkvs.media.directory import HEAP_STEP_BYTES, NO_SPACE, disk_free_bytes, extend_file, round_up, sync_path
+from gpkvs.media.directory import HEAP_STEP_BYTES, extend_file, round_up, sync_path
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import UNIT_BYTES, Extent
 
@@ -46,7 +46,6 @@ _GROWS_SHARE = 0.70 / 0.85
 # With more than this share, or so little left of it as is to be free, it grows although there are free segments.
 _NEARLY_ALL_SHARE = 0.95
 _RETRY_SECONDS = 1.0
-_MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
@@ -90,10 +89,6 @@ IN_MEMORY = Pace(16, 1 * MIB, 16 * MIB, 16, 16 * MIB)
 def pace_of(files: StoreFiles, backend: Backend) -> Pace:
     """Return how the heap of a store grows."""
     return IN_MEMORY if files.root_region.is_volatile and backend.host is backend else ON_DISK
-
-
-class _RefusedError(Exception):
-    """Space cannot be had now; the text says why."""
 
 
 class HeapGrowth:
@@ -308,7 +303,7 @@ class HeapGrowth:
             ends = partial(self._ends_for_heap, pause) if pause else None
             try:
                 end = self._reserve(size - before, partial(self._extend_file, before, size, ends), "the journal")
-            except _RefusedError as error:
+            except RefusedError as error:
                 return str(error)
             if end < size:
                 self._extended = max(min(end, self._size_max), before)
@@ -339,7 +334,7 @@ class HeapGrowth:
             while True:
                 try:
                     self._add(step, is_given=is_given)
-                except _RefusedError as error:
+                except RefusedError as error:
                     refusal = str(error)
                 else:
                     self._heap.growth_waits = ""
@@ -382,21 +377,13 @@ class HeapGrowth:
 
         Raises
         ------
-        _RefusedError
+        RefusedError
             If it cannot be.
         """
-        path, asked = self._files.heap.path, f"{who} asked for {step:,} bytes more"
-        if self._files.root_region.is_volatile:
-            free = free_bytes()
-            if free is not None and free < step + _MEMORY_SPARE_BYTES:
-                raise _RefusedError(f"{asked}, {path} is in memory, of which {free:,} bytes are free")
-        try:
+        path = self._files.heap.path
+        with refusals(who, path, step, is_in_memory=self._files.root_region.is_volatile):
             self._files.require_in_place()
             end = reserve()
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise _RefusedError(f"{asked}, the disk has {disk_free_bytes(path):,} bytes free") from error
-            raise _RefusedError(f"{asked}, the system refuses: {path}: {error.strerror}") from error
         try:
             failpoint.hit("before_heap_sync")
             sync_path(path)

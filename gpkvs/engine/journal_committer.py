@@ -291,8 +291,10 @@ class JournalCommitter:
         """See `Committer.wait`."""
         self.journal.wait(gate)
 
-    def release(self, counts: SegmentCounts) -> None:
+    def release(self, counts: SegmentCounts, blobs: U64) -> None:
         """See `Committer.release`: batches that are not durable yet may still name these records."""
+        if self._heap.blobs:
+            self._heap.blobs.free_later(self.begun, blobs)
         self._heap.release_later(self.begun, counts.live)
         self._heap.discharge(counts.charged)
 

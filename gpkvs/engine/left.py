@@ -22,6 +22,7 @@ class Left(IntEnum):
     GROW_INDEX = auto()
     FREE_HEAP = auto()
     GROW_HEAP = auto()
+    GROW_BLOBS = auto()
     GROW_LOG = auto()
     RENEW = auto()
     MEMORY = auto()

@@ -196,6 +196,9 @@ class _LayoutPlanner:
             heap_state=address_of(heap.state),
         )
         self.writes.set(heap=address, segments=heap.segments)
+        if heap.blobs and self._has_records:
+            self._set(blobs=heap.blobs.base, blob_file_pages=heap.blobs.pages, blob_plan=heap.blobs.address)
+            self.writes.set(blob_plan=heap.blobs.address)
 
     def _set(self, **words: int) -> None:
         for name, word in words.items():
@@ -243,4 +246,6 @@ class _LayoutPlanner:
         """Return the operations of the last batch that leave a record, and its units at most, also without room."""
         columns = self._columns
         op = np.flatnonzero(columns["reference"][: self._words[0]])
-        return op, record_units(columns["key_lengths"][op], columns["value_lengths"][op])
+        with_expiries = np.ones(len(op), np.uint64)  # they may have some
+        lengths = columns["key_lengths"][op], columns["value_lengths"][op]
+        return op, record_units(self._heap.record_format, *lengths, with_expiries)

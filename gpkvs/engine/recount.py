@@ -5,17 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Backend
+from gpkvs.batch import U64
+from gpkvs.engine.blobs import blobs_of
 from gpkvs.engine.heap import SegmentCounts
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
 
 
-def recount(files: StoreFiles, backend: Backend, index: Index, counts: SegmentCounts) -> int:
-    """Stream a whole index; add what it has in each heap segment, and return its number of records."""
+def recount(
+    files: StoreFiles, backend: Backend, index: Index, counts: SegmentCounts, blobs: list[U64] | None = None
+) -> int:
+    """Stream a whole index; add what it has in each heap segment, and return its number of records.
+
+    The references of its blobs are appended to `blobs`, where that is given.
+    """
     index.region.prefetch(0, index.region.bytes)
     if index.has_records:
-        return sum(recount_blocks(files, backend, index, counts, *blocks) for blocks in index.live_ranges)
+        return sum(recount_blocks(files, backend, index, counts, *blocks, blobs) for blocks in index.live_ranges)
     return sum(_count_numbers(backend, index, *blocks) for blocks in index.live_ranges)
 
 
@@ -37,10 +44,16 @@ def _count_numbers(backend: Backend, index: Index, first: int, last: int) -> int
 
 
 def recount_blocks(
-    files: StoreFiles, backend: Backend, index: Index, counts: SegmentCounts, first: int, last: int
+    files: StoreFiles,
+    backend: Backend,
+    index: Index,
+    counts: SegmentCounts,
+    first: int,
+    last: int,
+    blobs: list[U64] | None,
 ) -> int:
     """Do the same for the blocks `first` to `last - 1` of an index of the layout bytes."""
-    records = np.zeros(last - first, np.uint32)
+    records, with_blobs = np.zeros((2, last - first), np.uint32)
     backend.launch(
         "recount_bytes",
         last - first,
@@ -53,7 +66,10 @@ def recount_blocks(
         charged_units=counts.charged,
         ends=counts.ends,
         records=records,
+        blobs=with_blobs,
     )
+    if blobs is not None:
+        blobs.extend(blobs_of(files, backend, index, first + int(block)) for block in np.flatnonzero(with_blobs))
     return int(records.sum(dtype=np.uint64))
 
 
@@ -66,6 +82,11 @@ class DroppedTable:
         Of the store; the host's threads count.
     index
         Of the table; nobody else uses it any more.
+
+    Attributes
+    ----------
+    blobs
+        References of those that the last step counted.
     """
 
     def __init__(self, files: StoreFiles, backend: Backend, index: Index) -> None:
@@ -73,6 +94,7 @@ class DroppedTable:
         self._backend = backend
         self.index = index
         self._uncounted = list(index.live_ranges)
+        self.blobs: U64 = np.empty(0, np.uint64)
 
     @property
     def is_counted(self) -> bool:
@@ -91,6 +113,8 @@ class DroppedTable:
         first, end = self._uncounted[0]
         last = min(first + max(1, budget_bytes // BLOCK_BYTES), end)
         self.index.region.prefetch(first * BLOCK_BYTES, (last - first) * BLOCK_BYTES)
-        recount_blocks(self._files, self._backend, self.index, counts, first, last)
+        blobs = [np.empty(0, np.uint64)]
+        recount_blocks(self._files, self._backend, self.index, counts, first, last, blobs)
+        self.blobs = np.concatenate(blobs)
         self._uncounted[:1] = [(last, end)] if last < end else []
         return counts

@@ -22,7 +22,7 @@ from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U8, U32, U64, constant, offsets_of
 from gpkvs.engine.table import Table
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.media.files import StoreFiles
+from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.index import Index
 from gpkvs.media.layout import UNIT_BYTES
 from gpkvs.scan import ScanPiece
@@ -308,6 +308,7 @@ class Scanner:
             "take_records",
             slot,
             index,
+            **blob_file(self._files),
             with_values=int(not wanted.keys_only),
             key_offsets=offsets_of(key_lengths),
             value_offsets=offsets_of(value_lengths),

@@ -20,6 +20,7 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.batch import U64
 from gpkvs.engine.growth_steps import growth_after, leaving_block_0, split, split_upper_half_of_block_0
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
@@ -122,9 +123,11 @@ class UndoCommitter:
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
 
-    def release(self, counts: SegmentCounts) -> None:
+    def release(self, counts: SegmentCounts, blobs: U64) -> None:
         """See `Committer.release`."""
         self._heap.release(counts)
+        if self._heap.blobs:
+            self._heap.blobs.free_later(0, blobs)
 
     def release_waiting(self) -> bool:
         """See `Committer.release_waiting`: no space waits."""

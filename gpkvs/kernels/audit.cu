@@ -7,7 +7,7 @@
 #define AUDITS(F)                                                                           \
     F(KIND, "slot-kind") F(BUCKET, "slot-bucket") F(DUPLICATE, "slot-unique") F(REFERENCE, "slot-reference") \
     F(CHECKSUM, "record-checksum") F(TABLE, "record-table") F(KEY, "record-key") F(VERSION, "record-version") \
-    F(EXPIRY, "slot-expiry")
+    F(EXPIRY, "slot-expiry") F(BLOB, "slot-blob") F(BLOB_CHECKSUM, "blob-checksum")
 #define AUDIT_NUMBER(code, name) AUDIT_##code,
 enum Audit { AUDIT_OK, AUDITS(AUDIT_NUMBER) };
 
@@ -19,15 +19,16 @@ GPKVS_DEVICE u32 copies_of(const Bucket<Slot>* index, const Candidates& at, cons
 #define AUDIT_BYTES_ARGS(F)                                                                 \
     F(const BytesBucket*, index) GEOMETRY_ARGS(F) F(u64, first) F(const u8*, heap) F(u64, heap_bytes) \
     F(u64, segment_units) F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) \
-    F(u64, may_expire) F(u64, record_format) F(u8*, broken)
+    F(u64, may_expire) F(u64, record_format) BLOB_FILE_ARGS(F) F(u8*, broken)
 
 template <class Args>
 GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
     const BytesSlot& slot = a.index[i / WAYS].ways[i % WAYS];
     if (slot_kind(slot.meta) == KIND_EMPTY)
         return slot.fingerprint0 | slot.fingerprint1 | slot.reference | slot.meta ? AUDIT_KIND : AUDIT_OK;
-    const bool expires = slot_kind(slot.meta) == KIND_EXPIRING;
-    if (expires ? !a.may_expire : slot_kind(slot.meta) != KIND_RECORD) return AUDIT_KIND;
+    const bool expires = has_expiry(slot.meta), is_blob = has_blob(slot.meta);
+    if (!expires && !is_blob && slot_kind(slot.meta) != KIND_RECORD) return AUDIT_KIND;
+    if ((expires && !a.may_expire) || (is_blob && a.record_format == RECORDS_3)) return AUDIT_KIND;
 
     const Hash128 fingerprint = {slot.fingerprint0, slot.fingerprint1};
     const Candidates at = candidate_buckets<BytesSlot>(fingerprint, geometry_of(a));
@@ -45,6 +46,8 @@ GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
     if (hash.low != slot.fingerprint0 || hash.high != slot.fingerprint1) return AUDIT_KEY;
     if (record.version != slot_version(slot.meta) || record.version >= a.next_sequence) return AUDIT_VERSION;
     if (expires != (record.expiry_ms != 0)) return AUDIT_EXPIRY;
+    if (is_blob != (record.blob != nullptr)) return AUDIT_BLOB;
+    if (!is_blob_sound(record, blob_file_of(a))) return AUDIT_BLOB_CHECKSUM;
     return AUDIT_OK;
 }
 

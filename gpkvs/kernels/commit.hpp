@@ -121,3 +121,9 @@ static void count_transaction(const Commit& c, u64 header_bytes, u64 flag_bytes)
         meter[METER_INDEX_BYTES] += w.slots * (w.entry_bytes - 8 * ENTRY_HEADER_WORDS);
     }
 }
+
+// After the commit: blobs that it freed, and those of a batch of a journal when its epoch is covered (W6).
+static void free_blobs(const Commit& c, u64 epoch) {
+    for (u64 t = 0; t < c.table_count; t++)
+        if (Blobs* blobs = c.tables[t]->blob_plan) blobs->committed(epoch);
+}

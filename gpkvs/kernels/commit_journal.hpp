@@ -25,6 +25,7 @@ static void write_records(CommitJournal& c) {
     for (u64 t = 0; t < c.table_count; t++) {
         TableWrites& w = *c.tables[t];
         if (!w.records) continue;
+        write_blobs(w);
         w.file = c.zeroed_space->file;
         w.heap_offset = c.zeroed_space->offset;
         w.pages = c.pages;
@@ -96,6 +97,8 @@ static void commit_journal(CommitJournal& c) {
     failpoint.hit("before_record");
     write_records(c);
     end_phase(c.meter, PHASE_RECORD);
+    for (u64 t = 0; t < c.table_count; t++)
+        if (const Blobs* blobs = written_blobs(*c.tables[t])) frames.writer().flush_too(blobs->file());
     failpoint.hit("before_log");
     const u64 entries_digest = store_redo_entries(c, epoch, (u64*)(frame.data + sizeof(FrameHeader)));
     end_phase(c.meter, PHASE_LOG);
@@ -116,6 +119,9 @@ static void commit_journal(CommitJournal& c) {
     count_transaction(c, sizeof(FrameHeader), 0);
     c.waiting_space->end();
     c.waiting_space->release(frames.covered_by(durable), c.live_units);
+    free_blobs(c, epoch);
+    for (u64 t = 0; t < c.table_count; t++)
+        if (Blobs* blobs = c.tables[t]->blob_plan) blobs->release(frames.covered_by(durable));
     c.gate = epoch;
 }
 

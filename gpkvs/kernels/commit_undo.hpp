@@ -108,6 +108,7 @@ static void commit_undo(CommitUndo& c) {
     for (u64 t = 0; t < c.table_count; t++) {
         TableWrites& w = *c.tables[t];
         if (!w.records) continue;
+        write_blobs(w);
         run_in_halves(failpoint, "mid_record", w.records,
                       [&](u64 first, u64 last) { store_records_run(&w, first, last); });
     }
@@ -119,6 +120,8 @@ static void commit_undo(CommitUndo& c) {
     end_phase(c.meter, PHASE_LOG);
     failpoint.hit("before_descriptor");
     persist_file(c, "sync of heap in commit_undo", c.heap_file);
+    for (u64 t = 0; t < c.table_count; t++)
+        if (const Blobs* blobs = written_blobs(*c.tables[t])) persist_file(c, "sync of blobs in commit_undo", (u64)blobs->file());
     end_phase(c.meter, PHASE_PERSIST_HEAP);
     store_words("host store of descriptor in commit_undo", (u64*)(c.log + DESCRIPTOR_OFFSETS[1 - transaction.copy]),
                 (const u64*)&next, DESCRIPTOR_WORDS);
@@ -153,6 +156,7 @@ static void commit_undo(CommitUndo& c) {
     transaction.current = next;
     transaction.copy = 1 - transaction.copy;
     end_phase(c.meter, PHASE_IDLE);
+    free_blobs(c, 0);
     c.gate = 0;  // all that can be read is durable
     count_transaction(c, sizeof next, FLAG_BYTES);
 }

@@ -8,6 +8,7 @@
 #endif
 
 #include "audit.cu"
+#include "blob.cu"
 #include "change.cu"
 #include "copy.cu"
 #include "find.cu"
@@ -19,6 +20,7 @@
 #include "mark_empty.cu"
 #include "number_plan.cu"
 #include "order.cu"
+
 #include "place.cu"
 #include "read.cu"
 #include "record.cu"
@@ -34,6 +36,7 @@
 #include "commit_undo.hpp"
 #include "compact.hpp"
 #include "expiry.hpp"
+#include "blob_space.hpp"
 #include "journal.hpp"
 #include "kinds.hpp"
 #include "launch_stores.hpp"

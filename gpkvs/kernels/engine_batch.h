@@ -72,6 +72,7 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(GROW_INDEX)   /* a new key finds no way */                                                                               \
     F(FREE_HEAP)    /* records find too few free segments */                                                                   \
     F(GROW_HEAP)    /* records would be charged more than the heap may hold */                                                 \
+    F(GROW_BLOBS)   /* the file of blobs has too few free pages side by side */                                                \
     F(GROW_LOG)     /* more words of entries than undo log or journal take */                                                  \
     F(RENEW)        /* the last epoch of an incarnation */                                                                     \
     F(MEMORY)       /* none for the plan, the results or the frame */                                                          \

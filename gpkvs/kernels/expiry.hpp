@@ -17,12 +17,12 @@ GPKVS_DEVICE bool looks_expired(const Record& record, u64 now) { return record.e
 
 template <class Args>
 GPKVS_DEVICE void expiry_soon(const Args& a, u64 i) {
-    if (a.meta && slot_kind(a.meta[i]) != KIND_EXPIRING) return;
+    if (a.meta && !has_expiry(a.meta[i])) return;
     prefetch(a.heap + reference_offset(a.reference[i]) * UNIT_BYTES);
 }
 
 GPKVS_KERNEL_SOON(meet_expired, MEET_EXPIRED_ARGS, expiry_soon) {
-    if (a.meta && slot_kind(a.meta[i]) != KIND_EXPIRING) return;
+    if (a.meta && !has_expiry(a.meta[i])) return;
     if (looks_expired(record_at(a.heap, a.heap_bytes, a.record_format, a.reference[i]), a.now)) atomic_max(a.met, 1);
 }
 
@@ -38,7 +38,7 @@ enum Found { FOUND_COUNT, FOUND_NEXT, FOUND_AT, FOUND_WORDS };
 // Takes a slot's record if it has expired. A damaged one stays: to remove a key for a rotten expiry would lose it.
 template <class Args>
 GPKVS_DEVICE void collect_slot(const Args& a, const BytesSlot& slot) {
-    if (slot_kind(slot.meta) != KIND_EXPIRING) return;
+    if (!has_expiry(slot.meta)) return;
     const Record unchecked = record_at(a.heap, a.heap_bytes, a.record_format, slot.reference);
     if (!unchecked.expiry_ms) return;
     if (!looks_expired(unchecked, a.now)) {
@@ -74,7 +74,7 @@ template <class Args>
 GPKVS_DEVICE void sweep_slots(const Args& a, u64 first, u64 last) {
     for (u64 slot = first; slot < last; slot++) {
         const u64 soon = slot + SWEEP_SOON;
-        if (soon < last && slot_kind(a.index[soon].meta) == KIND_EXPIRING)
+        if (soon < last && has_expiry(a.index[soon].meta))
             prefetch(a.heap + reference_offset(a.index[soon].reference) * UNIT_BYTES);
         collect_slot(a, a.index[slot]);
     }
@@ -110,7 +110,7 @@ GPKVS_SERIAL_KERNEL(note_expiries, NOTE_EXPIRIES_ARGS) {
     if (i != 0) return;
     for (u64 s = 0; s < a.slots; s++) {
         const BytesSlot& slot = a.contents[s];
-        if (slot_kind(slot.meta) != KIND_EXPIRING) continue;
+        if (!has_expiry(slot.meta)) continue;
         u64& earliest = a.earliest[mul_high(slot.fingerprint0, a.ranges)];
         earliest = std::min(earliest, record_at(a.heap, a.heap_bytes, a.record_format, slot.reference).expiry_ms);
     }

@@ -74,6 +74,9 @@ public:
         submitted_.notify_one();
     }
 
+    // What was written to another file by now is flushed before the frames that are submitted after.
+    void flush_too(int file) { other_file_.store(file, std::memory_order_release); }
+
     // The ring has more segments from here on. Those that frames were submitted for have the places that they had.
     void set_places(const u64* places, u64 segments) {
         std::vector<u64> more(places, places + segments);
@@ -120,11 +123,17 @@ private:
 
     void flush() {
         const auto begin = std::chrono::steady_clock::now();
-        while (fdatasync((int)given_.file))
-            if (errno != EINTR) end_after_failed_write("a flush of the store", errno);
+        const int other = other_file_.exchange(NO_FILE, std::memory_order_acquire);
+        if (other != NO_FILE) flush(other);
+        flush((int)given_.file);
         const auto took = std::chrono::steady_clock::now() - begin;
         flush_nanoseconds_ += std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
         flushes_++;
+    }
+
+    static void flush(int file) {
+        while (fdatasync(file))
+            if (errno != EINTR) end_after_failed_write("a flush of the store", errno);
     }
 
     // A frame goes on in the next segment where one ends.
@@ -157,6 +166,8 @@ private:
     std::deque<Frame> waiting_;
     std::deque<Frame> taken_;  // the writer's; made by the caller of the constructor, which can be told of no memory
     std::atomic<u64> durable_;
+    static constexpr int NO_FILE = -1;
+    std::atomic<int> other_file_{NO_FILE};
     std::atomic<u64> flushes_{0}, flush_nanoseconds_{0};
     bool is_ending_ = false;
     std::thread writer_;

@@ -63,13 +63,17 @@ typedef Bucket<U64Slot> U64Bucket;
 static_assert(sizeof(U64Slot) == 16, "a slot of the u64 layout is 16 bytes");
 static_assert(sizeof(U64Bucket) == 128, "its bucket is 128 bytes, a line of a GPU");
 
-// 3 is kept for inline numbers. A record expires if and only if its slot says so: writers of other keys never read it.
-enum Kind { KIND_EMPTY = 0, KIND_RECORD = 1, KIND_EXPIRING = 2 };
+// 3 is kept for inline numbers. A record expires, or has a blob, if and only if its slot says so: writers of other keys
+// never read it.
+enum Kind { KIND_EMPTY = 0, KIND_RECORD = 1, KIND_EXPIRING = 2, KIND_BLOB = 4, KIND_EXPIRING_BLOB = 5 };
 
 GPKVS_DEVICE u64 slot_kind(u64 meta) { return meta >> 60; }
 GPKVS_DEVICE u64 slot_version(u64 meta) { return meta & ((1ull << 60) - 1); }
-GPKVS_DEVICE u64 record_meta(u64 version, u64 expiry_ms) {
-    return ((u64)(expiry_ms ? KIND_EXPIRING : KIND_RECORD) << 60) | version;
+GPKVS_DEVICE bool has_expiry(u64 meta) { return slot_kind(meta) == KIND_EXPIRING || slot_kind(meta) == KIND_EXPIRING_BLOB; }
+GPKVS_DEVICE bool has_blob(u64 meta) { return slot_kind(meta) == KIND_BLOB || slot_kind(meta) == KIND_EXPIRING_BLOB; }
+GPKVS_DEVICE u64 record_meta(u64 version, u64 expiry_ms, bool is_blob) {
+    const u64 kind = is_blob ? (expiry_ms ? KIND_EXPIRING_BLOB : KIND_BLOB) : (expiry_ms ? KIND_EXPIRING : KIND_RECORD);
+    return kind << 60 | version;
 }
 
 static const u32 UNIT_BYTES = 16;
@@ -94,8 +98,26 @@ GPKVS_DEVICE u64 record_header_bytes(u64 format, bool expires) {
     return format == RECORDS_3 || expires ? RECORD_HEADER_BYTES : SHORT_RECORD_HEADER_BYTES;
 }
 
+// A record of format 4 that would be longer than this has its value in a blob: pages of the file of blobs, which nothing
+// else lies in. What it says of the blob lies between its header and its key.
+static const u64 HEAP_RECORD_BYTES = 64 << 10;
+static const u64 BLOB_WORDS_BYTES = 24;
+GPKVS_DEVICE bool is_in_blob(u64 format, u64 key_bytes, u64 value_bytes) {
+    return format == RECORDS_4 && RECORD_HEADER_BYTES + key_bytes + value_bytes > HEAP_RECORD_BYTES;
+}
+
 GPKVS_DEVICE u64 record_units(u64 format, bool expires, u64 key_bytes, u64 value_bytes) {
-    return (record_header_bytes(format, expires) + key_bytes + value_bytes + UNIT_BYTES - 1) / UNIT_BYTES;
+    const u64 held = is_in_blob(format, key_bytes, value_bytes) ? BLOB_WORDS_BYTES : value_bytes;
+    return (record_header_bytes(format, expires) + key_bytes + held + UNIT_BYTES - 1) / UNIT_BYTES;
+}
+
+// A blob: the value, zeros up to a whole word, and the CRC32C of each piece of the value, in 4 bytes. It begins at a page.
+// Its reference has the first page (upper 40 bits) and how many they are, as that of a record has units.
+static const u64 BLOB_PAGE_BYTES = 4096, BLOB_PIECE_BYTES = 64 << 10;
+GPKVS_DEVICE u64 blob_pieces(u64 value_bytes) { return (value_bytes + BLOB_PIECE_BYTES - 1) / BLOB_PIECE_BYTES; }
+GPKVS_DEVICE u64 blob_checksums_at(u64 value_bytes) { return (value_bytes + 7) / 8 * 8; }
+GPKVS_DEVICE u64 blob_pages(u64 value_bytes) {
+    return (blob_checksums_at(value_bytes) + 4 * blob_pieces(value_bytes) + BLOB_PAGE_BYTES - 1) / BLOB_PAGE_BYTES;
 }
 
 // Of a batch's operation that leaves a record.

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "allocate.hpp"
+#include "blobs.hpp"
 #include "engine_batch.h"
 #include "expiry.hpp"
 #include "failpoint.hpp"
@@ -26,7 +27,7 @@
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
-    F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) F(u64, record_format) SEGMENTS_ARGS(F) \
+    F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) F(u64, record_format) BLOB_FILE_ARGS(F) F(Blobs*, blob_plan) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
     F(u64, ops_room) F(u64, ops_kept) F(u8*, outside) F(u64, outside_bytes)                                  \
@@ -223,6 +224,10 @@ static bool may_measure(const Args& a) {
         const u64 gets = a.planned[PLANNED_GETS];
         u64 bytes = 0;
         for (u64 i = 0; i < gets; i++) bytes += reference_length(a.source_word[op_of(a, i)]) * UNIT_BYTES;
+        for (u64 i = 0; a.blobs && i < gets; i++) {
+            if (i + SOON < gets) record_soon(a, i + SOON);
+            if (writer_of(a, op_of(a, i)) == NO_OP) bytes += blob_bytes(a, a.source_word[op_of(a, i)]);
+        }
         if (bytes <= a.result_bytes_max) return true;
         PLANNER_RUN(result_bound, RESULT_BOUND_ARGS, gets);
         bytes = 0;
@@ -308,6 +313,16 @@ static EngineLeft over_charge(const PlannerBytes& a, u64 chains, u64 changes) {
     return LEFT_GROW_HEAP;
 }
 
+// The blob of a key's old record is not needed any more, if that is surely the key's: of a damaged one it stays where it is
+// until the next opening.
+static void drop_blob(const PlannerBytes& a, u32 chain) {
+    const Record record = checked_record(a.heap, a.heap_bytes, a.record_format, a.old_word[chain]);
+    const u32 op = a.order[a.chain_start[chain]];
+    if (!record.blob || record.table_id != a.table_id || record.version != slot_version(a.old_meta[chain])) return;
+    if (record.key_bytes != a.key_lengths[op] || !same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes)) return;
+    a.blob_plan->drop(record.blob[BLOB_REFERENCE]);
+}
+
 // Gives each record that is kept its place behind the tail, in arrival order; returns what there is no room for.
 static EngineLeft allocate_records(const PlannerBytes& a, u64 chains, u64 changes, Tail& tail) {
     TableWrites& w = *a.writes;
@@ -319,6 +334,7 @@ static EngineLeft allocate_records(const PlannerBytes& a, u64 chains, u64 change
         if (a.change[chain] == CHANGE_PUT) a.reference[a.final_op[chain]] = kept;
         if (a.found[chain] == NO_SLOT) continue;
         a.freed_reference[w.freed++] = a.old_word[chain];
+        if (has_blob(a.old_meta[chain])) drop_blob(a, chain);
         lost_charge += record_charge(reference_length(a.old_word[chain]), a.segment_units);
     }
     Appender<PlannerBytes> appender(a, tail, a.filled_segment);
@@ -329,11 +345,14 @@ static EngineLeft allocate_records(const PlannerBytes& a, u64 chains, u64 change
         const u64 reference = appender.append(units);
         if (reference == NO_RECORD)
             return is_charge_accepted(a.heap_state, kept_charge(a), lost_charge) ? LEFT_FREE_HEAP : over_charge(a, chains, changes);
+        if (is_in_blob(a.record_format, a.key_lengths[op], a.value_lengths[op]) && !a.blob_plan->take(records, a.value_lengths[op]))
+            return LEFT_GROW_BLOBS;
         a.reference[op] = a.put_reference[records] = reference;
         a.put_op[records++] = (u32)op;
         heap_units += units;
     }
     tail = appender.end();
+    if (a.blob_plan) a.blob_plan->end_plan(records);
     w.records = records;
     w.heap_units = heap_units;
     w.filled = appender.segments_filled();
@@ -395,6 +414,7 @@ static EngineLeft plan_batch(Args& a) {
     TableWrites& w = *a.writes;
     w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.freed = w.filled = 0;
     w.log_digest = w.records_digest = 0;
+    if (a.blob_plan) a.blob_plan->begin_plan();
     for (u32 number = 0; number < PLANNED_CHAINS; number++) a.planned[number] = 0;
     bool only_reads;
     if constexpr (has_records<typename Args::Slot>)

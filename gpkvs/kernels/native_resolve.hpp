@@ -230,6 +230,8 @@ class NativeResolver {
         r.old_meta = a.old_meta;
         r.heap_bytes = a.heap_bytes;
         r.record_format = a.record_format;
+        r.blobs = a.blobs;
+        r.blob_file_pages = a.blob_file_pages;
         r.writer = writer_.data();
         r.verdict = verdict_.data();
         r.plain_expiries = plain_expiries_.data();

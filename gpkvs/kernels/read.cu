@@ -22,10 +22,12 @@ GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
 // result_bound: how much of the heap each value takes at most, by its reference alone: up to 15 bytes too much, since
 // records are whole units; 23 in format 4, where a kind that is not read here says whether the header is longer. A value of
 // the same batch takes nothing there. A reference that leaves its segment, or is that of a long record and does not begin
-// one, is damaged, and no value is returned for it.
+// one, is damaged, and no value is returned for it. How long a blob is its record says, which is read in a store with any:
+// `blobs` is missing (0) elsewhere.
 #define RESULT_BOUND_ARGS(F)                                                                 \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op)               \
-    F(const u32*, key_lengths) F(u64, segment_units) F(u64, record_format) F(u32*, length)
+    F(const u32*, key_lengths) F(u64, segment_units) F(const u8*, heap) F(u64, heap_bytes) F(u64, record_format) \
+    BLOB_FILE_ARGS(F) F(u32*, length)
 
 GPKVS_KERNEL(result_bound, RESULT_BOUND_ARGS) {
     const u32 op = op_of(a, i);
@@ -35,14 +37,15 @@ GPKVS_KERNEL(result_bound, RESULT_BOUND_ARGS) {
     const u64 in_segment = reference_offset(reference) % a.segment_units;
     const bool is_record = writer_of(a, op) == NO_OP && reference != NO_RECORD && held > other &&
                            is_in_segments(in_segment, reference_length(reference), a.segment_units);
-    a.length[i] = is_record ? (u32)(held - other) : 0;
+    const u64 in_blob = is_record ? blob_bytes(a, reference) : 0;
+    a.length[i] = in_blob ? (u32)in_blob : is_record ? (u32)(held - other) : 0;
 }
 
 // measure: how long each value is, after checking the record it comes from.
 #define MEASURE_ARGS(F)                                                                     \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op) F(const u32*, value_lengths) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) F(const u8*, heap) F(u64, heap_bytes) \
-    F(u64, record_format) F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
+    F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
 
 GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
     const u32 op = op_of(a, i);
@@ -54,8 +57,9 @@ GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
         const Record record = checked_record(a.heap, a.heap_bytes, a.record_format, reference);
         const bool good = record.words && record.table_id == a.table_id && record.key_bytes == a.key_lengths[op] &&
                           record.version == a.versions[op] &&
-                          same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes);
-        if (good) length = (u32)record.value_bytes;
+                          same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes) &&
+                          is_blob_sound(record, blob_file_of(a));
+        if (good) length = (u32)value_bytes_of(record);
         else {
             a.status[op] = STATUS_CORRUPT;
             a.versions[op] = 0;
@@ -67,7 +71,7 @@ GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
 // gather_bytes: the values, one after the other.
 #define GATHER_BYTES_ARGS(F)                                                                      \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op) F(const u8*, values) \
-    F(const u64*, value_offsets) F(const u8*, heap) F(u64, record_format) F(const u32*, length) F(const u64*, offset) \
+    F(const u64*, value_offsets) F(const u8*, heap) F(u64, record_format) BLOB_FILE_ARGS(F) F(const u32*, length) F(const u64*, offset) \
     F(u8*, out)
 
 GPKVS_KERNEL_SOON(gather_bytes, GATHER_BYTES_ARGS, record_soon) {
@@ -76,7 +80,7 @@ GPKVS_KERNEL_SOON(gather_bytes, GATHER_BYTES_ARGS, record_soon) {
     const u32 writer = writer_of(a, op);
     const u8* from;
     if (writer != NO_OP) from = a.values + a.value_offsets[writer];
-    else from = record_value(read_record(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES, a.record_format));
+    else from = record_value(read_record(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES, a.record_format), blob_file_of(a));
     copy_bytes(a.out + a.offset[i], from, a.length[i]);
 }
 

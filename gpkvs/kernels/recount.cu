@@ -3,18 +3,19 @@
 #include "probe.cuh"
 
 // recount_bytes: of each heap segment live units, what they are charged, and the end of the last record in units of the
-// segment; and the number of records. One item a block, from `first_block` on.
+// segment; the number of records, and of those that have blobs. One item a block, from `first_block` on.
 #define RECOUNT_BYTES_ARGS(F) \
-    F(const BytesBucket*, index) F(u64, first_block) CHARGED_ARGS(F) F(u64*, ends) F(u32*, records)
+    F(const BytesBucket*, index) F(u64, first_block) CHARGED_ARGS(F) F(u64*, ends) F(u32*, records) F(u32*, blobs)
 
 GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
     const u32 in_block = BytesBucket::IN_BLOCK * WAYS;
     const BytesSlot* slot = a.index[(a.first_block + i) * BytesBucket::IN_BLOCK].ways;
-    u32 records = 0;
+    u32 records = 0, blobs = 0;
     for (u32 s = 0; s < in_block; s++, slot++) {
         // Whatever is not empty counts, also what is damaged: `find` sees it, and its removal is subtracted.
         if (slot_kind(slot->meta) == KIND_EMPTY) continue;
         records++;
+        blobs += has_blob(slot->meta);
         count_reference(a, slot->reference);
         const u64 parts = count_parts(a, slot->reference);
         for (u64 number = 0; number < parts; number++) {
@@ -23,6 +24,7 @@ GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
         }
     }
     a.records[i] = records;
+    a.blobs[i] = blobs;
 }
 
 // count_units: the units of references on a GPU. One item a reference.

@@ -59,7 +59,7 @@ GPKVS_DEVICE u64 moved_digest(u64 reference, const u64* words) {
 // check. The other entries (removals, displaced occupants, records elsewhere) count nothing. `is_move`: the batch moved
 // records, one for each entry, and gave no versions.
 #define VERIFY_RECORDS_ARGS(F)                                                              \
-    F(const u64*, log) F(u64, first_sequence) F(u64, is_move) F(const u8*, heap) F(u64, record_format) F(u64, first_byte) \
+    F(const u64*, log) F(u64, first_sequence) F(u64, is_move) F(const u8*, heap) F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, first_byte) \
     F(u64, end_byte) F(u64*, digest) F(u8*, wrong)
 
 GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
@@ -76,6 +76,6 @@ GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
         return;
     }
     const Record record = checked_record(a.heap, a.end_byte, a.record_format, slot.reference);
-    if (record.words) a.digest[i] = record_digest(slot.reference, record.words[0]);
+    if (record.words && is_blob_sound(record, blob_file_of(a))) a.digest[i] = record_digest(slot.reference, record.words[0]);
     else a.wrong[i] = 1;
 }

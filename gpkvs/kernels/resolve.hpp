@@ -61,7 +61,7 @@ enum Resolved {
     F(u64, requests) F(const u32*, request_ops) F(u64, table_id) F(const u8*, refused) \
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
-    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, record_format) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
+    F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
     F(u32*, writer) F(u8*, verdict) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
 
 struct ResolveArgs {
@@ -96,7 +96,7 @@ static bool is_made_at_once(u32 kind) { return kind >= OP_SETRANGE; }
 // The value that the table has for an operation's key.
 template <class Args>
 static const u8* table_value(const Args& a, u32 op) {
-    return record_value(read_record(a.heap + reference_offset(a.old_word[a.chain[op]]) * UNIT_BYTES, a.record_format));
+    return record_value(read_record(a.heap + reference_offset(a.old_word[a.chain[op]]) * UNIT_BYTES, a.record_format), blob_file_of(a));
 }
 
 // Gives away the value that an operation leaves, in pieces from the last one to the first, until `take` wants no more: where
@@ -208,7 +208,7 @@ class Resolver {
     bool is_damaged(u32 op) {
         if (writer_of(op) != NO_OP || !is_present(op)) return false;
         const u64 reference = a.old_word[a.chain[op]];
-        if (a.verdict[a.chain[op]] == NOT_LOOKED_AT) looked_at_ += reference_length(reference) * UNIT_BYTES;
+        if (a.verdict[a.chain[op]] == NOT_LOOKED_AT) looked_at_ += reference_length(reference) * UNIT_BYTES + blob_bytes(a, reference);
         return !record_of(op).words;
     }
 
@@ -216,7 +216,7 @@ class Resolver {
     bool differs_in_length(u32 op) const {
         const u32 chain = a.chain[op];
         if (writer_of(op) != NO_OP || !is_present(op)) return false;
-        const bool expires = slot_kind(a.old_meta[chain]) == KIND_EXPIRING;
+        const bool expires = has_expiry(a.old_meta[chain]);
         return reference_length(a.old_word[chain]) != record_units(a.record_format, expires, a.key_lengths[op], a.value_lengths[op]);
     }
 
@@ -252,7 +252,7 @@ class Resolver {
         const u32 writer = writer_of(op);
         const u8* const wanted = a.values + a.value_offsets[op];
         const u64 size = a.value_lengths[op];
-        if (writer == NO_OP) return record_of(op).value_bytes == size && same_bytes(table_value(a, op), wanted, size);
+        if (writer == NO_OP) return value_bytes_of(record_of(op)) == size && same_bytes(table_value(a, op), wanted, size);
         bool is_same = a.lengths[writer] == size;
         if (!is_same) return false;
         give_value(a, writer, [&](u64 at, const u8* data, u64 bytes) {
@@ -409,12 +409,12 @@ class Resolver {
         *bytes = 0;
         if (!is_present(op)) return true;
         if (writer == NO_OP && !(*record = record_of(op)).words) return false;
-        *bytes = record->words ? record->value_bytes : a.lengths[writer];
+        *bytes = record->words ? value_bytes_of(*record) : a.lengths[writer];
         return true;
     }
 
     void copy_held(u32 op, const Record& record, u64 bytes, u8* to) const {
-        if (record.words) copy_bytes(to, record_value(record), bytes);
+        if (record.words) copy_bytes(to, record_value(record, blob_file_of(a)), bytes);
         else if (bytes) copy_value(a, writer_of(op), to);
     }
 
@@ -510,7 +510,7 @@ class Resolver {
         if (writer == NO_OP) {
             *record = record_of(op);
             if (!record->words) return STATUS_CORRUPT;
-            return parsed(record_value(*record), record->value_bytes, number);
+            return parsed(record_value(*record, blob_file_of(a)), value_bytes_of(*record), number);
         }
         if (a.ops[writer] == OP_INCREMENT) {
             *number = (long long)a.numbers[writer];
@@ -531,7 +531,8 @@ class Resolver {
         const Record record = checked_record(a.heap, a.heap_bytes, a.record_format, a.old_word[chain]);
         const bool good = record.words && record.table_id == a.table_id && record.key_bytes == a.key_lengths[op] &&
                           record.version == slot_version(a.old_meta[chain]) &&
-                          same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes);
+                          same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes) &&
+                          is_blob_sound(record, blob_file_of(a));
         a.verdict[chain] = good ? SOUND : DAMAGED;
         return good ? record : no_record();
     }

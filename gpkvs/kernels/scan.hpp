@@ -141,10 +141,10 @@ static inline u8 peek_at(const Args& a, u64 i) {
     if (!record.words || record.table_id != a.table_id || record.version != slot_version(slot.meta)) return SCANNED_DAMAGED;
     const Hash128 own = siphash128(a.hash_key0, a.hash_key1, record.key, record.key_bytes);
     if (own.low != slot.fingerprint0 || own.high != slot.fingerprint1) return SCANNED_DAMAGED;
-    const bool expires = slot_kind(slot.meta) == KIND_EXPIRING;
+    const bool expires = has_expiry(slot.meta);
     if (expires && !checked_record(a.heap, a.heap_bytes, a.record_format, slot.reference).words) return SCANNED_DAMAGED;
     a.key_lengths[i] = record.key_bytes;
-    a.value_lengths[i] = (u32)record.value_bytes;
+    a.value_lengths[i] = (u32)value_bytes_of(record);
     a.versions[i] = record.version;
     a.expiries[i] = expires ? record.expiry_ms : 0;
     if (expires && record.expiry_ms && record.expiry_ms <= a.now_ms) return SCANNED_EXPIRED;
@@ -160,16 +160,16 @@ GPKVS_KERNEL(peek, PEEK_ARGS) {
 // is damaged, and nothing of it is stored. One item a group of slots.
 #define TAKE_RECORDS_ARGS(F)                                                                \
     F(const BytesBucket*, index) F(const u64*, slot) F(u64, slots) F(const u8*, heap) F(u64, heap_bytes) F(u64, record_format) \
-    F(u64, with_values) F(const u64*, key_offsets) F(const u64*, value_offsets) F(u8*, keys) F(u8*, values) F(u8*, scanned)
+    BLOB_FILE_ARGS(F) F(u64, with_values) F(const u64*, key_offsets) F(const u64*, value_offsets) F(u8*, keys) F(u8*, values) F(u8*, scanned)
 
 template <class Args>
 static inline u8 take_record(const Args& a, u64 i) {
     const u64 reference = slot_of(a, i).reference;
     const Record record = a.with_values ? checked_record(a.heap, a.heap_bytes, a.record_format, reference)
                                         : fitting_record(a, reference);
-    if (!record.words) return SCANNED_DAMAGED;
+    if (!record.words || (a.with_values && !is_blob_sound(record, blob_file_of(a)))) return SCANNED_DAMAGED;
     copy_bytes(a.keys + a.key_offsets[i], record.key, record.key_bytes);
-    if (a.with_values) copy_bytes(a.values + a.value_offsets[i], record_value(record), record.value_bytes);
+    if (a.with_values) copy_bytes(a.values + a.value_offsets[i], record_value(record, blob_file_of(a)), value_bytes_of(record));
     return SCANNED_FOUND;
 }
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <type_traits>
 
+#include "blobs.hpp"
 #include "fatal_line.hpp"
 #include "heap_state.hpp"
 #include "pool.hpp"
@@ -20,7 +21,7 @@
     F(u32*, put_op) F(u64*, put_reference) F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) \
     F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) F(const u64*, expiries) F(u64, first_sequence) \
     F(u64*, freed_reference) F(u64*, filled_segment)                                        \
-    F(Pool*, pool) F(u8*, heap) F(u64, record_format) HEAP_ARGS(F)                          \
+    F(Pool*, pool) F(u8*, heap) F(u64, record_format) F(Blobs*, blob_plan) HEAP_ARGS(F)                          \
     F(u64*, marks) F(u64*, freed_units) F(u64, records_digest) F(u64*, moved_from)          \
     F(u64, file) F(u64, heap_offset) F(u8*, pages)                                          \
     F(u64*, table_records) F(u64, generation) F(u64, entry_bytes) F(u64, index_file)
@@ -42,8 +43,17 @@ static void make_records(const TableWrites& w, u64 first, u64 last, u8* heap) {
     const record_args taken = {w.put_op + first, w.put_reference + first, w.keys,          w.key_offsets,
                                w.key_lengths,    w.values,                w.value_offsets, w.value_lengths,
                                w.expiries,       w.first_sequence,        w.table_id,      w.record_format,
-                               heap};
+                               w.blob_plan ? w.blob_plan->words_from(first) : nullptr, heap};
     w.pool->run(&gpkvs_kernel_record, &taken, last - first);
+}
+
+// The blobs of a part's new records; null: none has one.
+static const Blobs* written_blobs(const TableWrites& w) { return w.blob_plan && w.blob_plan->has_taken() ? w.blob_plan : nullptr; }
+
+// The values of records that have blobs, before the records.
+static void write_blobs(const TableWrites& w) {
+    if (!written_blobs(w)) return;
+    w.blob_plan->write(*w.pool, w.records, [&](u64 record) { return w.values + w.value_offsets[w.put_op[record]]; });
 }
 
 static void store_records_run(const void* args, u64 first, u64 last) {

@@ -9,6 +9,7 @@ Files
 ``log``           two descriptors and the undo log
 ``heap``          the records, in segments
 ``data``          in a store with a journal, in place of ``log`` and ``heap``: the journal's segments, then the heap
+``blobs``         in a store of format 4: values that are too long for the heap
 ``index-T-G``     the index of table T, generation G
 ``catalog-N.json``  the tables
 ``recovery.json``   what the last start-up found (for people and scripts; never read back)
@@ -63,10 +64,11 @@ ROOT_FILE = "root"
 LOG_FILE = "log"
 HEAP_FILE = "heap"
 DATA_FILE = "data"
+BLOBS_FILE = "blobs"
 RECOVERY_FILE = "recovery.json"
 
 # What `create_store` makes before the root; only this may be removed when a creation begins again.
-_CREATED = re.compile(r"(log|heap|data|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
+_CREATED = re.compile(r"(log|heap|data|blobs|index-0-0|catalog-0\.json|root\.tmp|catalog-0\.json\.tmp)")
 
 SEGMENT_BYTES_MAX = 4 * MIB  # of new stores; older ones have up to 32 MiB
 # Where files are memory: some free segments are kept for compaction, and nobody else has that memory.
@@ -77,6 +79,7 @@ _RECORD_SHARE = 16
 HEAP_SEGMENTS_MAX = 1 << 20  # 64 GiB in the smallest ones
 HEAP_STEP_BYTES = 64 * KIB  # a heap that may grow has a multiple of it
 JOURNAL_BYTES_GROWING = 20 * MIB  # beside a heap that may grow, at least
+FIRST_BLOB_BYTES = PAGE_BYTES  # of a file of blobs: it is mapped from the first on
 LOG_BYTES_MIN = 128 * KIB
 JOURNAL_BYTES_MIN = 1 * MIB
 JOURNAL_BYTES_MAX = 1 << 40
@@ -280,6 +283,8 @@ def create_store(path: Path, sizes: Sizes, kind: StoreKind, on_progress: Progres
         else:
             reserve_file(path / LOG_FILE, root.log_bytes, first_log(FIRST_DESCRIPTOR))
             reserve_file(path / HEAP_FILE, root.heap_bytes, b"")
+        if root.has_blobs:
+            reserve_file(path / BLOBS_FILE, FIRST_BLOB_BYTES, b"")
         write_file(path / catalog_file_name(0), catalog.pack())
         write_file(path / ROOT_FILE, root_file(root))
     except OSError as error:

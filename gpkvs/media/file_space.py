@@ -12,6 +12,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +26,25 @@ _FIEMAP_HEADER, _FIEMAP_EXTENT = struct.Struct("=QQIIII"), struct.Struct("=QQQQQ
 _EXTENTS_AT_ONCE: Final = 256
 _LAST_EXTENT: Final = 1
 _NOWHERE: Final = 2  # an extent that has no place on the disk yet
+CANNOT_PUNCH: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)  # a file system that never takes space back
+PUNCHED_AT_ONCE: Final = 16 << 20  # bytes; stores to the file wait meanwhile
 _BLOCK_BYTES: Final = 512  # the unit of `st_blocks`, whatever a file system's own
 
 
-def punch(path: Path, offset: int, count: int) -> None:
+@contextmanager
+def _opened(file: Path | int, flags: int) -> Iterator[int]:
+    """Open a file, unless it is open."""
+    if isinstance(file, int):
+        yield file
+        return
+    opened = os.open(file, flags | os.O_CLOEXEC)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def punch(file: Path | int, offset: int, count: int) -> None:
     """Give the space of a part of a file back; its size stays.
 
     Raises
@@ -36,17 +52,14 @@ def punch(path: Path, offset: int, count: int) -> None:
     OSError
         If the file system cannot, or the operating system refuses.
     """
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        while _libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, offset, count):
+    with _opened(file, os.O_RDWR) as opened:
+        while _libc.fallocate(opened, _PUNCH_HOLE | _KEEP_SIZE, offset, count):
             code = ctypes.get_errno()
             if code != errno.EINTR:
-                raise OSError(code, os.strerror(code), str(path))
-    finally:
-        os.close(file)
+                raise OSError(code, os.strerror(code), str(file))
 
 
-def reserve(path: Path, offset: int, count: int) -> None:
+def reserve(file: Path | int, offset: int, count: int) -> None:
     """Reserve space for a part of a file, where it has none; not durable before a sync.
 
     Raises
@@ -54,14 +67,11 @@ def reserve(path: Path, offset: int, count: int) -> None:
     OSError
         If the operating system refuses; the file may have some of it then.
     """
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.posix_fallocate(file, offset, count)
-    finally:
-        os.close(file)
+    with _opened(file, os.O_RDWR) as opened:
+        os.posix_fallocate(opened, offset, count)
 
 
-def holes(path: Path, offset: int, count: int) -> list[tuple[int, int]]:
+def holes(file: Path | int, offset: int, count: int) -> list[tuple[int, int]]:
     """Find the parts of a file, between two offsets, that have no space, or may have none.
 
     Returns
@@ -69,21 +79,18 @@ def holes(path: Path, offset: int, count: int) -> list[tuple[int, int]]:
     list of tuple of int
         The first byte of each, and the first one behind it; ascending.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        found = os.fstat(file)
+    with _opened(file, os.O_RDONLY) as opened:
+        found = os.fstat(opened)
         try:
-            used = list(_extents(file, offset, count))
+            used = list(_extents(opened, offset, count))
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EPERM):
                 raise
             # Without extents, the number of blocks says whether there are holes (tmpfs counts nothing else).
             if found.st_blocks * _BLOCK_BYTES >= found.st_size:
                 return []
-            used = list(_written(file, offset, count))
+            used = list(_written(opened, offset, count))
         return list(_between(used, offset, offset + count))
-    finally:
-        os.close(file)
 
 
 def _extents(file: int, offset: int, count: int) -> Iterator[tuple[int, int]]:

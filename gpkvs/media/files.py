@@ -18,6 +18,7 @@ from gpkvs.errors import CorruptStoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.directory import (
+    BLOBS_FILE,
     DATA_FILE,
     HEAP_FILE,
     LOG_FILE,
@@ -34,6 +35,7 @@ from gpkvs.media.layout import (
     BYTES_LAYOUT,
     LOG_ENTRIES_OFFSET,
     NO_GROWTH,
+    PAGE_BYTES,
     ROOT_FILE_BYTES,
     RUNS_MAX,
     STRIPE_ENTRIES,
@@ -69,6 +71,7 @@ class StoreFiles:
     undo_log: Region | None  # or there is a journal
     data: DataFile | None  # the journal and the heap
     heap: Region
+    blobs: Region | None  # of a store of format 4
     indexes: dict[int, Index]  # by table id
     log_waits: str = ""  # why the journal does not grow, although a batch needs it
     growth: Growth = NO_GROWTH  # as the descriptor of the next batch says it
@@ -165,7 +168,7 @@ class StoreFiles:
     def regions(self) -> tuple[Region | Image, ...]:
         """Every file in memory."""
         mapped = (self.root_region, self.heap, *(index.region for index in self.indexes.values()))
-        return (*mapped, self.undo_log) if self.undo_log else mapped
+        return (*mapped, *(region for region in (self.undo_log, self.blobs) if region))
 
     def fsync(self) -> None:
         """Make durable what earlier lives left, whatever their domain was, and a copy that was never synced.
@@ -178,6 +181,8 @@ class StoreFiles:
         else:
             self.log.fsync()
             self.heap.fsync()
+        if self.blobs:
+            self.blobs.fsync()
         for index in self.indexes.values():
             index.region.fsync()
         sync_path(self.path / catalog_file_name(self.root.catalog_generation))
@@ -263,6 +268,16 @@ def open_files(
         opened.append(mapped)
         return mapped
 
+    def blobs(root: Root) -> Region | None:
+        if not root.has_blobs:
+            return None
+        _check_size(path / BLOBS_FILE, PAGE_BYTES, may_be_longer=True)
+        size = (path / BLOBS_FILE).stat().st_size // PAGE_BYTES * PAGE_BYTES
+        # With a journal, values are written to the file, as records are.
+        mapped = Region(path / BLOBS_FILE, None if root.has_journal else domain, size=size, reads_ahead=True)
+        opened.append(mapped)
+        return mapped
+
     def index(root: Root, table: TableEntry) -> Index:
         # A file may be longer: a growth was prepared.
         file, size = path / table.file_name, table.blocks * BLOCK_BYTES
@@ -290,6 +305,7 @@ def open_files(
             undo_log=None if root.has_journal else region(LOG_FILE, root.log_bytes, may_be_longer=True),
             data=data_file(root.journal_bytes + root.heap_bytes) if root.has_journal else None,
             heap=heap(root),
+            blobs=blobs(root),
             indexes={table.id: index(root, table) for table in catalog.tables},
         )
     except BaseException:
@@ -398,3 +414,9 @@ def _read_catalog(path: Path, root: Root) -> Catalog:
         return Catalog.unpack(file.read_bytes(), root.catalog_crc)
     except BadBytesError as error:
         raise CorruptStoreError("catalog", str(error), path=file) from error
+
+
+def blob_file(files: StoreFiles) -> dict[str, int]:
+    """Return what kernels must know of the file of blobs (`BLOB_FILE_ARGS` in kernels/record.cuh)."""
+    blobs = files.blobs
+    return {"blobs": blobs.address if blobs else 0, "blob_file_pages": blobs.bytes // PAGE_BYTES if blobs else 0}

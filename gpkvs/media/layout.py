@@ -22,6 +22,9 @@ record-table      a record names the table that refers to it
 record-key        a record's key has the fingerprint of its slot
 record-version    a record has its slot's version, below the next one to be given
 slot-expiry       a slot is of the kind that expires if and only if its record has an expiry
+slot-blob         a slot is of the kind with a blob if and only if its record has one
+blob-checksum     a record's blob lies in the file of blobs, and the CRC32C of each of its pieces is right
+blob-overlap      no two live blobs share a page
 record-overlap    no two live records share a byte, and a long one shares none of its segments
 version-unique    no two live records have one version
 """
@@ -30,9 +33,12 @@ from __future__ import annotations
 
 import binascii
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from gpkvs import index_size
 from gpkvs.native import crc32c
@@ -41,7 +47,8 @@ FORMAT_VERSION: Final = 2
 EXPIRING_FORMAT_VERSION: Final = 3  # the same, with slots of the kind 2, which an older gpkvs would take for damage
 # Its bytes change from draft to draft until it is final; a gpkvs opens one draft, and copies from all.
 DRAFT_FORMAT_VERSION: Final = 4
-DRAFT: Final = 1
+DRAFT: Final = 2
+BLOBS_DRAFT: Final = 2  # the first one with blobs
 BYTE_ORDER: Final = 0x01020304
 PAGE_BYTES: Final = 4096
 STRUCTURE_BYTES: Final = 512  # roots and descriptors; the checksum is the 8-byte word at 504
@@ -96,6 +103,11 @@ REFERENCE_LENGTH_BITS: Final = 24  # of a reference, below the offset
 RECORD_UNITS_MAX: Final = (1 << REFERENCE_LENGTH_BITS) - 1
 LONGEST_RECORD_UNITS: Final = (32 << 20) // UNIT_BYTES
 HEAP_UNITS_MAX: Final = 1 << 40
+KIND_RECORD, KIND_BLOB, KIND_EXPIRING_BLOB = 1, 4, 5  # of slots (`Kind` in kernels/layout.cuh)
+KIND_SHIFT: Final = 60  # in the last word of a slot, above the version
+BLOB_PIECE_BYTES: Final = 64 << 10  # of a blob that has a checksum of its own
+BLOB_WORDS_BYTES: Final = 24  # what its record says of a blob
+HEAP_RECORD_BYTES: Final = 64 << 10  # a longer record has its value in a blob (format 4)
 
 STRIPE_ENTRIES: Final = 32
 
@@ -128,6 +140,20 @@ def reference_length(reference: Any) -> Any:
     return reference & RECORD_UNITS_MAX
 
 
+def blob_pages(value_bytes: int) -> int:
+    """Return how many pages the blob of a value takes (`blob_pages` in kernels/layout.cuh)."""
+    words, pieces = -(-value_bytes // 8), -(-value_bytes // BLOB_PIECE_BYTES)
+    return -(-(8 * words + 4 * pieces) // PAGE_BYTES)
+
+
+def with_kinds(meta: Any, has_blob: Any) -> Any:
+    """Return the last words of slots that hold keys, their kinds those of records that have blobs, or have none."""
+    kind = meta >> KIND_SHIFT
+    kind = np.where(kind >= KIND_BLOB, kind - np.uint64(KIND_BLOB - KIND_RECORD), kind)
+    kind = np.where(has_blob, kind + np.uint64(KIND_BLOB - KIND_RECORD), kind)
+    return kind << KIND_SHIFT | meta & np.uint64(VERSION_MAX)
+
+
 def slot_versions(words: Any) -> Any:
     """Return the versions in slots of a table with records, whose words this column has; 0 where a slot is empty."""
     return words[3::4] & VERSION_MAX
@@ -154,6 +180,10 @@ def _other_version(is_older: bool) -> str:
     if is_older:
         return "run `gpkvs copy OLD NEW`, which makes a new store of what it holds"
     return "a newer gpkvs made it"
+
+
+def _drafts_text(drafts: Sequence[int]) -> str:
+    return f"draft {drafts[0]}" if len(drafts) == 1 else f"drafts {drafts[0]} to {drafts[-1]}"
 
 
 def _seal(body: bytes) -> bytes:
@@ -315,8 +345,8 @@ class Root:
         )
 
     @staticmethod
-    def unpack(data: bytes) -> Root:
-        """Read one copy.
+    def unpack(data: bytes, drafts: Sequence[int] = (DRAFT,)) -> Root:
+        """Read one copy, of format 2 or 3, or of some drafts of format 4.
 
         Raises
         ------
@@ -337,9 +367,9 @@ class Root:
                 f"{DRAFT_FORMAT_VERSION}: {_other_version(version < FORMAT_VERSION)}"
             )
         draft = _ROOT_DRAFT.unpack_from(data, _ROOT_DRAFT_OFFSET)[0]
-        if version == DRAFT_FORMAT_VERSION and draft != DRAFT:
+        if version == DRAFT_FORMAT_VERSION and draft not in drafts:
             raise BadFormatError(
-                f"the store has draft {draft} of format version {version}, this gpkvs opens draft {DRAFT}: "
+                f"the store has draft {draft} of format version {version}, this gpkvs opens {_drafts_text(drafts)}: "
                 f"{_other_version(0 < draft < DRAFT)}"
             )
         body = _unseal(data, "the root")
@@ -375,6 +405,11 @@ class Root:
     def record_format(self) -> int:
         """How its records lie in the heap: as in format 3, or as in format 4 (`RecordFormat` in kernels/layout.cuh)."""
         return record_format_of(self.draft)
+
+    @property
+    def has_blobs(self) -> bool:
+        """Whether it has a file of blobs."""
+        return self.draft >= BLOBS_DRAFT
 
     @property
     def extent_bytes(self) -> int:

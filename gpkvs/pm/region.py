@@ -47,6 +47,8 @@ class Region:
         Bytes of the mapped part; by default all that the file has.
     opened_as
         Another name of the file, by which it is opened; errors have `path`.
+    reads_ahead
+        Whether the system may read ahead in it, and hold it in large pages.
 
     Attributes
     ----------
@@ -71,6 +73,7 @@ class Region:
         size: int | None = None,
         *,
         opened_as: Path | None = None,
+        reads_ahead: bool = False,
     ) -> None:
         self.path = path
         self._offset = offset
@@ -95,7 +98,7 @@ class Region:
         except BaseException:
             os.close(self.file)
             raise
-        if self._is_cached:
+        if self._is_cached and not reads_ahead:
             self._read_single_pages(view)
         self._view: NDArray[np.uint8] | None = view
         self._mapped_bytes = self.bytes  # with what is mapped ahead
@@ -190,6 +193,10 @@ class Region:
             for first in range(offset, offset + count, _PREFETCHED_AT_ONCE):
                 length = min(_PREFETCHED_AT_ONCE, offset + count - first)
                 os.posix_fadvise(self.file, self._offset + first, length, os.POSIX_FADV_WILLNEED)
+
+    def forget(self) -> None:
+        """Have what is read from now on come from the device; nothing was read of the mapping, and all is synced."""
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, offset: int, count: int) -> bytes:
         """Return `count` bytes from `offset`."""

@@ -46,7 +46,9 @@ from gpkvs.media.layout import (
     CommitKind,
     record_format_of,
     reference_length,
+    with_kinds,
 )
+from gpkvs.media.files import blob_file
 from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.native import audits
 from gpkvs.pm.domain import find_domain
@@ -54,6 +56,7 @@ from gpkvs.recovery.copy.image import FullError, Image
 from gpkvs.recovery.copy.placement import PLACEMENT
 from gpkvs.recovery.copy.records import (
     copied_runs,
+    copy_blobs,
     digest_numbers,
     digest_records,
     in_heap_order,
@@ -70,7 +73,7 @@ from gpkvs.recovery.startup.salvage import audit
 from gpkvs.text import no_such, quoted
 
 _BLOCKS_AT_ONCE = 256
-_REFERENCE = 2  # word of a slot
+_REFERENCE, _META = 2, 3  # words of a slot
 _LOAD_SUGGESTED = 0.65
 _HEAP_LOAD_SUGGESTED = 0.7
 
@@ -427,9 +430,11 @@ class _Copy:
             self._audit(entry, image, rows)
             if entry.slot_layout.has_records:
                 order = np.argsort(rows.words[:, _REFERENCE])
-                image.words[place[order], _REFERENCE], heap_end = self._write_records(
+                places, has_blob, heap_end = self._write_records(
                     writer, entry, rows.words[order, _REFERENCE], heap_end
                 )
+                image.words[place[order], _REFERENCE] = places
+                image.words[place[order], _META] = with_kinds(rows.words[order, _META], has_blob)
             else:
                 digest = digest_numbers(self._backend, rows.words, entry.id)
                 self._contents[entry.id].add(len(rows), 0, digest)
@@ -463,6 +468,7 @@ class _Copy:
             "next_sequence": source.current.next_sequence,
             "may_expire": int(source.files.root.may_expire),
             "record_format": source.files.root.record_format,
+            **blob_file(source.files),
         }
         if entry.slot_layout.has_records:
             prefetch_records(source.files, in_heap_order(rows.words[:, _REFERENCE]))
@@ -471,16 +477,26 @@ class _Copy:
             row, invariant = wrong
             source.refuse(source.files.table(entry.id), int(rows.slot[row]), audits()[invariant])
 
-    def _write_records(self, writer: StoreWriter, entry: TableEntry, reference: U64, heap_end: int) -> tuple[U64, int]:
-        """Copy the records of a window, in heap order; return where they are now, and the new end of the heap."""
+    def _write_records(
+        self, writer: StoreWriter, entry: TableEntry, reference: U64, heap_end: int
+    ) -> tuple[U64, NDArray[np.bool_], int]:
+        """Copy the records of a window, in heap order.
+
+        Returns
+        -------
+        Where each is now, whether it has a blob, and the new end of the heap.
+        """
         files, units = self._source.files, self._new_units(entry, reference)
         offset, heap_end = pack(units, heap_end, self._segment_units)
         places = references(offset, units)
-        for at, run in copied_runs(self._backend, files, reference, places, self._segment_units, self._new_format):
+        blobs = copy_blobs(self._backend, files, reference, self._new_format, writer)
+        for at, run in copied_runs(
+            self._backend, files, reference, places, self._segment_units, self._new_format, blobs
+        ):
             writer.write_records(at, run)
         digest = digest_records(self._backend, files, reference)
         self._contents[entry.id].add(len(units), int(units.sum(dtype=np.uint64)), digest)
-        return places, heap_end
+        return places, blobs[:, 0] != 0, heap_end
 
     def verify(self, new: Path, root_file: str) -> None:
         """Read the new store back: every slot and record is audited, and each table holds what was read before.

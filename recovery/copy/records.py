@@ -15,15 +15,18 @@ from gpkvs.batch import U8, U64
 from gpkvs.config import MIB
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import round_up
-from gpkvs.media.files import StoreFiles
+from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.layout import (
     KEY_BYTES_MAX,
+    RECORDS_3,
     REFERENCE_LENGTH_BITS,
     UNIT_BYTES,
     reference_length,
     reference_offset,
 )
+from gpkvs.recovery.copy.writer import StoreWriter
 
+_BLOB_WORDS = 3
 _WRITTEN_AT_ONCE = 8 * MIB
 _GAP_READ = 64 << 10  # bytes between two records that are read with them rather than skipped
 
@@ -87,6 +90,7 @@ def digest_records(backend: CpuBackend, files: StoreFiles, reference: U64) -> in
         reference=reference,
         heap=files.heap.address,
         record_format=files.root.record_format,
+        **blob_file(files),
         digest=digest,
     )
     return int(digest.sum(dtype=np.uint64))
@@ -101,7 +105,7 @@ def digest_numbers(backend: CpuBackend, words: U64, table_id: int) -> int:
 
 def new_units(backend: CpuBackend, files: StoreFiles, entry: TableEntry, reference: U64, new_format: int) -> U64:
     """Return what records, in heap order and not checked yet, take in a format; 0 if it has no place for the key."""
-    if new_format == files.root.record_format:
+    if new_format == files.root.record_format == RECORDS_3:
         same: U64 = reference_length(reference)
         return same
     units = np.empty(len(reference), np.uint64)
@@ -120,8 +124,38 @@ def new_units(backend: CpuBackend, files: StoreFiles, entry: TableEntry, referen
     return units
 
 
+def copy_blobs(backend: CpuBackend, files: StoreFiles, reference: U64, new_format: int, writer: StoreWriter) -> U64:
+    """Write the blobs of records in a new format; return what each record says of its own, three words each."""
+    value, value_bytes = np.zeros((2, len(reference)), np.uint64)
+    said = np.zeros((len(reference), _BLOB_WORDS), np.uint64)
+    if new_format == RECORDS_3:
+        return said
+    backend.launch(
+        "blob_values",
+        len(reference),
+        reference=reference,
+        heap=files.heap.address,
+        record_format=files.root.record_format,
+        **blob_file(files),
+        new_format=new_format,
+        value=value,
+        value_bytes=value_bytes,
+    )
+    for number in np.flatnonzero(value_bytes).tolist():
+        count = int(value_bytes[number])
+        at, crc = writer.write_blob(int(value[number]), count)
+        said[number] = at, count, crc
+    return said
+
+
 def copied_runs(
-    backend: CpuBackend, files: StoreFiles, reference: U64, places: U64, segment_units: int, new_format: int
+    backend: CpuBackend,
+    files: StoreFiles,
+    reference: U64,
+    places: U64,
+    segment_units: int,
+    new_format: int,
+    new_blobs: U64,
 ) -> Iterator[tuple[int, U8]]:
     """Copy records out of a heap in runs; yield where each run begins in the new one, in bytes, and its bytes.
 
@@ -135,6 +169,8 @@ def copied_runs(
         Of the new heap; a run lies in one segment, and is copied before the next one.
     new_format
         Of the new records.
+    new_blobs
+        What each says of its blob (`copy_blobs`).
     """
     offset = reference_offset(places)
     part = offset // np.uint64(min(segment_units, _WRITTEN_AT_ONCE // UNIT_BYTES))
@@ -149,7 +185,9 @@ def copied_runs(
             reference=np.ascontiguousarray(reference[first:last]),
             heap=files.heap.address,
             record_format=files.root.record_format,
+            **blob_file(files),
             new_format=new_format,
+            new_blobs=np.ascontiguousarray(new_blobs[first:last]),
             offset=(offset[first:last] - np.uint64(begin)) * np.uint64(UNIT_BYTES),
             out=run,
         )

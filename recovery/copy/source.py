@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,14 @@ from gpkvs.media.files import StoreFiles, open_files
 from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
     BLOCK_BYTES,
+    DRAFT,
     LOG_ENTRIES_OFFSET,
     STRIPE_ENTRIES,
     WAYS,
+    KIND_SHIFT,
     Descriptor,
     LogRun,
+    Root,
     State,
 )
 from gpkvs.media.transaction import find_descriptor, read_flag
@@ -34,8 +38,9 @@ from gpkvs.recovery.startup.replay import load_images, replay
 from gpkvs.text import counted, quoted
 
 _BLOCKS_AT_ONCE = 256
-_KIND_SHIFT = np.uint64(60)
-_KINDS = (1, 2)  # a record, one that expires
+_KINDS = (1, 4)  # a record, one with a blob
+_EXPIRING_KINDS = (2, 5)
+_OPEN = partial(Root.unpack, drafts=range(1, DRAFT + 1))
 
 
 @dataclass(frozen=True)
@@ -192,8 +197,8 @@ class Source:
         """Return which slots hold a key, by their places in `words`."""
         if entry.slot_layout.has_records:
             live = np.flatnonzero(words.any(axis=1))
-            kinds = _KINDS if self.files.root.may_expire else _KINDS[:1]
-            wrong = live[~np.isin(words[live, 3] >> _KIND_SHIFT, kinds)]
+            kinds = _KINDS + (_EXPIRING_KINDS if self.files.root.may_expire else ())
+            wrong = live[~np.isin(words[live, 3] >> KIND_SHIFT, kinds)]
         else:
             markers = self._placement.empty_markers(self._backend, self.files.root.hash_keys, entry, first, last)
             is_empty = words[:, 0] == np.repeat(markers, WAYS)
@@ -260,7 +265,7 @@ def open_source(path: Path, backend: CpuBackend, *, root_file: str = ROOT_FILE) 
     """
     placement = PLACEMENT
     try:
-        files = open_files(path, None, root_file=root_file)
+        files = open_files(path, None, root_file=root_file, unpack_root=_OPEN)
         version = files.root.format_version
     except FormatError as other:
         try:

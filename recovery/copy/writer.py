@@ -16,8 +16,10 @@ from gpkvs.batch import U8, U64
 from gpkvs.errors import NoSpaceError, StoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.directory import (
+    BLOBS_FILE,
     COPYING_FILE,
     DATA_FILE,
+    FIRST_BLOB_BYTES,
     FIRST_DESCRIPTOR,
     HEAP_FILE,
     LOCK_FILE,
@@ -31,10 +33,21 @@ from gpkvs.media.directory import (
     write_file,
     write_unnamed,
 )
-from gpkvs.media.layout import BLOCK_BYTES, FIRST_CHECKPOINT, PAGE_BYTES, UNIT_BYTES, Checkpoint, Descriptor, Root
+from gpkvs.media.layout import (
+    BLOCK_BYTES,
+    FIRST_CHECKPOINT,
+    PAGE_BYTES,
+    REFERENCE_LENGTH_BITS,
+    UNIT_BYTES,
+    Checkpoint,
+    Descriptor,
+    Root,
+    blob_pages,
+)
+from gpkvs.native import library
 
 # What a copy makes before the root; only this may be removed when a copy begins again.
-_MADE = re.compile(r"(log|heap|data|index-\d+-0|catalog-0\.json|catalog-0\.json\.tmp|root\.tmp)")
+_MADE = re.compile(r"(log|heap|data|blobs|index-\d+-0|catalog-0\.json|catalog-0\.json\.tmp|root\.tmp)")
 
 
 def require_no_store(path: Path) -> None:
@@ -70,11 +83,14 @@ class StoreWriter:
         self._path = path
         self._root = root
         self._catalog = catalog
+        self._blob_page = 0  # the next one
 
     def _reserved(self) -> dict[str, int]:
         """Return the size of each file whose space is reserved."""
         root = self._root
         indexes = {table.file_name: table.blocks * BLOCK_BYTES for table in self._catalog.tables}
+        if root.has_blobs:
+            indexes[BLOBS_FILE] = FIRST_BLOB_BYTES
         if root.has_journal:
             return {DATA_FILE: root.journal_bytes + root.heap_bytes, **indexes}
         return {LOG_FILE: root.log_bytes, HEAP_FILE: root.heap_bytes, **indexes}
@@ -113,6 +129,24 @@ class StoreWriter:
             self._write(DATA_FILE, [(self._root.journal_bytes + offset, data)])
         else:
             self._write(HEAP_FILE, [(offset, data)])
+
+    def write_blob(self, address: int, value_bytes: int) -> tuple[int, int]:
+        """Write a value, behind those before; return the reference of its blob, and the CRC of its checksums.
+
+        Raises
+        ------
+        OSError
+            If the disk is too small.
+        """
+        first, pages = self._blob_page, blob_pages(value_bytes)
+        file = os.open(self._path / BLOBS_FILE, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(file, first * PAGE_BYTES, pages * PAGE_BYTES)
+            crc = library.gpkvs_copied_blob(address, value_bytes, file, first)
+        finally:
+            os.close(file)
+        self._blob_page += pages
+        return first << REFERENCE_LENGTH_BITS | pages, crc
 
     def write_blocks(self, entry: TableEntry, first_block: int, words: U64) -> None:
         """Write blocks of a table's index. Pages of zeros are left out: the file has them already."""

@@ -19,6 +19,7 @@ from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
     BYTES_LAYOUT,
     NO_GROWTH,
+    PAGE_BYTES,
     ROOT_OFFSETS,
     U64_LAYOUT,
     UNIT_BYTES,
@@ -205,6 +206,7 @@ def _check_tables(files: StoreFiles, backend: CpuBackend, report: CheckReport, d
     records = np.concatenate(slots) if slots else np.empty((0, 4), np.uint64)
     _check_extents(files, report, records[:, 2])
     _check_overlap(files, report, records[:, 2])
+    _check_blobs(files, backend, report)
     versions = np.sort(records[:, 3])
     for version in versions[1:][versions[1:] == versions[:-1]].tolist():
         report.add("version-unique", files.path, 0, f"version {version & VERSION_MAX} is given twice")
@@ -259,6 +261,23 @@ def _check_extents(files: StoreFiles, report: CheckReport, reference: NDArray[np
             report.add(
                 "journal-extent", files.heap.path, place, f"the record at byte {place} lies in an extent of the journal"
             )
+
+
+def _check_blobs(files: StoreFiles, backend: CpuBackend, report: CheckReport) -> None:
+    if not files.blobs:
+        return
+    named: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
+    for index in files.indexes.values():
+        recount(files, backend, index, SegmentCounts.of(files.segments), named)
+    reference = np.sort(np.concatenate(named))
+    first, ends = reference_offset(reference), reference_offset(reference) + reference_length(reference)
+    for blob in np.flatnonzero(ends[:-1] > first[1:]).tolist():
+        report.add(
+            "blob-overlap",
+            files.blobs.path,
+            int(first[blob + 1]) * PAGE_BYTES,
+            f"the blob at byte {int(first[blob]) * PAGE_BYTES} reaches into the next one",
+        )
 
 
 def _check_overlap(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:

@@ -16,6 +16,8 @@ import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.batch import U64
+from gpkvs.engine.blobs import Blobs
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError
@@ -166,10 +168,14 @@ def _restore(files: StoreFiles, backend: Backend, on_progress: Progress) -> _Res
 def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[Heap, dict[int, int]]:
     """Count the records of every table, and what of the heap is live."""
     counts = SegmentCounts.of(files.segments)
-    records = {table: recount(files, backend, index, counts) for table, index in files.indexes.items()}
+    named: list[U64] = [np.empty(0, np.uint64)]
+    records = {table: recount(files, backend, index, counts, named) for table, index in files.indexes.items()}
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
     root = files.root
-    heap = Heap(root.segment_bytes, tail, counts, size=root.heap_bytes, record_format=root.record_format)
+    blobs = Blobs(files, np.concatenate(named)) if root.has_blobs else None
+    heap = Heap(
+        root.segment_bytes, tail, counts, size=root.heap_bytes, record_format=root.record_format, blobs=blobs
+    )
     heap.leave(files.journal_segments, is_opening=True)
     return heap, records
 

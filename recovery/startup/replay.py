@@ -24,7 +24,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.engine.growth_steps import fill_blocks
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.directory import Progress
-from gpkvs.media.files import StoreFiles
+from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.frame import HEADER_BYTES, FrameHeader, SegmentHead
 from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.image import Image
@@ -128,6 +128,8 @@ def replay(files: StoreFiles, backend: Backend, on_progress: Progress) -> Replay
             last, entries = _replay_frame(files, backend, uncovered.popleft(), entries)
             frames += 1
             on_progress("replaying the journal", 0.2)
+    if uncovered and files.blobs:
+        files.blobs.forget()  # the page cache may show what the device never got
     while uncovered and _verify_records(files, backend, uncovered[0]):
         last, entries = _replay_frame(files, backend, uncovered.popleft(), entries)
         frames += 1
@@ -337,6 +339,7 @@ def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
                 is_move=int(_is_move(frame)),
                 heap=int(memory.ctypes.data) - first,
                 record_format=files.root.record_format,
+                **blob_file(files),
                 first_byte=first,
                 end_byte=last,
                 digest=digest,

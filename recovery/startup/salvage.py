@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.errors import CorruptStoreError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
-from gpkvs.media.files import StoreFiles
+from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch, slot_versions
 from gpkvs.media.transaction import Transaction, read_descriptors
@@ -172,6 +172,7 @@ def _audit_blocks(
             "next_sequence": next_sequence,
             "may_expire": int(files.root.may_expire),
             "record_format": files.root.record_format,
+            **blob_file(files),
         }
     backend.launch(f"audit_{layout.name}", len(broken), keys_per_item=1, **arguments)
 

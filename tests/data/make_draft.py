@@ -1,4 +1,4 @@
-"""Made the store of draft 1 of format 4 beside this file. Each later draft makes its own, under its own number.
+"""Made the stores of drafts of format 4 beside this file: each draft its own, under its number.
 
 python tests/data/make_draft.py
 """
@@ -24,6 +24,8 @@ def fill(store: gpkvs.Store) -> dict[str, list[bytes]]:
     store.create_table("other", index_bytes=64 << 10)
     for i in range(60):
         store.set(b"key%d" % i, b"v" * (i * 7 % 300), **({"ttl": LONG} if i % 4 == 0 else {}))
+    for i in range(4):  # in blobs
+        store.set(b"large%d" % i, b"%d" % i * (70_000 + i * 65_536), **({"ttl": LONG} if i % 2 else {}))
     for i in range(0, 60, 5):
         store.delete(b"key%d" % i)
     for i in range(20):
@@ -31,7 +33,7 @@ def fill(store: gpkvs.Store) -> dict[str, list[bytes]]:
     for i in range(30):
         store.set(i.to_bytes(8, "little"), (i * i).to_bytes(8, "little"), table="numbers")
     return {
-        "default": [b"key%d" % i for i in range(60)],
+        "default": [*(b"key%d" % i for i in range(60)), *(b"large%d" % i for i in range(4))],
         "numbers": [i.to_bytes(8, "little") for i in range(30)],
         "other": [b"other%d" % i for i in range(20)],
     }

@@ -163,6 +163,7 @@ def test_a_heap_that_is_as_large_as_may_be_refuses(tmp_path: Path, commit: Commi
     twins.both(Store.close)
 
 
+@pytest.mark.format3
 def test_records_that_are_longer_than_a_segment(twins: Twins, commit: CommitName) -> None:
     twins.compares_bytes = commit == "undo"  # when a journal lets space be used again is a matter of time (W6)
     seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))

@@ -203,6 +203,7 @@ def test_reply_larger_than_the_limit_is_refused_before_anything_is_written(store
         assert len(result.request(0).values) == 8000
 
 
+@pytest.mark.format3
 def test_value_of_the_largest_size(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with gpkvs.open(path, index_bytes=64 << 10, heap_bytes=512 << 20) as store:
@@ -215,6 +216,7 @@ def test_value_of_the_largest_size(tmp_path: Path) -> None:
     assert_clean(path)
 
 
+@pytest.mark.format3
 def test_small_heap_lowers_the_value_limit_and_says_so(store_path: Path) -> None:
     with gpkvs.open(store_path, **TINY) as store:
         limit = store.limits.value_bytes_max

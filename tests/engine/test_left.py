@@ -168,6 +168,11 @@ def full_heap(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted.run_until_left(lambda number: sets(20, 20 * number, 2000)) == [Left.GROW_HEAP]
 
 
+def few_pages(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted.driver.native.begin_turn()
+    assert counted.run(sets(1, 0, 100_000)) == [Left.GROW_BLOBS]
+
+
 def full_log(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.driver.native.begin_turn()
     committer, files = counted.store._engine.committer, counted.store._files
@@ -205,11 +210,13 @@ _PROVOKED: dict[Left, Provoked] = {
     Left.GROW_INDEX: full_index,
     Left.FREE_HEAP: no_free_segment,
     Left.GROW_HEAP: full_heap,
+    Left.GROW_BLOBS: few_pages,
     Left.GROW_LOG: full_log,
     Left.RENEW: last_epoch,
     Left.MEMORY: no_memory,
 }
 _SIZES = {Left.GROW_INDEX: SMALL | {"index_bytes": 64 << 10}, Left.FREE_HEAP: _CROWDED, Left.GROW_HEAP: _CROWDED}
+_SIZES[Left.GROW_BLOBS] = SMALL | {"store_format": "4"}
 _NARROW = {Left.LARGE_READS, Left.LARGE_VALUES}
 _UNDO_ONLY = {Left.RENEW}
 

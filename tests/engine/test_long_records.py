@@ -30,9 +30,9 @@ from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean
 from tests.engine.heap_driver import SEGMENT_BYTES, SEGMENT_UNITS, HeapDriver, ValueBytes
 from tests.engine.test_compaction import record_offsets, rng, run_lives, write_to_heap
-from tests.record_header import HEADER_BYTES
 
 __all__ = ["rng"]  # a fixture
+pytestmark = pytest.mark.format3
 
 KEY_BYTES_MAX = 4096
 COMMITS: tuple[CommitName, ...] = ("undo", "journal")
@@ -48,7 +48,7 @@ def longest(segments: int) -> int:
 
 def value_of(segments: float) -> bytes:
     """Return a value whose record, with a key of eight bytes, takes so many segments, to the byte."""
-    return random.Random(segments).randbytes(int(segments * SEGMENT_BYTES) - HEADER_BYTES - 8)
+    return random.Random(segments).randbytes(int(segments * SEGMENT_BYTES) - RECORD_HEADER_BYTES - 8)
 
 
 def mixes(segments: int) -> dict[str, ValueBytes]:

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine import given_space, heap_growth
+from gpkvs.engine import given_space, heap_growth, refused
 from gpkvs.errors import NoSpaceError
 from gpkvs.recovery.startup.check import check
 
-heap_growth._MEMORY_SPARE_BYTES = 0
+refused.MEMORY_SPARE_BYTES = 0
 heap_growth.pace_of = lambda *_: heap_growth.Pace(2, 256 << 10, 256 << 10, 4, 64 << 20)
 clock = [1000.0]
 given_space.now = lambda: clock[0]

@@ -20,11 +20,11 @@ import os, sys, time
 from pathlib import Path
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.engine import heap_growth
+from gpkvs.engine import refused
 from gpkvs.errors import NoSpaceError
 from gpkvs.recovery.startup.check import check
 
-heap_growth._MEMORY_SPARE_BYTES = 0
+refused.MEMORY_SPARE_BYTES = 0
 path, filler, commit = sys.argv[1] + "/store", sys.argv[1] + "/filler", sys.argv[2]
 SIZES = dict(index_bytes=1 << 20, heap_bytes=1 << 20, heap_bytes_max=1 << 30, journal_bytes=2 << 20, log_bytes=1 << 20)
 expected = {}

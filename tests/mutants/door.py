@@ -842,8 +842,8 @@ MUTANTS = (
     Mutant(
         "door-redis-tells-lengths-as-they-were",
         "gpkvs/kernels/resolve.hpp",
-        "record->words ? record->value_bytes : a.lengths[writer]",
-        "record->words ? record->value_bytes : 0",
+        "record->words ? value_bytes_of(*record) : a.lengths[writer]",
+        "record->words ? value_bytes_of(*record) : 0",
         "APPEND does not count what came in the same batch",
         (f"{_RESP_TESTS}test_commands_that_look_first_are_answered_as_by_redis",),
     ),

@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         "crew-has-no-heap-grow",
         "gpkvs/engine/crew.py",
-        "                is_done = self._heap_growth.make_room(record_bytes_max(batch))\n",
+        "                is_done = self._heap_growth.make_room(record_bytes_max(self._heap, batch))\n",
         "                is_done = False\n",
         "each batch fails for which the heap must grow",
         ("engine/test_crew.py::test_a_heap_grows_where_no_space_can_be_freed[undo]",),

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _RECORD, _LAYOUT, _COPY = "gpkvs/kernels/record.cuh", "gpkvs/kernels/layout.cuh", "gpkvs/kernels/copy.cu"
 _FORMAT4, _FORMATS = "engine/test_format4.py::", "recovery/copy/test_formats.py::"
+_BLOBS = "engine/test_blobs.py::"
 
 MUTANTS = (
     Mutant(
@@ -27,7 +28,7 @@ MUTANTS = (
     Mutant(
         "format4-compares-other-lengths",
         "gpkvs/kernels/resolve.hpp",
-        "        const bool expires = slot_kind(a.old_meta[chain]) == KIND_EXPIRING;\n",
+        "        const bool expires = has_expiry(a.old_meta[chain]);\n",
         "        const bool expires = false;\n",
         "a script takes the value of a key that expires for another one, and a lock stays",
         ("server/redis/test_redis_format4.py::test_a_lock_is_released_whatever_its_value_s_length",),
@@ -51,9 +52,81 @@ MUTANTS = (
     Mutant(
         "root-opens-any-draft",
         "gpkvs/media/layout.py",
-        "if version == DRAFT_FORMAT_VERSION and draft != DRAFT:",
+        "if version == DRAFT_FORMAT_VERSION and draft not in drafts:",
         "if version == DRAFT_FORMAT_VERSION and not draft:",
         "a store of a later draft is read as if it were of this one",
         (f"{_FORMATS}test_another_draft_is_refused_untouched",),
+    ),
+    Mutant(
+        "blob-is-not-checked",
+        "gpkvs/kernels/record.cuh",
+        "        if (piece_crc(value + at, left < BLOB_PIECE_BYTES ? left : BLOB_PIECE_BYTES) != *expected++) return false;\n",
+        "        expected++;\n",
+        "rot at the end of a large value is served",
+        (f"{_BLOBS}test_rot_is_damage_of_one_key",),
+    ),
+    Mutant(
+        "blob-of-three-pieces-is-not-checked",
+        "gpkvs/kernels/record.cuh",
+        "        if (crcs[0] != expected[0] || crcs[1] != expected[1] || crcs[2] != expected[2]) return false;\n",
+        "        if (crcs[0] != expected[0] || crcs[2] != expected[2]) return false;\n",
+        "rot in the middle of a large value is served",
+        (f"{_BLOBS}test_rot_in_each_piece",),
+    ),
+    Mutant(
+        "blob-of-any-record-is-freed",
+        "gpkvs/kernels/native_planner.hpp",
+        "    if (record.key_bytes != a.key_lengths[op] || !same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes)) return;\n",
+        "",
+        "a slot that rotted frees the value of another key",
+        (f"{_BLOBS}test_a_damaged_record_frees_no_blob_of_another_key",),
+    ),
+    Mutant(
+        "blobs-of-a-plan-stay-taken",
+        "gpkvs/kernels/native_planner.hpp",
+        "    if (a.blob_plan) a.blob_plan->begin_plan();\n",
+        "    if (a.blob_plan && !a.planned[PLANNED_LEFT]) a.blob_plan->begin_plan();\n",
+        "a request that is refused keeps the space of its values",
+        (f"{_BLOBS}test_what_nobody_committed_is_given_back",),
+    ),
+    Mutant(
+        "blobs-are-free-at-once",
+        "gpkvs/kernels/commit_journal.hpp",
+        "    free_blobs(c, epoch);\n",
+        "    free_blobs(c, 0);\n",
+        "W6: a value is stored over one that a frame which may be lost has removed",
+        (f"{_BLOBS}test_what_a_frame_frees_waits_for_the_next",),
+    ),
+    Mutant(
+        "blob-is-not-verified-at-an-opening",
+        "gpkvs/kernels/redo.cu",
+        "    if (record.words && is_blob_sound(record, blob_file_of(a))) a.digest[i] =",
+        "    if (record.words) a.digest[i] =",
+        "a crash that lost the pages of a large value leaves a damaged key, although nobody was told of it",
+        (f"{_BLOBS}test_a_frame_whose_blob_was_lost_is_cut",),
+    ),
+    Mutant(
+        "dropped-blobs-stay",
+        "gpkvs/engine/undo_committer.py",
+        "            self._heap.blobs.free_later(0, blobs)\n",
+        "            pass\n",
+        "a dropped table keeps the space of its large values",
+        (f"{_BLOBS}test_a_dropped_table_gives_its_blobs_back",),
+    ),
+    Mutant(
+        "blobs-have-no-limit",
+        "gpkvs/engine/blobs.py",
+        "            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), most)\n",
+        "            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), 1 << 60)\n",
+        "large values fill the disk, whatever heap_bytes_max says",
+        (f"{_BLOBS}test_a_limit_of_the_heap_is_one_of_blobs_too",),
+    ),
+    Mutant(
+        "copy-keeps-kinds",
+        "gpkvs/recovery/copy/copy.py",
+        "                image.words[place[order], _META] = with_kinds(rows.words[order, _META], has_blob)\n",
+        "",
+        "slots of a copy say that a record has a blob which has none, or the other way",
+        (f"{_FORMATS}test_between_formats",),
     ),
 )

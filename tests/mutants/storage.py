@@ -15,6 +15,7 @@ _COMMIT_JOURNAL, _FRAMES = "gpkvs/kernels/commit_journal.hpp", "gpkvs/kernels/fr
 _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_disk_show_no_violation"
 _NATIVE_JOURNAL = "engine/test_native_journal.py::"
 _CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/checkpoint.py", "engine/test_closing.py::"
+_BLOBS, _BLOB_TESTS = "gpkvs/engine/blob_space.py", "engine/test_blob_space.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
@@ -169,6 +170,62 @@ MUTANTS = (
         "",
         "space that a batch frees while the heap grows is an error, or stays in use",
         (f"{_GROWTH_TESTS}test_space_that_waits_while_the_heap_grows",),
+    ),
+    Mutant(
+        "large-value-is-overwritten-at-once",
+        "gpkvs/kernels/blob_space.hpp",
+        "        if (!epoch) return make_free(first, pages, true);\n",
+        "        if (epoch) return make_free(first, pages, true);\n",
+        "after a crash an old value is there again, with bytes of a new one",
+        (f"{_BLOB_TESTS}test_what_waits_is_nobodys",),
+    ),
+    Mutant(
+        "runs-of-pages-stay-apart",
+        "gpkvs/kernels/page_runs.hpp",
+        "const bool joins_before = before != end() && before->first + before->second == first;",
+        "const bool joins_before = false;",
+        "free pages that lie side by side do not make room for a larger value",
+        (f"{_BLOB_TESTS}test_neighbours_are_one_run",),
+    ),
+    Mutant(
+        "pages-of-two-values-are-used-again",
+        "gpkvs/kernels/blob_space.hpp",
+        "            if (!shared_.touch(first, pages)) free_.add(first, pages);\n",
+        "            free_.add(first, pages);\n",
+        "where two values overlap, the end of one is the end of the other",
+        (f"{_BLOB_TESTS}test_blobs_that_overlap_are_named_and_stay",),
+    ),
+    Mutant(
+        "large-values-reserve-before-they-punch",
+        _BLOBS,
+        "            self._punch_spare(pages)\n",
+        "",
+        "overwrites with values of other sizes take far more than 1.15 of what is live",
+        (f"{_BLOB_TESTS}test_space_stays_near_what_is_live",),
+    ),
+    Mutant(
+        "pages-that-were-not-reserved-are-used",
+        _BLOBS,
+        "            self.pages.put(within, are_present=False)",
+        "            self.pages.put(within, are_present=True)",
+        "a store to a hole ends the process on a full disk",
+        (f"{_BLOB_TESTS}test_a_full_disk_refuses_until_there_is_room",),
+    ),
+    Mutant(
+        "pages-are-used-before-they-are-durable",
+        _BLOBS,
+        "            os.fsync(self._file)\n        except OSError as error:\n            stop",
+        "            pass\n        except OSError as error:\n            stop",
+        "after a crash a value lies beyond the end of the file (S5)",
+        (f"{_BLOB_TESTS}test_space_is_durable_before_it_is_anybodys",),
+    ),
+    Mutant(
+        "pages-are-punched-at-once",
+        _BLOBS,
+        "            if not is_durable(self._leaving_gate):\n",
+        "            if False:\n",
+        "space goes back while a batch that saw it in use is not durable (S4)",
+        (f"{_BLOB_TESTS}test_what_is_not_needed_goes_back_when_a_batch_is_durable",),
     ),
     # The same mistakes in Python's steps are the explorer's of disks.
     Mutant(

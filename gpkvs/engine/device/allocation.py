@@ -10,7 +10,7 @@ from gpkvs.batch import U32, U64, Op
 from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
 from gpkvs.engine.device.phases import Phases
 from gpkvs.engine.device.plan import Plan, Records
-from gpkvs.engine.heap import Heap, Tail, charge_of, record_header_bytes, record_units, segments_of
+from gpkvs.engine.heap import Heap, Tail, charge_of, record_units, segments_of
 from gpkvs.engine.write_set import FILLED_WORDS
 from gpkvs.media.layout import (
     NO_SLOT,
@@ -81,8 +81,8 @@ def _allocate_records(place: Processor, heap: Heap, plan: Plan, tail: U64) -> tu
 def _units_of(heap: Heap, plan: Plan, op: U32) -> U64:
     """Return what the records of SETs take."""
     expiries = plan.batch.expiries
-    header_bytes = record_header_bytes(heap.record_format, None if expiries is None else expiries[op])
-    return record_units(plan.host_key_lengths[op], plan.host_value_lengths[op], header_bytes)
+    given = None if expiries is None else expiries[op]
+    return record_units(heap.record_format, plan.host_key_lengths[op], plan.host_value_lengths[op], given)
 
 
 def _refused(place: Processor, heap: Heap, plan: Plan) -> list[int]:

@@ -11,6 +11,8 @@ from gpkvs.engine.device.plan import Plan, Seen
 from gpkvs.engine.device.planned import ExpiredKeysError
 from gpkvs.media.layout import NO_SLOT, ChangeKind
 
+_NO_BLOBS = {"blobs": 0, "blob_file_pages": 0}  # a batch that may meet any is the host's
+
 
 class BytesPhases(Phases):
     """The phases of a table whose slots refer to records."""
@@ -54,6 +56,9 @@ class BytesPhases(Phases):
             "chain_fingerprint0": plan.chains.fingerprint0,
             "chain_fingerprint1": plan.chains.fingerprint1,
             "reference": reference,
+            "key_lengths": plan.key_lengths,
+            "value_lengths": plan.value_lengths,
+            "record_format": self._files.root.record_format,
             "expiries": 0 if plan.batch.expiries is None else self._backend.upload(plan.batch.expiries),
             "first_sequence": plan.first_sequence,
         }
@@ -69,7 +74,10 @@ class BytesPhases(Phases):
             source_op=0 if reads_only else plan.seen.source_op,
             key_lengths=plan.key_lengths,
             segment_units=self._files.segment_units,
+            heap=0,
+            heap_bytes=0,
             record_format=self._files.root.record_format,
+            **_NO_BLOBS,
             length=lengths,
         )
         return lengths
@@ -95,6 +103,7 @@ class BytesPhases(Phases):
             heap=heap.address,
             heap_bytes=heap.bytes,
             record_format=self._files.root.record_format,
+            **_NO_BLOBS,
             table_id=self.table.entry.id,
             status=plan.seen.status,
             versions=plan.seen.versions,
@@ -116,6 +125,7 @@ class BytesPhases(Phases):
             value_offsets=0 if reads_only else plan.value_offsets,
             heap=self._files.heap.address,
             record_format=self._files.root.record_format,
+            **_NO_BLOBS,
             length=self.lengths(plan),
             offset=offset,
             out=values,

@@ -244,7 +244,7 @@ def test_a_heap_that_grows(tmp_path: Path) -> None:
 
 def test_a_record_longer_than_a_segment(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    with gpkvs.open(old, index_bytes=64 << 10, heap_bytes=8 << 20) as store:
+    with gpkvs.open(old, index_bytes=64 << 10, heap_bytes=8 << 20, store_format="3") as store:
         store.set(b"long", bytes(400_000))
     with pytest.raises(NoSpaceError, match=r"the longest one 400,0(48|32); .* --heap-bytes-max (\d+)MiB") as caught:
         copy(old, new, heap_bytes=4 << 20)

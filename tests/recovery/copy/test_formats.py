@@ -22,6 +22,9 @@ from tests.recovery.copy.stores import AFTER, assert_holds, change_root, copy, d
 
 SIZES = {"index_bytes": 128 << 10, "heap_bytes": 4 << 20, "log_bytes": 128 << 10}
 DRAFT_AT = 228
+LARGE = (65_400, 65_536, 200_000)  # the last ones have blobs in format 4
+ENOUGH = 32 << 20  # bytes of a heap: a record may take a sixteenth
+LARGER = {**SIZES, "heap_bytes": ENOUGH}
 Held = dict[bytes, tuple[bytes, int, float]]  # value, version and seconds to live
 
 
@@ -44,20 +47,21 @@ def test_between_formats(tmp_path: Path, first: FormatName, then: FormatName, co
     print(f"{seed=}")
     rng = random.Random(seed)
     keys = [rng.randbytes(rng.randrange(1, 60)) + b"%d" % i for i in range(600)]
-    with gpkvs.open(tmp_path / "old", store_format=first, commit=commit, durability="process", **SIZES) as store:
+    with gpkvs.open(tmp_path / "old", store_format=first, commit=commit, durability="process", **LARGER) as store:
         for key in keys:
             ttl = {"ttl": rng.randrange(10_000, 10**8)} if rng.random() < 0.4 else {}
-            store.set(key, rng.randbytes(rng.choice((0, 1, 7, 8, 9, 100, 1000, rng.randrange(8_000)))), **ttl)
+            size = rng.choice(LARGE if rng.random() < 0.03 else (0, 1, 7, 8, 9, 100, 1000, rng.randrange(8_000)))
+            store.set(key, rng.randbytes(size), **ttl)
             if rng.random() < 0.2:
                 store.delete(rng.choice(keys))
         expected = held(store, keys)
         charged, next_version = store.info().heap_live_bytes, store.info().next_version
-    report = copy(tmp_path / "old", tmp_path / "new", commit, store_format=then)
+    report = copy(tmp_path / "old", tmp_path / "new", commit, store_format=then, heap_bytes_max=ENOUGH)
     assert report.old_format in ((4,) if first == "4" else (2, 3))
     assert report.keys == len(expected)
     assert_clean(tmp_path / "new")
     with gpkvs.open(tmp_path / "new") as store:
-        assert store.info().store_format == ("4, draft 1" if then == "4" else "3")
+        assert store.info().store_format == (f"4, draft {DRAFT}" if then == "4" else "3")
         assert store.info().next_version == next_version
         assert_equal(held(store, keys), expected)
         live = store.info().heap_live_bytes
@@ -75,12 +79,24 @@ def test_by_default_a_copy_keeps_format_4(tmp_path: Path) -> None:
         assert store.info().store_format == f"4, draft {DRAFT}"
 
 
+@pytest.mark.parametrize("number", range(1, DRAFT))
+def test_the_kept_store_of_another_draft(tmp_path: Path, number: int) -> None:
+    old, expected = draft(number, tmp_path)
+    before = snapshot(old)
+    for store_format in ("3", "4"):
+        copy(old, tmp_path / store_format, store_format=store_format)
+        assert_holds(tmp_path / store_format, expected)
+    with pytest.raises(FormatError, match=f"draft {number} .* opens draft {DRAFT}: run `gpkvs copy OLD NEW`"):
+        gpkvs.open(old)
+    assert {name: found for name, found in snapshot(old).items() if name != "LOCK"} == before
+
+
 def test_the_kept_store_of_this_draft(tmp_path: Path) -> None:
     old, expected = draft(DRAFT, tmp_path)
     before = snapshot(old)
     for number, store_format in enumerate(("3", "4")):
         new = tmp_path / f"new{number}"
-        copy(old, new, store_format=store_format)
+        copy(old, new, store_format=store_format, heap_bytes_max=ENOUGH)
         assert_holds(new, expected)
     assert snapshot(old) == before
     assert_holds(old, expected)  # it opens, too
@@ -93,8 +109,12 @@ def test_another_draft_is_refused_untouched(tmp_path: Path, number: int, says: s
     old, _ = draft(DRAFT, tmp_path)
     change_root(old, DRAFT_AT, struct.pack("<I", number))
     before = snapshot(old)
-    for refuse in (gpkvs.open, check, lambda path: copy(path, tmp_path / "new")):
-        with pytest.raises(FormatError, match=rf"draft {number} of format version 4.* opens draft {DRAFT}: {says}"):
+    for opens, refuse in (
+        (f"draft {DRAFT}", gpkvs.open),
+        (f"draft {DRAFT}", check),
+        (f"drafts 1 to {DRAFT}", lambda path: copy(path, tmp_path / "new")),
+    ):
+        with pytest.raises(FormatError, match=rf"draft {number} of format version 4.* opens {opens}: {says}"):
             refuse(old)
     assert {name: found for name, found in snapshot(old).items() if name != "LOCK"} == before
 

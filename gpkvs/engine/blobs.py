@@ -1,0 +1,168 @@
+"""The blobs of a store: values too long for the heap, in pages of a file of their own (``kernels/blobs.hpp``).
+
+A plan takes pages for the values that it stores, and a commit frees those of the values that go. Here the file grows,
+and an opening finds which pages are in use: those of the blobs that records name.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from gpkvs.backends.base import Backend
+from gpkvs.backends.cpu.backend import address_of
+from gpkvs.batch import U64
+from gpkvs.engine.blob_space import BlobSpace
+from gpkvs.errors import NoSpaceError
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.index import Index
+from gpkvs.media.layout import (
+    BLOCK_BYTES,
+    KIND_BLOB,
+    KIND_EXPIRING_BLOB,
+    KIND_SHIFT,
+    PAGE_BYTES,
+    reference_length,
+    reference_offset,
+)
+from gpkvs.native import library
+
+
+def blobs_of(files: StoreFiles, backend: Backend, index: Index, block: int) -> U64:
+    """Return the references of the blobs that a block of an index has.
+
+    Those of damaged records are not among them.
+    """
+    words = index.region.words(block * BLOCK_BYTES, BLOCK_BYTES // 8)
+    slot = np.flatnonzero(np.isin(words[3::4] >> KIND_SHIFT, (KIND_BLOB, KIND_EXPIRING_BLOB))).astype(np.uint64)
+    found = np.zeros(len(slot), np.uint64)
+    key0, key1 = files.root.hash_keys
+    backend.host.launch(
+        "find_blobs",
+        len(slot),
+        index=index,
+        slot=slot + np.uint64(block * index.layout.block_slots),
+        heap=files.heap.address,
+        heap_bytes=files.heap.bytes,
+        record_format=files.root.record_format,
+        table_id=index.entry.id,
+        hash_key0=key0,
+        hash_key1=key1,
+        blob=found,
+    )
+    return found[found != 0]
+
+
+class Blobs:
+    """The blobs of an open store.
+
+    Parameters
+    ----------
+    files
+        Of the store.
+    references
+        Of all blobs that records name.
+
+    Attributes
+    ----------
+    address
+        Where native code finds them.
+    settle
+        Has what waits for a durable frame become free (`Committer.release_waiting`).
+    refusal
+        Why the file could not grow, when it was last asked to.
+    """
+
+    def __init__(self, files: StoreFiles, references: U64) -> None:
+        assert files.blobs
+        self._files = files
+        self._region = files.blobs
+        self._file = os.open(files.blobs.path, os.O_RDWR | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file).atexit = False
+        self.settle: Callable[[], object] = _nothing_waits
+        self.refusal: NoSpaceError | None = None
+        self._space = BlobSpace(
+            self._file,
+            files.blobs.path,
+            reference_offset(references),
+            reference_length(references),
+            self._settle,
+            is_in_memory=files.root_region.is_volatile,
+        )
+        self.address: int = library.gpkvs_blobs_new(self._space.pages.address) or 0
+        if not self.address:
+            raise MemoryError("blobs")
+        weakref.finalize(self, library.gpkvs_blobs_delete, self.address).atexit = False
+        self._map()
+
+    def _settle(self) -> None:
+        self.settle()
+
+    def _map(self) -> None:
+        library.gpkvs_blobs_map(self.address, self._region.address, self._file, int(self._files.root.has_journal))
+
+    @property
+    def base(self) -> int:
+        """Where the file lies in memory."""
+        return self._region.address
+
+    @property
+    def pages(self) -> int:
+        """How long the file is, in pages, as far as it is mapped."""
+        return self._region.bytes // PAGE_BYTES
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is one."""
+        counts = self._space.pages.counts
+        return bool(counts.live or counts.taken)
+
+    @property
+    def live_bytes(self) -> int:
+        """What all of them take."""
+        return self._space.live_bytes
+
+    @property
+    def present_bytes(self) -> int:
+        """What the file has of the disk."""
+        return self._space.present_bytes
+
+    def make_room(self) -> bool:
+        """Have the pages that the last plan lacked, between two batches; return whether there are some now.
+
+        Raises
+        ------
+        OSError, MemoryError
+            If the system refuses for another reason than want of space.
+        """
+        root = self._files.root
+        most = max(root.heap_bytes_max, root.heap_bytes_own)
+        self.refusal = None
+        try:
+            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), most)
+        except NoSpaceError as refusal:
+            self.refusal = refusal
+            return False
+        if self._space.file_bytes > self._region.bytes:
+            self._region.grow(self._space.file_bytes)
+            self._map()
+        return True
+
+    def tidy(self, begun: int, is_durable: Callable[[int], bool]) -> None:
+        """Give a part of the space back that is more than is kept, as `BlobSpace.tidy` says."""
+        self._space.tidy(begun, is_durable)
+
+    def free_later(self, epoch: int, references: U64) -> None:
+        """Free blobs of a dropped table once a durable frame covers an epoch (W6); 0: at once."""
+        library.gpkvs_blobs_free(self.address, epoch, address_of(references), len(references))
+
+    def release_covered(self, epoch: int) -> None:
+        """Free what waited for the epochs up to one."""
+        library.gpkvs_blobs_release(self.address, epoch)
+
+
+def _nothing_waits() -> None:
+    """With an undo log, what is freed is free at once."""

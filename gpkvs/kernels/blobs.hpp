@@ -1,0 +1,173 @@
+// The blobs of a store: values too long for the heap, in pages of a file of their own (layout.cuh).
+//
+// A plan takes pages for the blobs of its records. Nobody else sees them before the commit; without one, the next plan gives
+// them back. The committer writes them before the records that name them. A blob whose record is removed or replaced is free
+// when a record would be (I7, W6). Nothing on media says which pages are free: an opening finds that from the records.
+#pragma once
+#include <vector>
+
+#include "blob_space.hpp"
+#include "fatal_line.hpp"
+#include "pool.hpp"
+#include "record.cuh"
+
+class Blobs {
+  public:
+    explicit Blobs(BlobSpace& space) : space_(space) {}
+
+    // Where the file lies in memory; `writes`: values are written to the file, which the mapping shows at once.
+    void map(u8* base, int file, bool writes) {
+        base_ = base;
+        file_ = file;
+        writes_ = writes;
+    }
+
+    // Begins a plan, and gives back what the last one took in vain.
+    void begin_plan() {
+        for (const u64 reference : taken_) space_.give_back(reference_offset(reference), reference_length(reference));
+        forget();
+        lacking_pages_ = 0;
+    }
+
+    // Takes a blob for the record with this number of a plan; false where no free pages are side by side.
+    bool take(u64 record, u64 value_bytes) {
+        const u64 pages = blob_pages(value_bytes);
+        taken_.reserve(taken_.size() + 1);
+        words_.resize((record + 1) * WORDS);
+        // What a commit needs, which cannot be left.
+        checksums_.reserve((blob_pieces(value_bytes) + 1) / 2);
+        last_pages_.reserve(blob_pages(value_bytes) * BLOB_PAGE_BYTES - value_bytes / BLOB_PAGE_BYTES * BLOB_PAGE_BYTES);
+        const u64 first = space_.take(pages);
+        if (first == NO_BLOB) {
+            lacking_pages_ = pages;
+            return false;
+        }
+        taken_.push_back(make_reference(first, pages));
+        u64* const words = words_.data() + record * WORDS;
+        words[BLOB_REFERENCE] = taken_.back();
+        words[BLOB_VALUE_BYTES] = value_bytes;
+        return true;
+    }
+    u64 lacking_pages() const { return lacking_pages_; }  // of the last plan
+
+    // The plan removes or replaces the record of a blob.
+    void drop(u64 reference) { dropped_.push_back(reference); }
+
+    // What the records of the plan say of their blobs, from the one with this number on (BlobWords); null: none has one.
+    const u64* words_from(u64 record) {
+        if (taken_.empty()) return nullptr;
+        return words_.data() + record * WORDS;
+    }
+
+    // Before words of all records are asked for.
+    void end_plan(u64 records) {
+        if (!taken_.empty()) words_.resize(records * WORDS);
+    }
+
+    // Writes the values of the plan's records; `value_of` says where the value of a record is. std::bad_alloc.
+    template <class ValueOf>
+    void write(Pool& pool, u64 records, ValueOf value_of) {
+        for (u64 record = 0; record < records && !taken_.empty(); record++) {
+            u64* const words = words_.data() + record * WORDS;
+            if (!words[BLOB_REFERENCE]) continue;
+            const u64 at = reference_offset(words[BLOB_REFERENCE]) * BLOB_PAGE_BYTES;
+            words[BLOB_CRC] = writes_ ? write_file(value_of(record), words[BLOB_VALUE_BYTES], at)
+                                      : store(pool, value_of(record), words[BLOB_VALUE_BYTES], base_ + at);
+        }
+    }
+
+    bool has_taken() const { return !taken_.empty(); }
+    int file() const { return file_; }
+
+    // The plan is committed, by a batch of this epoch of a journal, or 0.
+    void committed(u64 epoch) {
+        for (const u64 reference : taken_) space_.commit(reference_length(reference));
+        for (const u64 reference : dropped_) free(epoch, reference);
+        forget();
+    }
+    void free(u64 epoch, u64 reference) { space_.free_after(epoch, reference_offset(reference), reference_length(reference)); }
+    void release(u64 covered) { space_.release(covered); }
+
+    // Writes a value to the file, in whole pages; returns the CRC of its checksums.
+    u32 write_file(const u8* value, u64 bytes, u64 at) {
+        const u64 pieces = blob_pieces(bytes), whole = bytes / BLOB_PAGE_BYTES * BLOB_PAGE_BYTES;
+        last_pages_.assign(blob_pages(bytes) * BLOB_PAGE_BYTES - whole, 0);
+        memcpy(last_pages_.data(), value + whole, bytes - whole);
+        u8* const checksums = last_pages_.data() + blob_checksums_at(bytes) - whole;
+        for (u64 first = 0; first < bytes; first += WRITTEN_AT_ONCE) {
+            const u64 end = std::min(first + WRITTEN_AT_ONCE, bytes);
+            for (u64 from = first; from < end; from += BLOB_PIECE_BYTES)
+                ((u32*)checksums)[from / BLOB_PIECE_BYTES] = piece_crc(value + from, std::min(BLOB_PIECE_BYTES, bytes - from));
+            const u64 written = std::min(end, whole);
+            if (written > first) put(value + first, written - first, at + first);
+        }
+        put(last_pages_.data(), last_pages_.size(), at + whole);
+        return checksums_crc(checksums, pieces);
+    }
+
+  private:
+    static const u64 WORDS = BLOB_WORDS_BYTES / 8;
+    static const u64 WRITTEN_AT_ONCE = 1 << 20;  // whole pieces: it stays in a cache between checksum and write
+
+    void forget() {
+        taken_.clear();
+        dropped_.clear();
+        words_.clear();
+    }
+
+    // Through the mapping, by all threads.
+    u32 store(Pool& pool, const u8* value, u64 bytes, u8* blob) {
+        const u64 pieces = blob_pieces(bytes);
+        checksums_.assign((pieces + 1) / 2, 0);
+        u32* const checksums = (u32*)checksums_.data();
+        const store_pieces_args taken = {value, bytes, blob, checksums};
+        pool.run(&gpkvs_kernel_store_pieces, &taken, pieces, BLOB_PIECE_BYTES / 64);
+        const store_words_args words = {checksums_.data(), (u64*)(blob + blob_checksums_at(bytes))};
+        pool.run(&gpkvs_kernel_store_words, &words, checksums_.size());
+        return checksums_crc((const u8*)checksums, pieces);
+    }
+
+    // The disk begins at once, so the flush has less to wait for.
+    void put(const u8* from, u64 bytes, u64 at) {
+        write_whole(file_, from, bytes, at);
+        sync_file_range(file_, (off64_t)at, (off64_t)bytes, SYNC_FILE_RANGE_WRITE);
+    }
+
+    BlobSpace& space_;
+    u8* base_ = nullptr;
+    int file_ = -1;
+    bool writes_ = false;
+    std::vector<u64> taken_, dropped_;  // references of blobs
+    std::vector<u64> words_;            // by record; the reference 0: it has none
+    u64 lacking_pages_ = 0;
+    std::vector<u64> checksums_;
+    std::vector<u8> last_pages_;
+};
+
+extern "C" {
+
+// nullptr where there is no memory for it.
+void* gpkvs_blobs_new(void* space) {
+    try {
+        return new Blobs(*(BlobSpace*)space);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+void gpkvs_blobs_delete(void* blobs) { delete (Blobs*)blobs; }
+void gpkvs_blobs_map(void* blobs, u8* base, u64 file, u64 writes) { ((Blobs*)blobs)->map(base, (int)file, writes); }
+u64 gpkvs_blobs_lacking_pages(void* blobs) { return ((Blobs*)blobs)->lacking_pages(); }
+void gpkvs_blobs_free(void* blobs, u64 epoch, const u64* references, u64 count) {
+    for (u64 i = 0; i < count; i++) ((Blobs*)blobs)->free(epoch, references[i]);
+}
+void gpkvs_blobs_release(void* blobs, u64 covered) { ((Blobs*)blobs)->release(covered); }
+
+// Writes a value to a file of blobs that nobody else uses; returns what BLOB_CRC is of it. std::bad_alloc ends the process.
+u32 gpkvs_copied_blob(const u8* value, u64 value_bytes, u64 file, u64 first_page) {
+    BlobSpace none(0);
+    Blobs blobs(none);
+    blobs.map(nullptr, (int)file, true);
+    return blobs.write_file(value, value_bytes, first_page * BLOB_PAGE_BYTES);
+}
+
+}  // extern "C"
