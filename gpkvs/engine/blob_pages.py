@@ -82,7 +82,9 @@ class BlobPages:
     """
 
     def __init__(self, first: U64, pages: U64, file_pages: int) -> None:
-        self.address: int = library.gpkvs_blob_pages_new(address_of(first), address_of(pages), len(first), file_pages) or 0
+        self.address: int = (
+            library.gpkvs_blob_pages_new(address_of(first), address_of(pages), len(first), file_pages) or 0
+        )
         if not self.address:
             raise MemoryError("blobs")
         weakref.finalize(self, library.gpkvs_blob_pages_delete, self.address).atexit = False

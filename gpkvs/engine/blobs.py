@@ -53,7 +53,8 @@ def blobs_of(files: StoreFiles, backend: Backend, index: Index, block: int) -> U
         hash_key1=key1,
         blob=found,
     )
-    return found[found != 0]
+    named: U64 = found[found != 0]
+    return named
 
 
 class Blobs:

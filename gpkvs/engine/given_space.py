@@ -13,7 +13,6 @@ A thread of the heap's growth punches and reserves (``heap_growth.py``).
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import threading

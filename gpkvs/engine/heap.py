@@ -93,13 +93,15 @@ class SegmentCounts(NamedTuple):
 
 def record_units(record_format: int, key_lengths: U32, value_lengths: U32, expiries: U64 | None) -> U64:
     """Return what records take whose keys and values have these lengths (`record_units` in kernels/layout.cuh)."""
-    keys, values, header = key_lengths.astype(np.uint64), value_lengths.astype(np.uint64), np.uint64(RECORD_HEADER_BYTES)
+    keys, values = key_lengths.astype(np.uint64), value_lengths.astype(np.uint64)
+    longest = short = np.uint64(RECORD_HEADER_BYTES)
     if record_format != RECORDS_3:
-        is_in_blob = header + keys + values > np.uint64(HEAP_RECORD_BYTES)
-        values = np.where(is_in_blob, np.uint64(BLOB_WORDS_BYTES), values)
         short = np.uint64(SHORT_RECORD_HEADER_BYTES)
-        header = short if expiries is None else np.where(expiries, header, short)
-    return (header + keys + values + np.uint64(UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
+        is_in_blob = longest + keys + values > np.uint64(HEAP_RECORD_BYTES)
+        values = np.where(is_in_blob, np.uint64(BLOB_WORDS_BYTES), values)
+    lengths = keys + values + (short if expiries is None else np.where(expiries, longest, short))
+    units: U64 = (lengths + np.uint64(UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
+    return units
 
 
 def charge_of(units: U64, segment_units: int) -> U64:

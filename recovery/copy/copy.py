@@ -36,6 +36,7 @@ from gpkvs.media.directory import (
     round_up,
     segment_bytes_for,
 )
+from gpkvs.media.files import blob_file
 from gpkvs.media.layout import (
     BLOCK_BYTES,
     DRAFT,
@@ -48,7 +49,6 @@ from gpkvs.media.layout import (
     reference_length,
     with_kinds,
 )
-from gpkvs.media.files import blob_file
 from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.native import audits
 from gpkvs.pm.domain import find_domain
@@ -430,9 +430,7 @@ class _Copy:
             self._audit(entry, image, rows)
             if entry.slot_layout.has_records:
                 order = np.argsort(rows.words[:, _REFERENCE])
-                places, has_blob, heap_end = self._write_records(
-                    writer, entry, rows.words[order, _REFERENCE], heap_end
-                )
+                places, has_blob, heap_end = self._write_records(writer, entry, rows.words[order, _REFERENCE], heap_end)
                 image.words[place[order], _REFERENCE] = places
                 image.words[place[order], _META] = with_kinds(rows.words[order, _META], has_blob)
             else:

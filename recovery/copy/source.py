@@ -21,10 +21,10 @@ from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
     BLOCK_BYTES,
     DRAFT,
+    KIND_SHIFT,
     LOG_ENTRIES_OFFSET,
     STRIPE_ENTRIES,
     WAYS,
-    KIND_SHIFT,
     Descriptor,
     LogRun,
     Root,

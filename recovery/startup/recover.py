@@ -173,9 +173,7 @@ def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[He
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
     root = files.root
     blobs = Blobs(files, np.concatenate(named)) if root.has_blobs else None
-    heap = Heap(
-        root.segment_bytes, tail, counts, size=root.heap_bytes, record_format=root.record_format, blobs=blobs
-    )
+    heap = Heap(root.segment_bytes, tail, counts, size=root.heap_bytes, record_format=root.record_format, blobs=blobs)
     heap.leave(files.journal_segments, is_opening=True)
     return heap, records
 

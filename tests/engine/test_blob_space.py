@@ -333,9 +333,7 @@ def _refuse(code: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_refuses_until_there_is_room(
-    in_memory: Blobs, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_full_disk_refuses_until_there_is_room(in_memory: Blobs, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     blobs = in_memory
     monkeypatch.setattr(blob_space, "reserve", half_reserved(blobs, 120 * PAGE_BYTES, code))
     old = [blobs.write(20) for _ in range(6)]

@@ -60,7 +60,8 @@ MUTANTS = (
     Mutant(
         "blob-is-not-checked",
         "gpkvs/kernels/record.cuh",
-        "        if (piece_crc(value + at, left < BLOB_PIECE_BYTES ? left : BLOB_PIECE_BYTES) != *expected++) return false;\n",
+        "        if (piece_crc(value + at, left < BLOB_PIECE_BYTES ? left : BLOB_PIECE_BYTES) != *expected++) "
+        "return false;\n",
         "        expected++;\n",
         "rot at the end of a large value is served",
         (f"{_BLOBS}test_rot_is_damage_of_one_key",),
@@ -76,7 +77,8 @@ MUTANTS = (
     Mutant(
         "blob-of-any-record-is-freed",
         "gpkvs/kernels/native_planner.hpp",
-        "    if (record.key_bytes != a.key_lengths[op] || !same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes)) return;\n",
+        "    if (record.key_bytes != a.key_lengths[op] || !same_bytes(record.key, a.keys + a.key_offsets[op], "
+        "record.key_bytes)) return;\n",
         "",
         "a slot that rotted frees the value of another key",
         (f"{_BLOBS}test_a_damaged_record_frees_no_blob_of_another_key",),
