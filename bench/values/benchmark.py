@@ -14,16 +14,17 @@ from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import ratios
 from gpkvs.bench.values.embedded import measure_disk, measure_embedded
 from gpkvs.bench.values.gpkvs_values import OWN, value_bytes_taken
-from gpkvs.bench.values.options import DISK_PART, Found, ValuesOptions
+from gpkvs.bench.values.options import Found, ValuesOptions
 from gpkvs.bench.values.payload import size_text
 from gpkvs.bench.values.server import measure_server
-from gpkvs.bench.values.space import measure_space
+from gpkvs.bench.values.space import measure_disk_space, measure_space
 
 _MEASURES: dict[str, Callable[[ValuesOptions, Progress, Found], None]] = {
     "server": measure_server,
     "embedded": measure_embedded,
     "space": measure_space,
-    DISK_PART: measure_disk,
+    "disk": measure_disk,
+    "disk-space": measure_disk_space,
 }
 
 

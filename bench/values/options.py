@@ -14,7 +14,8 @@ from gpkvs.config import KIB, MIB, FormatName
 
 MemoryPart = Literal["server", "embedded", "space"]
 MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)
-DISK_PART = "disk"
+DiskPart = Literal["disk", "disk-space"]
+DISK_PARTS: tuple[DiskPart, ...] = get_args(DiskPart)
 
 MIX_BYTES_MIN, MIX_BYTES_MAX = 256 * KIB, 64 * MIB
 """Of values of mixed sizes."""
@@ -30,9 +31,9 @@ class ValuesOptions:
     Parameters
     ----------
     directory
-        On a tmpfs: for all parts but one.
+        On a tmpfs: for parts whose stores survive their process.
     disk
-        On a disk: for the part that makes SETs durable.
+        On a disk: for parts whose stores survive a loss of power.
     sizes
         Of values. A store that takes less leaves out the rest.
     total_bytes

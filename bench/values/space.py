@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpkvs.bench.peers.contender import Progress
+from gpkvs.bench.peers.contender import Progress, Promise
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
 from gpkvs.bench.peers.redis_peer import Redis
 from gpkvs.bench.peers.resp_port import require_redis
@@ -48,25 +48,38 @@ class _Held:
 
 
 def measure_space(options: ValuesOptions, progress: Progress, found: Found) -> None:
+    """Measure stores in memory, and redis."""
+    _measure_both(options, "process", progress, found)
+
+
+def measure_disk_space(options: ValuesOptions, progress: Progress, found: Found) -> None:
+    """Measure stores on a disk; redis holds the same in memory there."""
+    embedded = tuple(peer for peer in options.peers if peer != REDIS)
+    _measure_both(replace(options, directory=options.disk, peers=embedded), "msync", progress, found)
+
+
+def _measure_both(options: ValuesOptions, promise: Promise, progress: Progress, found: Found) -> None:
     """Measure values of one size, and of mixed sizes."""
     total = options.total_bytes
     size = min(options.sizes, key=lambda one: abs(one - _USUAL_BYTES))
     largest = min(MIX_BYTES_MAX, value_bytes_taken(options, options.directory), total // _MIX_VALUES_MIN)
-    _measure(options, f"values of {size_text(size)}", equal_sizes(size, total), progress, found)
+    _measure(options, promise, f"values of {size_text(size)}", equal_sizes(size, total), progress, found)
     if largest > MIX_BYTES_MIN:
         text = f"values of {size_text(MIX_BYTES_MIN)} to {size_text(largest)}"
-        _measure(options, text, mixed_sizes(MIX_BYTES_MIN, largest, total), progress, found)
+        _measure(options, promise, text, mixed_sizes(MIX_BYTES_MIN, largest, total), progress, found)
 
 
-def _measure(options: ValuesOptions, text: str, sizes: list[int], progress: Progress, found: Found) -> None:
+def _measure(
+    options: ValuesOptions, promise: Promise, text: str, sizes: list[int], progress: Progress, found: Found
+) -> None:
     payload = Payload.of_sizes(sizes)
     what = f"space, {len(payload):,} {text}"
-    with _all_opened(options, payload) as stores:
+    with _all_opened(options, promise, payload) as stores:
         ends = {}
         for held in stores:
             progress(f"{what}: each overwritten {_OVERWRITES} times, {held.store.name}")
             payload.load(held.store)
-            found.contender(held.store, "space")
+            found.contender(held.store, "space" if promise == "process" else "disk-space")
             loaded = held.look()
             _overwrite(held, payload)
             ends[held.store.name] = held.look()
@@ -115,15 +128,15 @@ def _add(found: Found, what: str, held: _Held, taken: int, payload: Payload) -> 
 
 
 @contextmanager
-def _all_opened(options: ValuesOptions, payload: Payload) -> Iterator[list[_Held]]:
+def _all_opened(options: ValuesOptions, promise: Promise, payload: Payload) -> Iterator[list[_Held]]:
     """Open the embedded stores, and redis if it is chosen."""
     with ExitStack() as stack:
-        at = stack.enter_context(opened(options, options.directory, "process", payload))
+        at = stack.enter_context(opened(options, options.directory, promise, payload))
         found = [_Held(store, partial(stored_bytes, path)) for store, path in at]
         if REDIS in options.peers:
             require_redis()
             folder = Path(stack.enter_context(TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-")))
-            redis = Redis(folder / "redis", "process")
+            redis = Redis(folder / "redis", promise)
             stack.callback(redis.close)
             values = RespValues(REDIS, redis.version, f"{redis.settings}; its process's memory", redis)
             stack.callback(values.close)

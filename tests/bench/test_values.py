@@ -39,6 +39,18 @@ def measure(results: Path, *options: str) -> dict:
     return result
 
 
+def assert_space(result: dict, peers: set[str]) -> None:
+    """Each store's space stands there for one size and for mixed sizes, at each moment."""
+    rows = [one for one in result["comparisons"] if one["beside"] == "live bytes"]
+    moments = {"loaded": None, "at the peak": 1.15, "overwritten": 1.15, "at rest": 1.15}
+    assert sorted((one["what"].rpartition(", ")[2], one["store"], str(one["aim"])) for one in rows) == sorted(
+        (moment, store, str(aim if store == "gpkvs" else None))
+        for moment, aim in moments.items()
+        for store in {"gpkvs", *peers}
+        for _ in ("one size", "mixed sizes")
+    )
+
+
 @needs_redis
 @needs_peers
 @needs_shm
@@ -52,18 +64,7 @@ def test_each_row_of_large_values_in_memory_is_measured(tmp_path: Path) -> None:
     for operation in ("SET", "GET"):
         assert {(f"{operation} 64 KiB", "gpkvs", name) for name in (*PEERS, MEMCPY)} < set(rows)
     assert rows["GET 64 KiB", "gpkvs", MEMCPY] == 0.8
-    taken = [(what, store) for what, store, over in rows if over == "live bytes"]
-    spaces = [(what.rpartition(", ")[2], store, rows[what, store, "live bytes"]) for what, store in taken]
-    moments = {"loaded": None, "at the peak": 1.15, "overwritten": 1.15, "at rest": 1.15}
-    assert sorted(spaces, key=str) == sorted(
-        (
-            (moment, store, aim if store == "gpkvs" else None)
-            for moment, aim in moments.items()
-            for store in ("gpkvs", *PEERS, "redis")
-            for _ in ("one size", "mixed sizes")
-        ),
-        key=str,
-    )
+    assert_space(result, PEERS | {"redis"})
     assert result["contenders"]["redis"]["server"]["settings"] == "appendonly yes, appendfsync no, save off"
     settings = [result["contenders"]["gpkvs"][part]["settings"] for part in ("server", "embedded", "space")]
     assert all("format 4" in one for one in settings)
@@ -75,9 +76,12 @@ def test_each_row_of_large_values_in_memory_is_measured(tmp_path: Path) -> None:
 def test_each_row_of_durable_large_values_is_measured(tmp_path: Path, disk: Path) -> None:
     stores = disk / "stores"
     stores.mkdir()
-    result = measure(tmp_path / "results", "--part", "disk", "--disk", str(stores))
+    parts = ("--part", "disk", "--part", "disk-space")
+    result = measure(tmp_path / "results", *parts, "--idle", "0", "--disk", str(stores))
     assert not list(stores.iterdir())
-    rows = {(one["what"], one["store"], one["beside"]): one["aim"] for one in result["comparisons"]}
+    assert_space(result, PEERS)
+    sets = [one for one in result["comparisons"] if one["beside"] != "live bytes"]
+    rows = {(one["what"], one["store"], one["beside"]): one["aim"] for one in sets}
     assert rows == {("SET 64 KiB", "gpkvs", name): 0.9 if name == FLUSHED else None for name in (*PEERS, FLUSHED)}
     assert all("sync=True" in result["contenders"][name]["disk"]["settings"] for name in ("LMDB", "BlobDB"))
     assert "commit journal" in result["contenders"]["gpkvs"]["disk"]["settings"]
