@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from gpkvs.bench.redis.options import IDLE_SECONDS
-from gpkvs.bench.report.comparison import Comparison
+from gpkvs.bench.report.comparison import Comparison, rates_over
 from gpkvs.bench.report.results import Measurement
 from gpkvs.bench.values.value_store import ValueStore
 from gpkvs.config import KIB, MIB, FormatName
@@ -86,8 +86,7 @@ class Found:
                 continue
             ours = measured[own]
             note = f"{_gigabytes(ours.rate * size)}, {_gigabytes(other.rate * size)}"
-            ratios = [mine.rate / beside.rate for mine, beside in zip(ours.runs, other.runs, strict=True)]
-            self.comparisons.append(Comparison(task, own, name, ratios, aims.get(name), note=note))
+            self.comparisons.append(Comparison(task, own, name, rates_over(ours, other), aims.get(name), note=note))
 
 
 def _gigabytes(rate: float) -> str:

@@ -32,13 +32,13 @@ def measure_server(options: ValuesOptions, progress: Progress, found: Found) -> 
     """Measure SETs and GETs on one connection and on several, in new servers for each size."""
     if REDIS in options.peers:
         require_redis()
-    for size in options.sizes:
-        with TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as folder:
-            asyncio.run(_measure(options, size, Path(folder), progress, found))
+    with TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as folder:
+        program = compile_program(Path(__file__).parent / "load.cpp", Path(folder), ("-pthread",))
+        for size in options.sizes:
+            asyncio.run(_measure(options, program, size, progress, found))
 
 
-async def _measure(options: ValuesOptions, size: int, folder: Path, progress: Progress, found: Found) -> None:
-    program = compile_program(Path(__file__).parent / "load.cpp", folder, ("-pthread",))
+async def _measure(options: ValuesOptions, program: Path, size: int, progress: Progress, found: Found) -> None:
     payload = Payload.of_sizes(equal_sizes(size, options.total_bytes))
     seeds = count(1)
 
@@ -48,7 +48,7 @@ async def _measure(options: ValuesOptions, size: int, folder: Path, progress: Pr
         latencies = dict(zip(("p50", "p99"), map(float, milliseconds), strict=True))
         return Run(int(done), float(seconds), latencies)
 
-    async with _servers(options, payload, folder, progress, found) as ports:
+    async with _servers(options, payload, progress, found) as ports:
         for operation in ("SET", "GET"):
             for connections in sorted({1, options.connections}):
                 task = f"{operation} {size_text(size)}, {connections} connection{'s' if connections > 1 else ''}"
@@ -60,24 +60,25 @@ async def _measure(options: ValuesOptions, size: int, folder: Path, progress: Pr
 
 @asynccontextmanager
 async def _servers(
-    options: ValuesOptions, payload: Payload, folder: Path, progress: Progress, found: Found
+    options: ValuesOptions, payload: Payload, progress: Progress, found: Found
 ) -> AsyncIterator[dict[str, RespPort]]:
     """Start the servers, and give them the values."""
     progress(f"starting servers with {len(payload):,} values of {size_text(len(payload.values[0]))}")
-    async with serve(folder / "store", server_options(options)) as server:
-        port = RespPort(int(server.resp[0].rpartition(":")[2]))
-        ports: dict[str, RespPort] = {OWN: port}
-        _load(RespValues(OWN, package_version(), f"serve --resp, format {options.store_format}", port), payload, found)
-        if REDIS not in options.peers:
-            yield ports
-            return
-        redis = Redis(folder / "redis", "process")
-        try:
-            ports[REDIS] = redis
-            _load(RespValues(REDIS, redis.version, redis.settings, redis), payload, found)
-            yield ports
-        finally:
-            redis.close()
+    with TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as name:
+        folder = Path(name)
+        async with serve(folder / "store", server_options(options)) as server:
+            port = RespPort(int(server.resp[0].rpartition(":")[2]))
+            own = RespValues(OWN, package_version(), f"serve --resp, format {options.store_format}", port)
+            _load(own, payload, found)
+            if REDIS not in options.peers:
+                yield {OWN: port}
+                return
+            redis = Redis(folder / "redis", "process")
+            try:
+                _load(RespValues(REDIS, redis.version, redis.settings, redis), payload, found)
+                yield {OWN: port, REDIS: redis}
+            finally:
+                redis.close()
 
 
 def server_options(options: ValuesOptions) -> ServerOptions:
