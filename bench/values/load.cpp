@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <numeric>
 #include <random>
@@ -86,11 +87,24 @@ class Connection {
 
 iovec part(const std::string& text) { return {const_cast<char*>(text.data()), text.size()}; }
 
+std::string length_of(const Work& work) { return "$" + std::to_string(work.value_bytes) + "\r\n"; }
+
+struct Caller {
+    Connection connection;
+    std::string buffer;
+    std::vector<double> took_ms;
+
+    // The server has taken the connection, and the buffer's pages are there, before the clock starts.
+    Caller(int port, const Work& work) : connection(port), buffer(length_of(work).size() + work.value_bytes + 2, 0) {
+        const std::string ping = "PING\r\n", pong = "+PONG\r\n";
+        connection.send({part(ping)});
+        connection.receive(buffer, pong.size(), pong);
+    }
+};
+
 // Sends commands on one connection until there are none left, or the time is over; keeps the milliseconds of each.
-void call(int port, Work& work, std::vector<double>& took_ms) {
-    Connection connection(port);
-    const std::string length = "$" + std::to_string(work.value_bytes) + "\r\n", end = "\r\n", ok = "+OK\r\n";
-    std::string buffer(length.size() + work.value_bytes + end.size(), 0);
+void call(Caller& caller, Work& work) {
+    const std::string length = length_of(work), end = "\r\n", ok = "+OK\r\n";
     for (size_t at; (at = work.next++) < work.keys.size();) {
         char key[32];
         snprintf(key, sizeof key, "value:%010u", work.keys[at]);
@@ -98,27 +112,28 @@ void call(int port, Work& work, std::vector<double>& took_ms) {
         if (work.sets) {
             const std::string head = std::string("*3\r\n$3\r\nSET\r\n$16\r\n") + key + "\r\n" + length;
             const size_t offset = work.keys[at] * 61 % OFFSETS;
-            connection.send({part(head), {&work.random_bytes[offset], work.value_bytes}, part(end)});
-            connection.receive(buffer, ok.size(), ok);
+            caller.connection.send({part(head), {&work.random_bytes[offset], work.value_bytes}, part(end)});
+            caller.connection.receive(caller.buffer, ok.size(), ok);
         } else {
             const std::string head = std::string("*2\r\n$3\r\nGET\r\n$16\r\n") + key + "\r\n";
-            connection.send({part(head)});
-            connection.receive(buffer, buffer.size(), length);
+            caller.connection.send({part(head)});
+            caller.connection.receive(caller.buffer, caller.buffer.size(), length);
         }
-        took_ms.push_back(1e3 * seconds_since(sent));
+        caller.took_ms.push_back(1e3 * seconds_since(sent));
         if (seconds_since(work.began) >= work.seconds) break;
     }
 }
 
 void run(int port, int connections, Work& work) {
-    std::vector<std::vector<double>> took_ms(static_cast<size_t>(connections));
-    std::vector<std::exception_ptr> failures(took_ms.size());
+    std::deque<Caller> callers;
+    for (int i = 0; i < connections; i++) callers.emplace_back(port, work);
+    std::vector<std::exception_ptr> failures(callers.size());
     std::vector<std::thread> threads;
     work.began = Clock::now();
-    for (size_t i = 0; i < took_ms.size(); i++)
+    for (size_t i = 0; i < callers.size(); i++)
         threads.emplace_back([&, i] {
             try {
-                call(port, work, took_ms[i]);
+                call(callers[i], work);
             } catch (...) {
                 failures[i] = std::current_exception();
             }
@@ -128,7 +143,7 @@ void run(int port, int connections, Work& work) {
     for (const std::exception_ptr& failure : failures)
         if (failure) std::rethrow_exception(failure);
     std::vector<double> all;
-    for (const std::vector<double>& one : took_ms) all.insert(all.end(), one.begin(), one.end());
+    for (const Caller& one : callers) all.insert(all.end(), one.took_ms.begin(), one.took_ms.end());
     std::sort(all.begin(), all.end());
     auto percentile = [&](double share) { return all[static_cast<size_t>(share * static_cast<double>(all.size() - 1))]; };
     printf("%zu %.6f %.4f %.4f\n", all.size(), elapsed, percentile(0.5), percentile(0.99));
