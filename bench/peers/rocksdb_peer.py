@@ -66,6 +66,15 @@ class RocksDb:
             put(key, value)
         self._db.write(batch)
 
+    def set_one(self, key: bytes, value: bytes) -> None:
+        """Store one record as one transaction."""
+        self._db.put(key, value)
+
+    def get_one(self, key: bytes) -> bytes | None:
+        """Read one record."""
+        value: bytes | None = self._db.get(key)
+        return value
+
     def prepare_get(self, columns: Columns) -> list[bytes]:
         """Return keys as bytes."""
         return split(columns.keys)

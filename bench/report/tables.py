@@ -248,6 +248,11 @@ def top_functions(result: dict[str, Any]) -> Rows:
     return Rows("where the counting server spends a message's time", headings, lines, left=2)
 
 
+def left_out(result: dict[str, Any]) -> Rows:
+    """Return the sizes of values that were not measured."""
+    return Rows("left out", ("values of", "why"), list(result["left_out"].items()), left=2)
+
+
 _SECTIONS = {
     "memory": memory,
     "start": start,
@@ -255,6 +260,7 @@ _SECTIONS = {
     "calls": calls,
     "token": token_cost,
     "handshakes": handshakes,
+    "left_out": left_out,
 }
 
 

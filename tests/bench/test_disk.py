@@ -6,10 +6,7 @@ import json
 import math
 from pathlib import Path
 
-import pytest
-
 from gpkvs.bench.disk.rounds import in_turn
-from gpkvs.bench.peers.contender import BenchError, require_promise
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.report.report import BEGIN, END
 from tests.bench.needed import needs_peers, needs_shm
@@ -58,16 +55,6 @@ SERVER_ROWS = {
 }
 
 needs_redis = needs("redis-server", "redis-benchmark")
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """Return a folder on a disk."""
-    try:
-        require_promise(tmp_path, "msync")
-    except BenchError as error:
-        pytest.skip(str(error))
-    return tmp_path
 
 
 def measure(disk: Path, *parts: str, rounds: int = 1, sizes: tuple[str, ...] = TINY) -> Path:

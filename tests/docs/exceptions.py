@@ -110,6 +110,7 @@ EXEMPTIONS = (
             "gpkvs bench scan --json bench/results/scan-process.json",
             "gpkvs bench security --json bench/results/security-process.json",
             "gpkvs bench door --json bench/results/door-process.json",
+            "gpkvs bench values --results bench/results",
         ),
         _BENCH,
     ),

@@ -64,6 +64,10 @@ class Bench(LazyGroup):
             "gpkvs.cli.bench.redis:redis_command",
             "Load `gpkvs serve --resp` as users of Redis do, beside a real redis-server that keeps the same promise.",
         ),
+        "values": (
+            "gpkvs.cli.bench.values:values_command",
+            "Values of 256 KiB and more in servers, embedded stores and on a disk, and their space, beside peers.",
+        ),
         "gpu": (
             "gpkvs.cli.bench.gpu:gpu_command",
             "Measure the engine on one GPU against the limits of the GPU and its link, in the same run.",
