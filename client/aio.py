@@ -19,7 +19,14 @@ from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
 from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
 from gpkvs.client.gather import GatherConfig, Gatherer
-from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max, request_bounds
+from gpkvs.client.operations import (
+    check_table,
+    known_limits,
+    message_of,
+    message_of_columns,
+    numbers_max,
+    request_bounds,
+)
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.ready import QUESTION, ReadyWait
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
@@ -146,7 +153,7 @@ class AsyncClient(AsyncKeyValues):
         self._timeout_s = timeout
         self._table = table
         self._retry = retry or RetryPolicy()
-        self._limits = self._known_limits = limits or Limits()
+        self._limits = self._known_limits = known_limits(limits, message_bytes_max)
         self._message_bytes_max = message_bytes_max
         self._channel = access.channel(target, CHANNEL_OPTIONS, grpc.aio)
         self._metadata = grpc.aio.Metadata(*access.metadata) if access.metadata else None  # made for each call, else

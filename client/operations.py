@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpkvs.batch import U64, Batch
 from gpkvs.buffers import RequestBounds
 from gpkvs.client.codec import encode, encode_lists
@@ -47,6 +49,12 @@ def check_message_bytes(size_bytes: int, message_bytes_max: int) -> None:
 def numbers_max(limits: Limits, message_bytes_max: int) -> int:
     """Return how many operations on numbers fit one request."""
     return max(min(limits.request_ops_max, (message_bytes_max - _MESSAGE_BYTES_BESIDE) // _BYTES_OF_NUMBER), 1)
+
+
+def known_limits(limits: Limits | None, message_bytes_max: int) -> Limits:
+    """Return the limits that a client checks, of a server that it was told so much of: a value fits a message."""
+    known = limits or Limits()
+    return replace(known, value_bytes_max=min(known.value_bytes_max, max(message_bytes_max - _MESSAGE_BYTES_BESIDE, 0)))
 
 
 def request_bounds(limits: Limits, message_bytes_max: int) -> RequestBounds:

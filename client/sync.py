@@ -18,7 +18,14 @@ from gpkvs.buffers import RequestBounds, placed_of
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
-from gpkvs.client.operations import check_table, message_of, message_of_columns, numbers_max, request_bounds
+from gpkvs.client.operations import (
+    check_table,
+    known_limits,
+    message_of,
+    message_of_columns,
+    numbers_max,
+    request_bounds,
+)
 from gpkvs.client.ready import QUESTION, ReadyWait
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
 from gpkvs.client.scan import ScanProgress, pieces
@@ -95,7 +102,7 @@ class Client(KeyValues):
         self._timeout_s = timeout
         self._table = table
         self._retry = retry or RetryPolicy()
-        self._limits = self._known_limits = limits or Limits()
+        self._limits = self._known_limits = known_limits(limits, message_bytes_max)
         self._is_closed = False
         self._message_bytes_max = message_bytes_max
         self._channel = access.channel(target, CHANNEL_OPTIONS)

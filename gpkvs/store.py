@@ -57,7 +57,15 @@ from gpkvs.info import StoreInfo, TableInfo, next_opening, package_version, requ
 from gpkvs.machine import anonymous_bytes
 from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BYTES_LAYOUT, KEY_BYTES_MAX, RECORD_HEADER_BYTES, U64_LAYOUT, UNIT_BYTES
+from gpkvs.media.layout import (
+    BYTES_LAYOUT,
+    KEY_BYTES_MAX,
+    PAGE_BYTES,
+    RECORD_HEADER_BYTES,
+    U64_LAYOUT,
+    UNIT_BYTES,
+    value_bytes_in,
+)
 from gpkvs.numbers import column_of, values_of
 from gpkvs.operations import Bytes, OperationList, Result, ResultLists, as_bytes, number_of
 from gpkvs.process_io import process_io
@@ -788,10 +796,11 @@ def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
     heap_bytes_max = max(files.root.heap_bytes_own, files.root.heap_bytes_max)  # without the journal's extents
     record_max = record_bytes_max(files.root.segment_bytes, heap_bytes_max) - RECORD_HEADER_BYTES
     key_bytes_max = min(limits.key_bytes_max, record_max // 2, KEY_BYTES_MAX[files.root.record_format])
-    value_bytes_max = min(limits.value_bytes_max, VALUE_BYTES_MOST)
-    if not files.root.has_blobs:
-        longest = record_max - key_bytes_max
-        value_bytes_max = value_bytes_max if value_bytes_max <= longest else min(longest, VALUE_BYTES_USUAL)
+    value_bytes_max, longest = limits.value_bytes_max, record_max - key_bytes_max
+    if files.root.has_blobs:
+        value_bytes_max = min(value_bytes_max, VALUE_BYTES_MOST, value_bytes_in(heap_bytes_max // PAGE_BYTES))
+    elif value_bytes_max > longest:
+        value_bytes_max = min(VALUE_BYTES_USUAL, longest)
     result_bytes_max = limits.result_bytes_max
     if result_bytes_max >= RESULT_BYTES_USUAL:  # who allows less wants less
         result_bytes_max = max(result_bytes_max, value_bytes_max)

@@ -106,6 +106,7 @@ HEAP_UNITS_MAX: Final = 1 << 40
 KIND_RECORD, KIND_BLOB, KIND_EXPIRING_BLOB = 1, 4, 5  # of slots (`Kind` in kernels/layout.cuh)
 KIND_SHIFT: Final = 60  # in the last word of a slot, above the version
 BLOB_PIECE_BYTES: Final = 64 << 10  # of a blob that has a checksum of its own
+BLOB_CHECKSUM_BYTES: Final = 4
 BLOB_WORDS_BYTES: Final = 24  # what its record says of a blob
 HEAP_RECORD_BYTES: Final = 64 << 10  # a longer record has its value in a blob (format 4)
 
@@ -143,7 +144,13 @@ def reference_length(reference: Any) -> Any:
 def blob_pages(value_bytes: int) -> int:
     """Return how many pages the blob of a value takes (`blob_pages` in kernels/layout.cuh)."""
     words, pieces = -(-value_bytes // 8), -(-value_bytes // BLOB_PIECE_BYTES)
-    return -(-(8 * words + 4 * pieces) // PAGE_BYTES)
+    return -(-(8 * words + BLOB_CHECKSUM_BYTES * pieces) // PAGE_BYTES)
+
+
+def value_bytes_in(pages: int) -> int:
+    """Return how long a value is that surely fits a blob of so many pages."""
+    room = pages * PAGE_BYTES - BLOB_CHECKSUM_BYTES - 7
+    return max(room // (BLOB_PIECE_BYTES + BLOB_CHECKSUM_BYTES) * BLOB_PIECE_BYTES, 0)
 
 
 def with_kinds(meta: Any, has_blob: Any) -> Any:

@@ -85,6 +85,9 @@ def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArra
             "chain_fingerprint0": nothing,
             "chain_fingerprint1": nothing,
             "reference": nothing,
+            "key_lengths": np.zeros(count, np.uint32),
+            "value_lengths": np.zeros(count, np.uint32),
+            "record_format": files.root.record_format,
             "expiries": 0,
             "first_sequence": 0,
         }

@@ -41,6 +41,7 @@ def forget(path: Path) -> None:
 
 
 @pytest.mark.undo
+@pytest.mark.format3
 def test_the_next_segment_is_read(tmp_path: Path) -> None:
     path = tmp_path / "store"
     heap = path / HEAP_FILE

@@ -75,7 +75,7 @@ def test_values_of_many_megabytes(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="key b'1' has 16,777,216 bytes, its buffer 5"):
             store.get_into(keys[1], into[1][:5])
         with pytest.raises(InvalidArgumentError, match="allowed are"):
-            store.set_from([b"x", b"y"], [b"1", np.zeros(16 * MIB + 1, np.uint8)], atomic=False)
+            store.set_from([b"x", b"y"], [b"1", np.zeros(store.limits.value_bytes_max + 1, np.uint8)], atomic=False)
         assert not store.exists(b"x")
 
 

@@ -318,8 +318,8 @@ def test_who_gives_the_same_sizes_again_is_told_nothing(
     """Also when what may grow has grown."""
     with gpkvs.open(store_path, **given) as store:
         before = store.info()
-        for number in range(48 if before.heap_bytes_max > before.heap_bytes else 8):
-            store.set(b"%d" % number, bytes(250_000))
+        for number in range(200 if before.heap_bytes_max > before.heap_bytes else 8):
+            store.set(b"%d" % number, bytes(60_000))
         if given.get("log_bytes_max"):
             store.batch([(Op.SET, b"%d" % number, b"") for number in range(40_000)])
             assert store.info().log_bytes > before.log_bytes
