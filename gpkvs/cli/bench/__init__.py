@@ -66,7 +66,7 @@ class Bench(LazyGroup):
         ),
         "values": (
             "gpkvs.cli.bench.values:values_command",
-            "Values of 256 KiB and more in servers, embedded stores and on a disk, and their space, beside peers.",
+            "Measure values of 256 KiB and more beside peers that promise the same, and beside what moves the same bytes.",
         ),
         "gpu": (
             "gpkvs.cli.bench.gpu:gpu_command",
