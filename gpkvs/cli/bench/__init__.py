@@ -66,7 +66,8 @@ class Bench(LazyGroup):
         ),
         "values": (
             "gpkvs.cli.bench.values:values_command",
-            "Measure values of 256 KiB and more beside peers that promise the same, and beside what moves the same bytes.",
+            "Measure values of 256 KiB and more beside peers that promise the same, and beside what moves the same "
+            "bytes.",
         ),
         "gpu": (
             "gpkvs.cli.bench.gpu:gpu_command",
