@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class KVStub(object):
-    """Keys are 1 to 4,096 bytes, values 0 to 16 MiB (a server may be configured lower; it then says its limit).
+    """Keys are 1 to 4,096 bytes, values 0 to 16 MiB; in a store of format 4 as much as a message takes (a server may be
+    configured lower; it then says its limit).
     An empty table name means "default". Nothing is acknowledged before it is durable.
     """
 
@@ -84,7 +85,8 @@ class KVStub(object):
 
 
 class KVServicer(object):
-    """Keys are 1 to 4,096 bytes, values 0 to 16 MiB (a server may be configured lower; it then says its limit).
+    """Keys are 1 to 4,096 bytes, values 0 to 16 MiB; in a store of format 4 as much as a message takes (a server may be
+    configured lower; it then says its limit).
     An empty table name means "default". Nothing is acknowledged before it is durable.
     """
 
@@ -208,7 +210,8 @@ def add_KVServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class KV(object):
-    """Keys are 1 to 4,096 bytes, values 0 to 16 MiB (a server may be configured lower; it then says its limit).
+    """Keys are 1 to 4,096 bytes, values 0 to 16 MiB; in a store of format 4 as much as a message takes (a server may be
+    configured lower; it then says its limit).
     An empty table name means "default". Nothing is acknowledged before it is durable.
     """
 
