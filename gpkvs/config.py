@@ -21,7 +21,6 @@ FormatName = Literal["auto", "3", "4"]
 DoorName = Literal["grpcio", "native"]
 
 HEAP_BYTES_MAX = 1 << 44  # that references can name
-HEAP_BYTES_MAX_IN_MEMORY = 1 << 40  # where nothing else is said: no more than segments of a MiB can be counted
 VALUE_BYTES_MOST = 1 * GIB
 RESULT_BYTES_USUAL = 64 * MIB  # that a request may read; more where a value may be longer
 VALUE_BYTES_USUAL = 16 * MIB  # of the longest value, in a store without blobs

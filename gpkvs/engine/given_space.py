@@ -61,7 +61,7 @@ def spare_segments(heap: Heap, kept_bytes: int = 0) -> int:
     kept = -(-kept_bytes // (heap.segment_units * UNIT_BYTES))
     ahead = -(-min(heap.charged // _AHEAD_SHARE, _AHEAD_UNITS_MAX) // heap.segment_units)
     while True:
-        pool = reserve_of(present - spare, heap.segment_units) + TAILS  # smaller in a smaller heap
+        pool = reserve_of(present - spare, heap.segment_units, heap.longest) + TAILS  # smaller in a smaller heap
         needed = max(charged + pool, kept, COMPACTED_SEGMENTS_MIN)
         more = min(present - needed, free - pool - ahead) - spare
         if more <= 0:

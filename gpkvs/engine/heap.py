@@ -117,20 +117,25 @@ def segments_of(units: U64, segment_units: int) -> U64:
     return (units + np.uint64(segment_units - 1)) // np.uint64(segment_units)
 
 
-def run_of(segments: int, segment_units: int) -> int:
+def longest_units(record_format: int) -> int:
+    """Return how long a record of a format may be; a value that makes it longer lies in a blob."""
+    return LONGEST_RECORD_UNITS if record_format == RECORDS_3 else HEAP_RECORD_BYTES // UNIT_BYTES
+
+
+def run_of(segments: int, segment_units: int, longest: int = LONGEST_RECORD_UNITS) -> int:
     """Return how many free segments that are neighbours are kept for compaction, which makes room for long records."""
-    run = min(segments // _RUN_SHARE, LONGEST_RECORD_UNITS // segment_units)
+    run = min(segments // _RUN_SHARE, longest // segment_units)
     return run if run > 1 and segments >= COMPACTED_SEGMENTS_MIN else 0
 
 
-def reserve_of(segments: int, segment_units: int) -> int:
+def reserve_of(segments: int, segment_units: int, longest: int = LONGEST_RECORD_UNITS) -> int:
     """Return how many free segments are kept for compaction."""
     if segments < COMPACTED_SEGMENTS_MIN:
         return 0
-    return min(_RESERVE_MAX, max(1, segments // _RESERVE_SHARE)) + run_of(segments, segment_units)
+    return min(_RESERVE_MAX, max(1, segments // _RESERVE_SHARE)) + run_of(segments, segment_units, longest)
 
 
-def charged_units_max(units: int, segment_units: int) -> int:
+def charged_units_max(units: int, segment_units: int, longest: int = LONGEST_RECORD_UNITS) -> int:
     """Return up to which charge any write is accepted, in a heap of so many units.
 
     Without compaction the charge says nothing, and there is no limit.
@@ -138,7 +143,7 @@ def charged_units_max(units: int, segment_units: int) -> int:
     segments = -(-units // segment_units)
     if segments < COMPACTED_SEGMENTS_MIN:
         return _UNLIMITED
-    return int(_PROMISED_SHARE * (units - (reserve_of(segments, segment_units) + TAILS) * segment_units))
+    return int(_PROMISED_SHARE * (units - (reserve_of(segments, segment_units, longest) + TAILS) * segment_units))
 
 
 class Heap:
@@ -162,6 +167,8 @@ class Heap:
 
     Attributes
     ----------
+    longest
+        Units of the longest record that may come.
     bytes
         The size that it has.
     bytes_max
@@ -189,6 +196,7 @@ class Heap:
         blobs: Blobs | None = None,
     ) -> None:
         self.record_format = record_format
+        self.longest = longest_units(record_format)
         self.blobs = blobs
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= LONGEST_RECORD_UNITS
@@ -250,11 +258,11 @@ class Heap:
     def _limit(self) -> None:
         """Say what of the segments that are the heap's now must stay free."""
         segments = self.present_segments
-        self.state[_RESERVE] = reserve_of(segments, self.segment_units)
-        self.state[_RUN] = run_of(segments, self.segment_units)
+        self.state[_RESERVE] = reserve_of(segments, self.segment_units, self.longest)
+        self.state[_RUN] = run_of(segments, self.segment_units, self.longest)
         # Of a heap that may not grow enough, compaction must be able to keep the rest free in the end.
         sizes = (self.present_bytes // UNIT_BYTES, self.bytes_max // UNIT_BYTES)
-        self.state[_CHARGED_MAX] = min(charged_units_max(units, self.segment_units) for units in sizes)
+        self.state[_CHARGED_MAX] = min(charged_units_max(units, self.segment_units, self.longest) for units in sizes)
 
     @property
     def present_segments(self) -> int:

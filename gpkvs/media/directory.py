@@ -39,6 +39,7 @@ from gpkvs.errors import (
 )
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.layout import (
+    BLOBS_DRAFT,
     BLOCK_BYTES,
     DESCRIPTOR_OFFSETS,
     FIRST_CHECKPOINT,
@@ -73,6 +74,7 @@ _CREATED = re.compile(r"(log|heap|data|blobs|index-0-0|catalog-0\.json|root\.tmp
 SEGMENT_BYTES_MAX = 4 * MIB  # of new stores; older ones have up to 32 MiB
 # Where files are memory: some free segments are kept for compaction, and nobody else has that memory.
 _SEGMENT_BYTES_MAX_IN_MEMORY = 1 * MIB
+_SEGMENT_BYTES_MAX_BESIDE_BLOBS = MIB // 2  # there, too: no record is longer than 64 KiB
 SEGMENT_BYTES_MIN = 64 * KIB
 _SEGMENT_SHARE = 128
 _RECORD_SHARE = 16
@@ -157,11 +159,16 @@ def require_store(path: Path) -> None:
         raise StoreMissingError(f"there is no store at {path}")
 
 
-def segment_bytes_for(heap_bytes: int, *, is_in_memory: bool = False) -> int:
+def short_segment_bytes(draft: int) -> int:
+    """Return how long segments of a heap in memory are, while all of them can be counted."""
+    return _SEGMENT_BYTES_MAX_BESIDE_BLOBS if draft >= BLOBS_DRAFT else _SEGMENT_BYTES_MAX_IN_MEMORY
+
+
+def segment_bytes_for(heap_bytes: int, *, is_in_memory: bool = False, draft: int = 0) -> int:
     """Return the segment size of a heap: a power of two, if possible at most a share of it."""
     wanted = max(SEGMENT_BYTES_MIN, heap_bytes // _SEGMENT_SHARE)
-    is_short = is_in_memory and heap_bytes <= HEAP_SEGMENTS_MAX * _SEGMENT_BYTES_MAX_IN_MEMORY
-    most = _SEGMENT_BYTES_MAX_IN_MEMORY if is_short else SEGMENT_BYTES_MAX
+    short = short_segment_bytes(draft)
+    most = short if is_in_memory and heap_bytes <= HEAP_SEGMENTS_MAX * short else SEGMENT_BYTES_MAX
     return min(most, 1 << (wanted.bit_length() - 1))
 
 
@@ -320,7 +327,7 @@ def first_root(sizes: Sizes, catalog: Catalog, kind: StoreKind, hash_key: bytes)
         catalog_generation=0,
         catalog_bytes=len(packed),
         catalog_crc=crc32c(packed),
-        segment_bytes=segment_bytes_for(sizes.heap_bytes_max, is_in_memory=kind.is_in_memory),
+        segment_bytes=segment_bytes_for(sizes.heap_bytes_max, is_in_memory=kind.is_in_memory, draft=kind.draft),
         heap_bytes=sizes.heap_bytes,
         log_bytes=0 if journal_bytes else sizes.log_bytes,
         created_ms=time.time_ns() // 1_000_000,

@@ -19,7 +19,7 @@ from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
 from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, FormatName, Sizes
-from gpkvs.engine.heap import SegmentCounts, charge_of, charged_units_max
+from gpkvs.engine.heap import SegmentCounts, charge_of, charged_units_max, longest_units
 from gpkvs.engine.recount import recount
 from gpkvs.engine.schema import check_index_bytes
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreError, UnknownTableError
@@ -394,10 +394,10 @@ class _Copy:
             f"{entry.slots:,} slots, which cannot take all of them: use {option}{mib}MiB or more",
         )
 
-    @staticmethod
-    def _charged_max(heap_bytes: int) -> int:
+    def _charged_max(self, heap_bytes: int) -> int:
         """Return the units that a heap of a size takes with any write."""
-        return charged_units_max(heap_bytes // UNIT_BYTES, segment_bytes_for(heap_bytes) // UNIT_BYTES)
+        segment_units = segment_bytes_for(heap_bytes) // UNIT_BYTES
+        return charged_units_max(heap_bytes // UNIT_BYTES, segment_units, longest_units(self._new_format))
 
     def _heap_full(self, units: int, longest: int) -> NoSpaceError:
         # A record may take a sixteenth of the heap, rounded down to a power of two.

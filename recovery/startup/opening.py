@@ -11,7 +11,7 @@ from typing import cast, get_args
 
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
-from gpkvs.config import HEAP_BYTES_MAX_IN_MEMORY, CommitName, DurabilityName, FormatName, Sizes, StoreConfig
+from gpkvs.config import CommitName, DurabilityName, FormatName, Sizes, StoreConfig
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.journal_growth import journal_space_max
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
@@ -26,6 +26,7 @@ from gpkvs.media.directory import (
     finish_creation,
     make_directory,
     round_up,
+    short_segment_bytes,
     store_exists,
 )
 from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
@@ -126,7 +127,7 @@ def _sizes_of(config: StoreConfig, kind: StoreKind) -> Sizes:
     is_said = config.heap_bytes is not None or config.heap_bytes_max is not None
     if is_said or not kind.is_in_memory:
         return config.sizes
-    return replace(config.sizes, heap_bytes_max=HEAP_BYTES_MAX_IN_MEMORY)
+    return replace(config.sizes, heap_bytes_max=HEAP_SEGMENTS_MAX * short_segment_bytes(kind.draft))
 
 
 def allow_heap(files: StoreFiles, heap: Heap, config: StoreConfig) -> None:

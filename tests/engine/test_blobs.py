@@ -161,12 +161,27 @@ def test_an_expired_value_gives_its_blob_back(store: gpkvs.Store) -> None:
     assert store.info().blobs_live_bytes == 0
 
 
-def test_limits(store: gpkvs.Store, store_path: Path) -> None:
-    assert store.limits.value_bytes_max == 128 * MIB
-    with pytest.raises(InvalidArgumentError, match="134,217,728"):
-        store.set(b"key", bytes(128 * MIB + 1))
-    with gpkvs.open(store_path.parent / "three", store_format="3", **SMALL) as other:
-        assert other.limits.value_bytes_max < MIB  # a sixteenth of its heap
+def test_limits(tmp_path: Path) -> None:
+    with gpkvs.open(tmp_path / "usual", store_format="4", durability="process") as store:
+        assert store.limits.value_bytes_max == 128 * MIB
+        with pytest.raises(InvalidArgumentError, match="134,217,728"):
+            store.set(b"key", bytes(128 * MIB + 1))
+    with gpkvs.open(tmp_path / "small", store_format="4", durability="process", **SMALL) as store:
+        most = store.limits.value_bytes_max  # all that blobs may take, nearly
+        assert 15 * MIB < most < 16 * MIB
+        store.set(b"key", bytes(most))
+        with pytest.raises(InvalidArgumentError, match="value_bytes_max"):
+            store.set(b"key", bytes(most + 1))
+    with gpkvs.open(tmp_path / "three", store_format="3", **SMALL) as store:
+        assert store.limits.value_bytes_max < MIB  # a sixteenth of its heap
+
+
+def test_the_longest_value_there_is(tmp_path: Path) -> None:
+    """1 GiB, if it is allowed."""
+    limits = gpkvs.Limits(value_bytes_max=1 << 40)
+    with gpkvs.open(tmp_path / "store", store_format="4", durability="process", limits=limits) as store:
+        assert store.limits.value_bytes_max == 1 << 30
+        assert store.limits.result_bytes_max == 1 << 30
 
 
 def test_a_limit_of_the_heap_is_one_of_blobs_too(store: gpkvs.Store) -> None:

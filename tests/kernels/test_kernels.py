@@ -176,7 +176,7 @@ def test_audits_are_named_after_invariants() -> None:
     invariants = re.findall(r"^([a-z0-9-]+) {2,}", layout.__doc__, re.MULTILINE)
     assert audits()[0] == ""
     assert set(audits()[1:]) < set(invariants)
-    assert len(set(audits())) == 10
+    assert len(set(audits())) == 12
 
 
 def test_kernels_say_what_they_are() -> None:

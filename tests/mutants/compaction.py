@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "users-take-the-reserve",
         "gpkvs/engine/heap.py",
-        "self.state[_RESERVE] = reserve_of(segments, self.segment_units)",
+        "self.state[_RESERVE] = reserve_of(segments, self.segment_units, self.longest)",
         "self.state[_RESERVE] = 0",
         "compaction finds no room, and writes are refused for ever",
         (_LIMIT, _KILLS),
@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         "reserve-without-the-run",
         _HEAP,
-        " + run_of(segments, segment_units)\n",
+        " + run_of(segments, segment_units, longest)\n",
         "\n",
         "long records find no neighbours though the charge allows them",
         (f"{_LONG}::test_the_promise_names_what_is_kept_for_long_records", f"{_LONG}::test_any_length_is_accepted"),
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "run-not-kept",
         _HEAP,
-        "        self.state[_RUN] = run_of(segments, self.segment_units)\n",
+        "        self.state[_RUN] = run_of(segments, self.segment_units, self.longest)\n",
         "        self.state[_RUN] = 0\n",
         "where free segments are between long records, none of them can move, and one is refused for ever",
         (f"{_LONG}::test_any_length_is_accepted",),

@@ -128,16 +128,16 @@ def test_what_an_older_gpkvs_makes_of_a_draft(tmp_path: Path) -> None:
 def test_a_key_that_format_4_has_no_place_for(tmp_path: Path) -> None:
     limits = Limits(key_bytes_max=100_000)
     with gpkvs.open(tmp_path / "old", store_format="3", limits=limits, **SIZES) as store:
-        store.set(b"k" * 65_535, b"as long as can be")
+        store.set(b"k" * 65_480, b"as long as can be")
     copy(tmp_path / "old", tmp_path / "fits", store_format="4")
     with gpkvs.open(tmp_path / "fits", limits=limits) as store:
-        assert store.limits.key_bytes_max == 65_535
-        assert store.get(b"k" * 65_535) == b"as long as can be"
-        with pytest.raises(InvalidArgumentError, match="65,535"):
-            store.set(b"k" * 65_536, b"")
+        assert store.limits.key_bytes_max == 65_480
+        assert store.get(b"k" * 65_480) == b"as long as can be"
+        with pytest.raises(InvalidArgumentError, match="65,480"):
+            store.set(b"k" * 65_481, b"")
     with gpkvs.open(tmp_path / "old", limits=limits) as store:
-        store.set(b"k" * 65_536, b"too long")
-    with pytest.raises(InvalidArgumentError, match=r"more than 65,535 bytes.* --format 3"):
+        store.set(b"k" * 65_481, b"too long")
+    with pytest.raises(InvalidArgumentError, match=r"more than 65,480 bytes.* --format 3"):
         copy(tmp_path / "old", tmp_path / "new", store_format="4")
     assert not (tmp_path / "new").exists()
 
