@@ -158,8 +158,6 @@ library.gpkvs_blobs_new.argtypes = [ctypes.c_void_p]
 library.gpkvs_blobs_new.restype = ctypes.c_void_p
 library.gpkvs_blobs_delete.argtypes = [ctypes.c_void_p]
 library.gpkvs_blobs_delete.restype = None
-library.gpkvs_blobs_map.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3]
-library.gpkvs_blobs_map.restype = None
 library.gpkvs_blobs_lacking_pages.argtypes = [ctypes.c_void_p]
 library.gpkvs_blobs_lacking_pages.restype = ctypes.c_uint64
 library.gpkvs_blobs_free.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
@@ -228,6 +226,9 @@ launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
 stores_launch: Callable[[int], int] = _locked("gpkvs_launch_stores", returns=ctypes.c_int)
 # The time that counts, in microseconds, of its word's address and what two clocks say (kernels/counted_time.hpp).
 count_time: Callable[[int, int, int], int] = _locked("gpkvs_count_time", ctypes.c_int64, ctypes.c_int64, returns=_WORD)
+blobs_map = _locked("gpkvs_blobs_map", *[_WORD] * 4)
+blobs_unmap = _locked("gpkvs_blobs_unmap")
+blobs_is_mapped = _locked("gpkvs_blobs_is_mapped", returns=_WORD)
 waiting_add = _locked("gpkvs_waiting_add", _WORD, ctypes.c_void_p, _WORD, returns=_WORD)
 waiting_release = _locked("gpkvs_waiting_release", _WORD, ctypes.c_void_p, returns=_WORD)
 waiting_newest = _locked("gpkvs_waiting_newest", returns=_WORD)

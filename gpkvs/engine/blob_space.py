@@ -51,6 +51,8 @@ class BlobSpace:
     settle
         Waits until all batches that have begun are durable, and calls `BlobPages.release`. It does not wait for one
         that is being planned: that one may wait for room.
+    on_longer
+        Called with the pages of the file before new ones are given to a blob; raises NoSpaceError if they cannot be.
     is_in_memory
         Whether the file is memory.
 
@@ -75,8 +77,17 @@ class BlobSpace:
     """
 
     def __init__(
-        self, file: int, path: Path, first: U64, pages: U64, settle: Callable[[], None], *, is_in_memory: bool = False
+        self,
+        file: int,
+        path: Path,
+        first: U64,
+        pages: U64,
+        settle: Callable[[], None],
+        on_longer: Callable[[int], None] = lambda pages: None,
+        *,
+        is_in_memory: bool = False,
     ) -> None:
+        self._on_longer = on_longer
         self._file = file
         self._path = path
         self._settle = settle
@@ -262,6 +273,11 @@ class BlobSpace:
             os.fsync(self._file)
         except OSError as error:
             stop_process("the file of values could not be synced", error)  # values may be lost with it
+        try:
+            self._on_longer(run.first + run.pages)
+        except NoSpaceError:
+            self._forgo(run, file_pages)
+            raise
         self.pages.put(run, are_present=True)
 
     def _forgo(self, run: Run, file_pages: int) -> None:

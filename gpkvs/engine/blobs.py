@@ -28,7 +28,7 @@ from gpkvs.media.layout import (
     reference_length,
     reference_offset,
 )
-from gpkvs.native import library
+from gpkvs.native import blobs_is_mapped, blobs_map, blobs_unmap, library
 
 
 def blobs_of(files: StoreFiles, backend: Backend, index: Index, block: int) -> U64:
@@ -91,6 +91,7 @@ class Blobs:
             reference_offset(references),
             reference_length(references),
             self._settle,
+            self._lengthen,
             is_in_memory=files.root_region.is_volatile,
         )
         self.address: int = library.gpkvs_blobs_new(self._space.pages.address) or 0
@@ -103,17 +104,30 @@ class Blobs:
         self.settle()
 
     def _map(self) -> None:
-        library.gpkvs_blobs_map(self.address, self._region.address, self._file, int(self._files.root.has_journal))
+        """Tell native code where the file is mapped."""
+        region, writes = self._region, int(self._files.root.has_journal)
+        blobs_map(self.address, region.address, region.bytes // PAGE_BYTES, self._file, writes)
 
-    @property
-    def base(self) -> int:
-        """Where the file lies in memory."""
-        return self._region.address
+    def _lengthen(self, pages: int) -> None:
+        """Map the file, which has so many pages now, before any of the new ones is given to a blob.
 
-    @property
-    def pages(self) -> int:
-        """How long the file is, in pages, as far as it is mapped."""
-        return self._region.bytes // PAGE_BYTES
+        Raises
+        ------
+        NoSpaceError
+            If the system does not map them.
+        """
+        if pages * PAGE_BYTES <= self._region.bytes:
+            return
+        blobs_unmap(self.address)  # whatever comes between, no batch uses an address that is not there any more
+        try:
+            self._region.grow(pages * PAGE_BYTES)
+        except OSError as error:
+            raise NoSpaceError(
+                "memory",
+                f"{self._region.path} cannot be mapped: {error.strerror}: raise the limit on memory (ulimit -v, MemoryMax)",
+            ) from error
+        finally:
+            self._map()
 
     @property
     def is_any(self) -> bool:
@@ -139,6 +153,9 @@ class Blobs:
         OSError, MemoryError
             If the system refuses for another reason than want of space.
         """
+        if not blobs_is_mapped(self.address):  # an interrupt came while it was mapped anew
+            self._map()
+            return True
         root = self._files.root
         most = max(root.heap_bytes_max, root.heap_bytes_own)
         self.refusal = None
@@ -147,9 +164,6 @@ class Blobs:
         except NoSpaceError as refusal:
             self.refusal = refusal
             return False
-        if self._space.file_bytes > self._region.bytes:
-            self._region.grow(self._space.file_bytes)
-            self._map()
         return True
 
     def tidy(self, begun: int, is_durable: Callable[[int], bool]) -> None:

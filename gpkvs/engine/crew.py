@@ -195,7 +195,6 @@ class Crew:
             case Left.GROW_BLOBS:
                 assert self._heap.blobs
                 is_done = self._heap.blobs.make_room()
-                self._planner.take_over_heap()
             case Left.GROW_LOG:  # one entry for each operation; if it has room for that, keys are displaced: two each
                 is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
             case Left.RENEW:

@@ -97,7 +97,8 @@ def record_units(record_format: int, key_lengths: U32, value_lengths: U32, expir
     longest = short = np.uint64(RECORD_HEADER_BYTES)
     if record_format != RECORDS_3:
         short = np.uint64(SHORT_RECORD_HEADER_BYTES)
-        is_in_blob = longest + keys + values > np.uint64(HEAP_RECORD_BYTES)
+        is_long = longest + keys + values > np.uint64(HEAP_RECORD_BYTES)
+        is_in_blob = is_long & (values > np.uint64(BLOB_WORDS_BYTES))
         values = np.where(is_in_blob, np.uint64(BLOB_WORDS_BYTES), values)
     lengths = keys + values + (short if expiries is None else np.where(expiries, longest, short))
     units: U64 = (lengths + np.uint64(UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)

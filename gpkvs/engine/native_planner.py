@@ -197,7 +197,7 @@ class _LayoutPlanner:
         )
         self.writes.set(heap=address, segments=heap.segments)
         if heap.blobs and self._has_records:
-            self._set(blobs=heap.blobs.base, blob_file_pages=heap.blobs.pages, blob_plan=heap.blobs.address)
+            self._set(blob_plan=heap.blobs.address)
             self.writes.set(blob_plan=heap.blobs.address)
 
     def _set(self, **words: int) -> None:

@@ -16,11 +16,18 @@ class Blobs {
     explicit Blobs(BlobSpace& space) : space_(space) {}
 
     // Where the file lies in memory; `writes`: values are written to the file, which the mapping shows at once.
-    void map(u8* base, int file, bool writes) {
+    void map(u8* base, u64 pages, int file, bool writes) {
         base_ = base;
+        pages_ = pages;
         file_ = file;
         writes_ = writes;
     }
+
+    // The mapping is about to change: until `map`, no batch is planned.
+    void unmap() { base_ = nullptr; }
+    bool is_mapped() const { return base_; }
+    const u8* base() const { return base_; }
+    u64 pages() const { return pages_; }
 
     // Begins a plan, and gives back what the last one took in vain.
     void begin_plan() {
@@ -32,7 +39,7 @@ class Blobs {
     // Takes a blob for the record with this number of a plan; false where no free pages are side by side.
     bool take(u64 record, u64 value_bytes) {
         const u64 pages = blob_pages(value_bytes);
-        taken_.reserve(taken_.size() + 1);
+        if (taken_.size() == taken_.capacity()) taken_.reserve(2 * taken_.size() + 8);
         words_.resize((record + 1) * WORDS);
         // What a commit needs, which cannot be left.
         checksums_.reserve((blob_pieces(value_bytes) + 1) / 2);
@@ -135,6 +142,7 @@ class Blobs {
 
     BlobSpace& space_;
     u8* base_ = nullptr;
+    u64 pages_ = 0;
     int file_ = -1;
     bool writes_ = false;
     std::vector<u64> taken_, dropped_;  // references of blobs
@@ -155,7 +163,9 @@ void* gpkvs_blobs_new(void* space) {
     }
 }
 void gpkvs_blobs_delete(void* blobs) { delete (Blobs*)blobs; }
-void gpkvs_blobs_map(void* blobs, u8* base, u64 file, u64 writes) { ((Blobs*)blobs)->map(base, (int)file, writes); }
+void gpkvs_blobs_map(void* blobs, u8* base, u64 pages, u64 file, u64 writes) { ((Blobs*)blobs)->map(base, pages, (int)file, writes); }
+void gpkvs_blobs_unmap(void* blobs) { ((Blobs*)blobs)->unmap(); }
+u64 gpkvs_blobs_is_mapped(void* blobs) { return ((Blobs*)blobs)->is_mapped(); }
 u64 gpkvs_blobs_lacking_pages(void* blobs) { return ((Blobs*)blobs)->lacking_pages(); }
 void gpkvs_blobs_free(void* blobs, u64 epoch, const u64* references, u64 count) {
     for (u64 i = 0; i < count; i++) ((Blobs*)blobs)->free(epoch, references[i]);
@@ -166,7 +176,7 @@ void gpkvs_blobs_release(void* blobs, u64 covered) { ((Blobs*)blobs)->release(co
 u32 gpkvs_copied_blob(const u8* value, u64 value_bytes, u64 file, u64 first_page) {
     BlobSpace none(0);
     Blobs blobs(none);
-    blobs.map(nullptr, (int)file, true);
+    blobs.map(nullptr, 0, (int)file, true);
     return blobs.write_file(value, value_bytes, first_page * BLOB_PAGE_BYTES);
 }
 

@@ -64,8 +64,8 @@ static_assert(sizeof(U64Slot) == 16, "a slot of the u64 layout is 16 bytes");
 static_assert(sizeof(U64Bucket) == 128, "its bucket is 128 bytes, a line of a GPU");
 
 // 3 is kept for inline numbers. A record expires, or has a blob, if and only if its slot says so: writers of other keys
-// never read it.
-enum Kind { KIND_EMPTY = 0, KIND_RECORD = 1, KIND_EXPIRING = 2, KIND_BLOB = 4, KIND_EXPIRING_BLOB = 5 };
+// never read it. No bit that rots makes one of these another.
+enum Kind { KIND_EMPTY = 0, KIND_RECORD = 1, KIND_EXPIRING = 2, KIND_BLOB = 4, KIND_EXPIRING_BLOB = 7 };
 
 GPKVS_DEVICE u64 slot_kind(u64 meta) { return meta >> 60; }
 GPKVS_DEVICE u64 slot_version(u64 meta) { return meta & ((1ull << 60) - 1); }
@@ -99,11 +99,12 @@ GPKVS_DEVICE u64 record_header_bytes(u64 format, bool expires) {
 }
 
 // A record of format 4 that would be longer than this has its value in a blob: pages of the file of blobs, which nothing
-// else lies in. What it says of the blob lies between its header and its key.
+// else lies in. What it says of the blob lies between its header and its key; a value that is no longer stays there.
 static const u64 HEAP_RECORD_BYTES = 64 << 10;
 static const u64 BLOB_WORDS_BYTES = 24;
 GPKVS_DEVICE bool is_in_blob(u64 format, u64 key_bytes, u64 value_bytes) {
-    return format == RECORDS_4 && RECORD_HEADER_BYTES + key_bytes + value_bytes > HEAP_RECORD_BYTES;
+    return format == RECORDS_4 && value_bytes > BLOB_WORDS_BYTES &&
+           RECORD_HEADER_BYTES + key_bytes + value_bytes > HEAP_RECORD_BYTES;
 }
 
 GPKVS_DEVICE u64 record_units(u64 format, bool expires, u64 key_bytes, u64 value_bytes) {

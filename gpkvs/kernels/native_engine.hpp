@@ -66,6 +66,9 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.requests = batch.requests;
     a.request_ops = batch.request_ops;
     a.found_words = (u64*)batch.found_words;
+    if (!a.blob_plan) return;
+    a.blobs = a.blob_plan->base();
+    a.blob_file_pages = a.blob_plan->pages();
 }
 
 // Whether no request reads more than one may; where such are refused, it says which.
@@ -238,6 +241,7 @@ static u64 time_of(const NativeEngine& e) {
 // Plans a batch, which becomes plain first where there is a resolver for it; returns why not all of it fits.
 template <class Planner>
 static EngineLeft plan_given(NativeEngine& e, Planner& a, const EngineTable& table, const EngineBatch& batch, NativeResolver* resolver) {
+    if (a.blob_plan && !a.blob_plan->is_mapped()) return LEFT_GROW_BLOBS;
     give_batch(a, batch, table);
     a.first_sequence = e.committer->next_sequence(*e.commit);
     a.now = time_of(e);

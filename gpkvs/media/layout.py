@@ -103,7 +103,8 @@ REFERENCE_LENGTH_BITS: Final = 24  # of a reference, below the offset
 RECORD_UNITS_MAX: Final = (1 << REFERENCE_LENGTH_BITS) - 1
 LONGEST_RECORD_UNITS: Final = (32 << 20) // UNIT_BYTES
 HEAP_UNITS_MAX: Final = 1 << 40
-KIND_RECORD, KIND_BLOB, KIND_EXPIRING_BLOB = 1, 4, 5  # of slots (`Kind` in kernels/layout.cuh)
+KIND_BLOB, KIND_EXPIRING_BLOB = 4, 7  # of slots (`Kind` in kernels/layout.cuh)
+_WITH_BLOB: Final = 5  # the bits in which these differ from the kinds 1 and 2
 KIND_SHIFT: Final = 60  # in the last word of a slot, above the version
 BLOB_PIECE_BYTES: Final = 64 << 10  # of a blob that has a checksum of its own
 BLOB_CHECKSUM_BYTES: Final = 4
@@ -156,8 +157,8 @@ def value_bytes_in(pages: int) -> int:
 def with_kinds(meta: Any, has_blob: Any) -> Any:
     """Return the last words of slots that hold keys, their kinds those of records that have blobs, or have none."""
     kind = meta >> KIND_SHIFT
-    kind = np.where(kind >= KIND_BLOB, kind - np.uint64(KIND_BLOB - KIND_RECORD), kind)
-    kind = np.where(has_blob, kind + np.uint64(KIND_BLOB - KIND_RECORD), kind)
+    had_blob = np.isin(kind, (KIND_BLOB, KIND_EXPIRING_BLOB))
+    kind = np.where(had_blob != has_blob, kind ^ np.uint64(_WITH_BLOB), kind)
     return kind << KIND_SHIFT | meta & np.uint64(VERSION_MAX)
 
 

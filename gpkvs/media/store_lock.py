@@ -30,7 +30,7 @@ from gpkvs.fork import release_in_child
 from gpkvs.media.directory import LOCK_FILE, ROOT_FILE, require_store
 
 _FILES = re.compile(
-    r"(LOCK|CREATING|COPYING|root|log|heap|data|index-\d+-\d+|catalog-\d+\.json|recovery\.json)(\.tmp)?"
+    r"(LOCK|CREATING|COPYING|root|log|heap|data|blobs|index-\d+-\d+|catalog-\d+\.json|recovery\.json)(\.tmp)?"
 )
 
 

@@ -21,6 +21,8 @@ from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
     BLOCK_BYTES,
     DRAFT,
+    KIND_BLOB,
+    KIND_EXPIRING_BLOB,
     KIND_SHIFT,
     LOG_ENTRIES_OFFSET,
     STRIPE_ENTRIES,
@@ -38,8 +40,8 @@ from gpkvs.recovery.startup.replay import load_images, replay
 from gpkvs.text import counted, quoted
 
 _BLOCKS_AT_ONCE = 256
-_KINDS = (1, 4)  # a record, one with a blob
-_EXPIRING_KINDS = (2, 5)
+_KINDS = (1, KIND_BLOB)  # a record, one with a blob
+_EXPIRING_KINDS = (2, KIND_EXPIRING_BLOB)
 _OPEN = partial(Root.unpack, drafts=range(1, DRAFT + 1))
 
 

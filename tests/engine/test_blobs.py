@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -20,8 +21,8 @@ from gpkvs.batch import U64, Batch, Op, Status
 from gpkvs.config import CommitName
 from gpkvs.engine.heap import SegmentCounts
 from gpkvs.engine.recount import recount
-from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NoSpaceError
-from gpkvs.media.layout import BLOB_PIECE_BYTES, PAGE_BYTES, blob_pages, reference_length, reference_offset
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NoSpaceError, StoreError
+from gpkvs.media.layout import BLOB_PIECE_BYTES, KEY_BYTES_MAX, PAGE_BYTES, blob_pages, reference_length, reference_offset
 from gpkvs.native import crc32c
 from gpkvs.recovery.startup.check import check
 from tests.conftest import SMALL, assert_clean
@@ -352,3 +353,77 @@ def test_what_a_frame_frees_waits_for_the_next(tmp_path: Path) -> None:
         store.set(b"other", b"covers it")
         store.set(b"other", b"and this one says so")
         assert blobs._space.pages.counts.waiting == 0
+
+
+@pytest.mark.parametrize("value", [b"", b"v", b"v" * 24, b"v" * 25, b"v" * 100])
+def test_the_longest_key_with_any_value(tmp_path: Path, commit: CommitName, value: bytes) -> None:
+    """A value that is no longer than what a record says of a blob stays in the record."""
+    limits, key = gpkvs.Limits(key_bytes_max=1 << 20), b"k" * KEY_BYTES_MAX[4]
+    path = tmp_path / "store"
+    with gpkvs.open(path, store_format="4", commit=commit, durability="process", limits=limits, **SMALL) as store:
+        assert store.limits.key_bytes_max == len(key)
+        store.set(key, b"")
+        store.set(key, value)
+        store.set(b"large", b"l" * 100_000)
+        assert len(references_of(store)) == 1 + (len(value) > 24)
+        assert (store.get(key), store.get(b"large")) == (value, b"l" * 100_000)
+    with reopened(path) as store:
+        assert store.get(b"large") == b"l" * 100_000
+    assert_clean(path)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOMEM, "Cannot allocate memory"), KeyboardInterrupt()])
+def test_a_file_that_cannot_be_mapped_is_not_used(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Its new pages are nobody's, so nothing is stored where no memory is; it is tried again."""
+    store.set(b"first", b"1" * MIB)
+    blobs = store._files.blobs
+    assert blobs
+    grow, errors = blobs.grow, [error, error]  # before it refuses a blob, it tries twice
+
+    def grows(size: int) -> None:
+        if errors:
+            raise errors.pop()
+        grow(size)
+
+    monkeypatch.setattr(blobs, "grow", grows)
+    with pytest.raises((NoSpaceError, KeyboardInterrupt)):
+        store.set(b"second", b"2" * (4 * MIB))
+    assert store.get(b"first") == b"1" * MIB
+    errors.clear()
+    for number in range(3):
+        store.set(b"more%d" % number, b"3" * (4 * MIB))
+        assert store.get(b"more%d" % number) == b"3" * (4 * MIB)
+    assert store.get(b"first") == b"1" * MIB
+
+
+def test_an_interrupt_while_it_is_mapped_anew_costs_nothing(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.set(b"first", b"1" * MIB)
+    blobs = store._engine.heap.blobs
+    assert blobs
+    real = blobs._map
+
+    def interrupted() -> None:
+        monkeypatch.setattr(blobs, "_map", real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blobs, "_map", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.set(b"second", b"2" * (4 * MIB))
+    assert store.get(b"first") == b"1" * MIB
+    store.set(b"second", b"2" * (4 * MIB))
+    assert store.get(b"second") == b"2" * (4 * MIB)
+
+
+@pytest.mark.parametrize("how", ["symbolic", "hard"])
+def test_blobs_under_another_name_are_refused(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "store"
+    gpkvs.open(path, store_format="4", **SMALL).close()
+    (path / "blobs").rename(tmp_path / "elsewhere")
+    if how == "symbolic":
+        (path / "blobs").symlink_to(tmp_path / "elsewhere")
+    else:
+        (path / "blobs").hardlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="blobs"):
+        gpkvs.open(path)
