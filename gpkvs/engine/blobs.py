@@ -124,7 +124,8 @@ class Blobs:
         except OSError as error:
             raise NoSpaceError(
                 "memory",
-                f"{self._region.path} cannot be mapped: {error.strerror}: raise the limit on memory (ulimit -v, MemoryMax)",
+                f"{self._region.path} cannot be mapped: {error.strerror}: raise the limit on memory (ulimit -v, "
+                "MemoryMax)",
             ) from error
         finally:
             self._map()

@@ -31,6 +31,8 @@ class _EngineRoom(ctypes.Structure):
         ("value_lengths", _POINTER),
         ("values", _POINTER),
         ("refusals", _POINTER),
+        ("places", _POINTER),
+        ("place_bytes", _POINTER),
     ]
 
 

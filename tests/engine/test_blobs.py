@@ -22,7 +22,14 @@ from gpkvs.config import CommitName
 from gpkvs.engine.heap import SegmentCounts
 from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NoSpaceError, StoreError
-from gpkvs.media.layout import BLOB_PIECE_BYTES, KEY_BYTES_MAX, PAGE_BYTES, blob_pages, reference_length, reference_offset
+from gpkvs.media.layout import (
+    BLOB_PIECE_BYTES,
+    KEY_BYTES_MAX,
+    PAGE_BYTES,
+    blob_pages,
+    reference_length,
+    reference_offset,
+)
 from gpkvs.native import crc32c
 from gpkvs.recovery.startup.check import check
 from tests.conftest import SMALL, assert_clean
@@ -398,7 +405,7 @@ def test_a_file_that_cannot_be_mapped_is_not_used(
     assert store.get(b"first") == b"1" * MIB
 
 
-def test_an_interrupt_while_it_is_mapped_anew_costs_nothing(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_it_is_mapped_costs_nothing(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.set(b"first", b"1" * MIB)
     blobs = store._engine.heap.blobs
     assert blobs

@@ -125,6 +125,7 @@ def test_a_database_goes_to_its_table(server: Server, port: int, redis: Connecti
     assert "table 'numbers' has u64" in refusal(server, port, "--table", "numbers")
 
 
+@pytest.mark.format3
 def test_what_gpkvs_cannot_hold_is_named(server: Server, port: int, redis: Connection, table: str) -> None:
     for n in range(5):
         redis.call(b"RPUSH", b"list%d" % n, b"a")

@@ -174,6 +174,7 @@ _MOUNTS = {
 _BOTH_LIVES = '; "$2" -c "$3" "$1" "$4" first; [ $? = 137 ] && "$2" -c "$3" "$1" "$4" second'
 
 
+@pytest.mark.format3
 @pytest.mark.parametrize(
     ("kind", "commit"),
     [pytest.param("ext4", "undo", marks=pytest.mark.machine), ("tmpfs", "undo"), ("tmpfs", "journal")],

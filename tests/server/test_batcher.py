@@ -280,6 +280,7 @@ async def test_work_not_yet_in_a_batch_is_dropped(store: gpkvs.Store) -> None:
 
 
 @asynchronous
+@pytest.mark.format3
 async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> None:
     async with running(store) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
@@ -298,6 +299,7 @@ async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> No
 
 
 @asynchronous
+@pytest.mark.format3
 async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None:
     """The store cuts a batch whose responses are too large; the rest keeps its place."""
     store.set(b"large", bytes(2 << 20 >> 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ def test_split_gives_each_request_its_own_results(requests: list[list[Operation]
                 assert response._replace(versions=b"") == expected._replace(versions=b"")  # type: ignore[union-attr]
 
 
+@pytest.mark.format3
 def test_split_puts_rejections_in_their_places(store: gpkvs.Store) -> None:
     def large(name: str) -> list[Operation]:  # 8 MB: the heap of 16 MiB holds one of them
         return [(2, b"%s-%d" % (name.encode(), i), bytes(200_000)) for i in range(40)]

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.own_python
 ANY_PORT = ("--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
 
 
+@pytest.mark.format3
 def test_ready_file_and_log_name_the_addresses(server: Server) -> None:
     log = server.log.read_text()
     for address in (server.target, server.metrics_address):

@@ -31,7 +31,7 @@ class HeldDoor(Echo):
     def __init__(self, **settings: float) -> None:
         self.handed: list[tuple[str, bytes]] = []  # methods and messages, in their order
         super().__init__(**settings)
-        self.library.set_tables([OpenTable(0, "default", BYTES_LAYOUT.name, Limits())])
+        self.library.set_tables([OpenTable(0, "default", BYTES_LAYOUT.name, Limits(value_bytes_max=16 << 20))])
         self.library.open()
 
     @contextmanager

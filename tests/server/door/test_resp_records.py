@@ -172,6 +172,7 @@ def test_moments_count_by_the_time_of_the_store(tmp_path: Path) -> None:
                 handed.clear()
 
 
+@pytest.mark.format3
 def test_a_value_gets_as_long_as_it_may(store: Store, ask: Ask) -> None:
     most = store.limits.value_bytes_max
     too_long = b"-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n"
