@@ -30,6 +30,7 @@ class GpkvsValues:
         self.version = package_version()
         limits = Limits(value_bytes_max=value_bytes_max(options))
         self.store = Store(directory, StoreConfig(store_format=options.store_format, limits=limits))
+        self._into = memoryview(bytearray(self.store.limits.value_bytes_max))
         info = self.store.info()
         self.settings = f"domain {info.domain}, commit {info.commit}, format {info.store_format}"
 
@@ -37,9 +38,9 @@ class GpkvsValues:
         """Store one value as one transaction."""
         self.store.set(key, value)
 
-    def get_one(self, key: bytes) -> bytes | None:
-        """Read one value."""
-        return self.store.get(key)
+    def get_one(self, key: bytes) -> memoryview:
+        """Read one value, into memory that all share."""
+        return self._into[: self.store.get_into(key, self._into) or 0]
 
     def settle(self) -> None:
         """Do all of the work that batches left behind."""

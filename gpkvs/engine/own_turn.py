@@ -160,7 +160,7 @@ class OwnTurn:
         if (left := self._meter.last_left) is not None:
             self._meter.helped(left)
         self.have_turn()
-        return self._run_columns(batch)
+        return self._run_columns(batch, is_long=left is Left.MEMORY)  # `run` had too little for what it returns
 
     def run_within(self, deletes: Batch) -> None:
         """Run DELETEs of keys that have expired, which what is due beside batches, or a batch, asks for.
@@ -180,7 +180,7 @@ class OwnTurn:
             raise refusal
         assert result.requests == 1
 
-    def _run_columns(self, batch: Batch, *, is_within: bool = False) -> tuple[BatchResult, int]:
+    def _run_columns(self, batch: Batch, *, is_within: bool = False, is_long: bool = False) -> tuple[BatchResult, int]:
         native = self._native
         count_kinds(batch)
         with memory_refused():
@@ -188,7 +188,7 @@ class OwnTurn:
             given = GivenBatch(batch, native.made_bytes_max, own.found_words)
         # With `into` it has many operations, or long values: `run` takes the others.
         given_bytes = len(batch.keys) + len(batch.values)
-        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX and not batch.into
+        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX and not batch.into and not is_long
         run_batch = self._run_short if is_short else self._run_long
         ran = native.run(batch.table, run_batch, native.engine_address, given.struct, *own.addresses, is_short)
         lacking: dict[Left, GpkvsError] = {}
