@@ -6,7 +6,6 @@ and an opening finds which pages are in use: those of the blobs that records nam
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 
@@ -81,12 +80,10 @@ class Blobs:
         assert files.blobs
         self._files = files
         self._region = files.blobs
-        self._file = os.open(files.blobs.path, os.O_RDWR | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._file).atexit = False
         self.settle: Callable[[], object] = _nothing_waits
         self.refusal: NoSpaceError | None = None
         self._space = BlobSpace(
-            self._file,
+            files.blobs.file,
             files.blobs.path,
             reference_offset(references),
             reference_length(references),
@@ -106,7 +103,7 @@ class Blobs:
     def _map(self) -> None:
         """Tell native code where the file is mapped."""
         region, writes = self._region, int(self._files.root.has_journal)
-        blobs_map(self.address, region.address, region.bytes // PAGE_BYTES, self._file, writes)
+        blobs_map(self.address, region.address, region.bytes // PAGE_BYTES, region.file, writes)
 
     def _lengthen(self, pages: int) -> None:
         """Map the file, which has so many pages now, before any of the new ones is given to a blob.

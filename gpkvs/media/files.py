@@ -274,7 +274,8 @@ def open_files(
         _check_size(path / BLOBS_FILE, PAGE_BYTES, may_be_longer=True)
         size = (path / BLOBS_FILE).stat().st_size // PAGE_BYTES * PAGE_BYTES
         # With a journal, values are written to the file, as records are.
-        mapped = Region(path / BLOBS_FILE, None if root.has_journal else domain, size=size, reads_ahead=True)
+        stored_by = None if root.has_journal else domain
+        mapped = Region(path / BLOBS_FILE, stored_by, size=size, reads_ahead=True, writes_file=domain is not None)
         opened.append(mapped)
         return mapped
 

@@ -49,6 +49,8 @@ class Region:
         Another name of the file, by which it is opened; errors have `path`.
     reads_ahead
         Whether the system may read ahead in it, and hold it in large pages.
+    writes_file
+        Whether the file is written to, and not through the mapping.
 
     Attributes
     ----------
@@ -74,6 +76,7 @@ class Region:
         *,
         opened_as: Path | None = None,
         reads_ahead: bool = False,
+        writes_file: bool = False,
     ) -> None:
         self.path = path
         self._offset = offset
@@ -87,7 +90,8 @@ class Region:
         self.needs_ddio_off = domain is not None and domain.needs_ddio_off
         if self._domain is DomainName.FLUSH:
             library.gpkvs_write_back_on(library.gpkvs_write_back_best())
-        self.file = os.open(opened_as or path, (os.O_RDWR if domain else os.O_RDONLY) | os.O_CLOEXEC)
+        opened_for = os.O_RDWR if domain or writes_file else os.O_RDONLY
+        self.file = os.open(opened_as or path, opened_for | os.O_CLOEXEC)
         try:
             self.bytes = os.fstat(self.file).st_size - offset if size is None else size
             access = mmap.PROT_READ | (mmap.PROT_WRITE if domain else 0)
