@@ -47,6 +47,7 @@ def test_batches_are_answered_as_by_a_dictionary(
     monkeypatch.setattr(NumberPlan, "order", noted_by_launcher)
     monkeypatch.setenv(HOST_OPS_MAX, "0")  # kernel by kernel
     model: dict[bytes, bytes] = {}
+    have_few = 0  # batches of which not all operations were sorted, however many processors told so
     with gpkvs.open(store_path, index_bytes=1 << 20, heap_bytes=1 << 22, log_bytes=1 << 20) as store:
         store.create_table("t", layout=layout, index_bytes=1 << 20)
         for _ in range(12):
@@ -63,14 +64,16 @@ def test_batches_are_answered_as_by_a_dictionary(
                 else:
                     operations.append((Op.DELETE, key))
                     model.pop(key, None)
+            before = len(sorted_of)
             result = store.execute(Batch.of(operations), table="t")
+            have_few += len(sorted_of) > before
             is_get = np.array([operation[0] is Op.GET for operation in operations])
             assert (result.status[is_get] == Status.OK.value).tolist() == [value is not None for value in expected]
             assert [value for value in result.value_list() if value] == [value for value in expected if value], seed
     if gets > 0.9:
         assert sum(number for number, _ in sorted_of) < 0.5 * sum(count for _, count in sorted_of)
     elif gets < 0.5:
-        assert len(sorted_of) < 6  # few batches have more GETs than that by chance
+        assert have_few < 6  # few batches have more GETs than that by chance
 
 
 @pytest.mark.parametrize("resource", ["heap", "index"])
