@@ -77,17 +77,20 @@ MUTANTS = (
     Mutant(
         "blob-of-any-record-is-freed",
         "gpkvs/kernels/native_planner.hpp",
+        "    if (!record.blob || record.table_id != a.table_id || record.version != slot_version(a.old_meta[chain])) "
+        "return;\n"
         "    if (record.key_bytes != a.key_lengths[op] || !same_bytes(record.key, a.keys + a.key_offsets[op], "
         "record.key_bytes)) return;\n",
-        "",
+        "    (void)op;\n    if (!record.blob) return;\n",
         "a slot that rotted frees the value of another key",
         (f"{_BLOBS}test_a_damaged_record_frees_no_blob_of_another_key",),
     ),
     Mutant(
         "blobs-of-a-plan-stay-taken",
-        "gpkvs/kernels/native_planner.hpp",
-        "    if (a.blob_plan) a.blob_plan->begin_plan();\n",
-        "    if (a.blob_plan && !a.planned[PLANNED_LEFT]) a.blob_plan->begin_plan();\n",
+        "gpkvs/kernels/blobs.hpp",
+        "        for (const u64 reference : taken_) space_.give_back(reference_offset(reference), "
+        "reference_length(reference));\n",
+        "",
         "a request that is refused keeps the space of its values",
         (f"{_BLOBS}test_what_nobody_committed_is_given_back",),
     ),
