@@ -69,8 +69,8 @@ SCHEMA = ("before_catalog", "before_catalog_root", "after_catalog_root")
 HEAP_GROWTH = ("before_heap_sync", "before_heap_root", "before_heap_use")
 # When space of the heap is given back, and taken again; `before_heap_sync` then too.
 GIVEN_SPACE = ("before_heap_punch", "after_heap_punch", "before_heap_back")
-# When a blob is written, and when their file grows, or space of it is given back.
-BLOBS = ("mid_blob", "before_blob_sync", "before_blob_punch", "after_blob_punch")
+# When blobs are made durable, and when space of their file is given back.
+BLOBS = ("before_blob_sync", "before_blob_punch", "after_blob_punch")
 LOG_GROWTH = ("before_log_sync", "before_log_root")
 # When the journal grows, after those of `HEAP_GROWTH`; `between_roots` then too.
 JOURNAL_GROWTH = ("mid_extent_zeros", "before_extent_sync", "before_extent_root", "before_extent_use")

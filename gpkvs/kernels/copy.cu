@@ -77,7 +77,8 @@ GPKVS_KERNEL(convert_records, CONVERT_RECORDS_ARGS) {
     const u64 reference = a.reference[i];
     const u8* from = a.heap + reference_offset(reference) * UNIT_BYTES;
     u8* const to = a.out + a.offset[i];
-    const u64* const blob = a.new_blobs && a.new_blobs[3 * i] ? a.new_blobs + 3 * i : nullptr;
+    const u64* const words = a.new_blobs ? a.new_blobs + i * (BLOB_WORDS_BYTES / 8) : nullptr;
+    const u64* const blob = words && words[0] ? words : nullptr;
     if (a.record_format == a.new_format && !blob) return copy_bytes(to, from, reference_length(reference) * UNIT_BYTES);
     const Record record = read_record(from, a.record_format);
     const u64 value_bytes = value_bytes_of(record);

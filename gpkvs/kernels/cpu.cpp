@@ -20,7 +20,6 @@
 #include "mark_empty.cu"
 #include "number_plan.cu"
 #include "order.cu"
-
 #include "place.cu"
 #include "read.cu"
 #include "record.cu"
@@ -36,7 +35,6 @@
 #include "commit_undo.hpp"
 #include "compact.hpp"
 #include "expiry.hpp"
-#include "blob_space.hpp"
 #include "journal.hpp"
 #include "kinds.hpp"
 #include "launch_stores.hpp"
