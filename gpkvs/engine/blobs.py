@@ -20,10 +20,8 @@ from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import (
     BLOCK_BYTES,
-    KIND_BLOB,
-    KIND_EXPIRING_BLOB,
-    KIND_SHIFT,
     PAGE_BYTES,
+    names_blob,
     reference_length,
     reference_offset,
 )
@@ -36,7 +34,7 @@ def blobs_of(files: StoreFiles, backend: Backend, index: Index, block: int) -> U
     Those of damaged records are not among them.
     """
     words = index.region.words(block * BLOCK_BYTES, BLOCK_BYTES // 8)
-    slot = np.flatnonzero(np.isin(words[3::4] >> KIND_SHIFT, (KIND_BLOB, KIND_EXPIRING_BLOB))).astype(np.uint64)
+    slot = np.flatnonzero(names_blob(words[3::4])).astype(np.uint64)
     found = np.zeros(len(slot), np.uint64)
     key0, key1 = files.root.hash_keys
     backend.host.launch(

@@ -154,11 +154,15 @@ def value_bytes_in(pages: int) -> int:
     return max(room // (BLOB_PIECE_BYTES + BLOB_CHECKSUM_BYTES) * BLOB_PIECE_BYTES, 0)
 
 
+def names_blob(meta: Any) -> Any:
+    """Return of the last words of slots whether their records have blobs."""
+    return np.isin(meta >> KIND_SHIFT, (KIND_BLOB, KIND_EXPIRING_BLOB))
+
+
 def with_kinds(meta: Any, has_blob: Any) -> Any:
     """Return the last words of slots that hold keys, their kinds those of records that have blobs, or have none."""
     kind = meta >> KIND_SHIFT
-    had_blob = np.isin(kind, (KIND_BLOB, KIND_EXPIRING_BLOB))
-    kind = np.where(had_blob != has_blob, kind ^ np.uint64(_WITH_BLOB), kind)
+    kind = np.where(names_blob(meta) != has_blob, kind ^ np.uint64(_WITH_BLOB), kind)
     return kind << KIND_SHIFT | meta & np.uint64(VERSION_MAX)
 
 

@@ -17,6 +17,7 @@ from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import round_up
 from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.layout import (
+    BLOB_WORDS_BYTES,
     KEY_BYTES_MAX,
     RECORDS_3,
     REFERENCE_LENGTH_BITS,
@@ -26,7 +27,7 @@ from gpkvs.media.layout import (
 )
 from gpkvs.recovery.copy.writer import StoreWriter
 
-_BLOB_WORDS = 3
+_BLOB_WORDS = BLOB_WORDS_BYTES // 8
 _WRITTEN_AT_ONCE = 8 * MIB
 _GAP_READ = 64 << 10  # bytes between two records that are read with them rather than skipped
 
