@@ -35,6 +35,7 @@ class BatchColumns {
     void join(const Request* first, u64 requests, u64 value_bytes_max, int64_t* ahead_us) {
         batch_ = {};
         batch_.requests = requests;
+        batch_.lends_blobs = true;
         batch_.value_bytes_max = value_bytes_max;
         batch_.table_id = first->table_id;
         u64 key_bytes = 0, value_bytes = 0, with_value = 0;

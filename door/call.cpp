@@ -52,13 +52,14 @@ void Call::ask() {
 
 void Call::respond(Message&& response) {
     if (is_finished_) return;
-    const u64 size = response.size();
-    responses_.push_back({{0, (u8)(size >> 24), (u8)(size >> 16), (u8)(size >> 8), (u8)size}, std::move(response)});
+    const u64 size = response.whole_size();
+    responses_.push_back({{0, (u8)(size >> 24), (u8)(size >> 16), (u8)(size >> 8), (u8)size}, PREFIX_BYTES + size, std::move(response)});
     unsent_bytes_ += PREFIX_BYTES + size;
     if (!has_headers_) {
         has_headers_ = true;
         connection.submit_headers(*this);
     }
+    if (responses_.size() == 1) sent_ns_ = connection.now();
     wake();
 }
 
@@ -111,6 +112,8 @@ void Call::half_close() {
 }
 
 void Call::tick(u64 now_ns) {
+    if (!responses_.empty() && responses_.front().message.has_lent() && now_ns > sent_ns_ + connection.patience().unread_ns)
+        return drop_responses();
     if (handler_ && is_asked_ && !ends_) {
         if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
             refuse_message({DEADLINE_EXCEEDED,
@@ -171,20 +174,20 @@ void Call::close() {
 void Call::send(u64 size, Output& output) {
     u64 left = 0;
     unsent_bytes_ -= size;
+    sent_ns_ = connection.now();
     while (size) {
         Response& first = responses_.front();
-        const u64 whole = PREFIX_BYTES + first.message.size();
         if (sent_ < PREFIX_BYTES) {
             const u64 part = std::min(size, PREFIX_BYTES - sent_);
             output.append(first.prefix + sent_, part);
             sent_ += part;
             size -= part;
         }
-        const u64 part = std::min(size, whole - sent_);
-        output.append(first.message.data() + (sent_ - PREFIX_BYTES), part);
+        const u64 part = std::min(size, first.whole - sent_);
+        first.message.send(part, output);
         sent_ += part;
         size -= part;
-        if (sent_ == whole) {
+        if (sent_ == first.whole) {
             responses_.pop_front();
             sent_ = 0;
             left++;

@@ -159,6 +159,7 @@ class Call final : public CallHead, public Responder {
 
     struct Response {
         u8 prefix[PREFIX_BYTES];
+        u64 whole;  // bytes, with the prefix
         Message message;
     };
 
@@ -192,6 +193,7 @@ class Call final : public CallHead, public Responder {
 
     std::list<Response> responses_;
     u64 sent_ = 0;  // of the first
+    u64 sent_ns_ = 0;  // when some of it was sent last
     u64 unsent_bytes_ = 0;
     bool has_headers_ = false, is_deferred_ = false, is_finished_ = false;
     int code_ = OK;

@@ -17,6 +17,8 @@ namespace {
 
 // A connection beside its calls, requests and answers; a socket takes as much again in the system.
 constexpr u64 CONNECTION_BYTES = (4 << 10) + Output::KEPT_BYTES;
+// So many bytes of values are looked at before the others have their turn.
+constexpr u64 LOOKED_BYTES = 1 << 20;
 // A client's reading of the last bytes may take so long.
 constexpr u64 PATIENCE_NS = 20000000000;
 // A client that reads the end may take so long to close its side, or to send more.
@@ -57,6 +59,7 @@ void Connection::close() {
     thread.door.places.leave(id, protocol, is_stranger_);
     next_closed_ = thread.closed_;
     thread.closed_ = this;
+    if (looking_first_) thread.wait(*this);
     closed();
 }
 
@@ -76,7 +79,7 @@ void Connection::say_goodbye(const std::string& word) {
     if (!transport->is_ready()) return transport->refuse_handshake();
     if (closes_when_sent_) return;
     take_leave(word, output_);
-    if (output_.size()) transport->write(output_.data(), output_.size());
+    if (output_.size()) transport->write(output_.front());
 }
 
 void Connection::ready(u32 events) {
@@ -87,9 +90,11 @@ void Connection::ready(u32 events) {
 // One piece is read and one is written before the others have their turn.
 void Connection::take_turn() {
     const u32 events = std::exchange(ready_events_, 0);
-    if (is_closed_) return;
+    if (is_closed_) return stop_looking();
     if (events & (EPOLLERR | EPOLLHUP) && !(watched_events_ & EPOLLIN)) return close();
     guard([this, events] {
+        look_at_lent();
+        if (is_closed_) return;
         if (events || transport->has_more()) receive();
         if (!is_closed_) send();
         if (!is_closed_) watch();
@@ -146,9 +151,12 @@ void Connection::send() {
     if (is_closed_) return;
     const bool has_more = output_.size() >= Output::LOW_BYTES;
     if (output_.size()) {
-        const long bytes = transport->write(output_.data(), output_.size());
+        const long bytes = transport->write(output_.front());
         if (bytes < 0) return close();
         output_.sent((u64)bytes);
+        if (bytes) sent_ns_ = thread.now();
+    } else {
+        sent_ns_ = thread.now();
     }
     if (closes_when_sent_ && !output_.size()) return linger();
     if ((output_.size() || has_more) && !transport->wants_write()) want_fill();
@@ -178,6 +186,43 @@ void Connection::skip_input() {
     if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) close();
 }
 
+// A request is back. What is lent to it is looked at before the protocol sees it, a part at a time.
+void Connection::came_back(Request* request) {
+    if (is_closed_ || !request->blob_count) return tell_answered(request);
+    if (!request->take_lent(account)) {
+        request->release_results();
+        request->outcome = REFUSED;
+        request->refusal = thread.door.no_memory;
+        return tell_answered(request);
+    }
+    request->next = nullptr;
+    (looking_first_ ? looking_last_->next : looking_first_) = request;
+    looking_last_ = request;
+    if (looking_first_ == request) look_at_lent();
+}
+
+void Connection::look_at_lent() {
+    Request* const request = looking_first_;
+    if (!request) return;
+    if (!request->look_at_lent(LOOKED_BYTES)) return want_fill();
+    thread.stats.damaged_values.add(request->damaged_values());
+    looking_first_ = request->next;
+    if (looking_first_) want_fill();
+    tell_answered(request);
+}
+
+void Connection::stop_looking() {
+    while (Request* const request = looking_first_) {
+        looking_first_ = request->next;
+        tell_answered(request);
+    }
+}
+
+void Connection::tell_answered(Request* request) {
+    lent_--;
+    answered(request);
+}
+
 void Connection::watch() {
     const bool reads = is_lingering_ || (wants_input() && !closes_when_sent_);
     if (reads && !is_lingering_ && transport->has_more()) want_fill();  // the system does not see it
@@ -191,6 +236,7 @@ void Connection::tick_if_open() {
     if (is_closed_) return;
     if (transport->is_late(thread.now())) return close(STATS_SILENT, "");
     if (closes_when_sent_ && thread.now() >= ends_ns_) return is_lingering_ ? close() : close(STATS_UNREAD);
+    if (output_.has_lent() && thread.now() > sent_ns_ + thread.door.patience.unread_ns) return close(STATS_UNREAD);
     if (closes_when_answered_ && !lent_ && !is_waiting_ && !output_.size()) return end_for_user();
     guard([this] {
         if (is_out_of_patience()) end_patience(silent_text(thread.door.asks_for_logins, thread.door.stranger_ns()));

@@ -114,6 +114,10 @@ class Connection : public Watched {
     void look_at_stranger();
     void say_goodbye(const std::string& word);
     void end_for_user();
+    void came_back(Request* request);
+    void look_at_lent();
+    void stop_looking();
+    void tell_answered(Request* request);
     bool is_out_of_patience();
     void tick_if_open();
 
@@ -132,7 +136,10 @@ class Connection : public Watched {
     u64 ends_ns_ = NEVER;  // by then it is closed: nobody reads the last bytes
     u64 lingers_until_ns_ = NEVER;
     Connection* next_closed_ = nullptr;
-    u64 lent_ = 0;  // requests that are not back
+    u64 lent_ = 0;  // requests that are not back, or are looked at
+    Request* looking_first_ = nullptr;  // a list
+    Request* looking_last_ = nullptr;
+    u64 sent_ns_ = 0;  // when its socket took something
     u32 watched_events_, ready_events_ = 0;
     u64 used_ns_ = NEW_NS;  // of its thread's time; half of it is forgotten every 100 ms
     bool is_waiting_ = false;

@@ -48,7 +48,7 @@ class UnaryCall final : public Handler {
     }
 
   private:
-    bool is_for_python() const {
+    bool is_for_python() {
         if (request_.outcome != DONE) return false;
         switch (method_) {
             case Method::GET:

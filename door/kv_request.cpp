@@ -17,6 +17,8 @@ constexpr u64 RESPONSE_BYTES = 64;
 // Of each of several requests that a check stops: a text and some numbers.
 constexpr u64 FAILURE_BYTES = 256;
 
+constexpr u64 PROTOBUF_BYTES_MAX = (2ull << 30) - 1;
+
 // Fewer bytes of values are copied.
 constexpr u64 IN_PLACE_BYTES_MIN = 4 << 10;
 
@@ -96,6 +98,10 @@ std::optional<Refusal> KvRequest::why_not_done() const {
     switch (outcome) {
         case DONE:
             if (method_ == Method::INCREMENT) return why_not_incremented(*status());
+            if (lent_bytes() > PROTOBUF_BYTES_MAX - connection->thread.door.config.message_bytes_max)
+                return Refusal{RESOURCE_EXHAUSTED,
+                               "the values have " + grouped(lent_bytes()) + " bytes, and a message of gRPC ends at 2 GiB: ask for fewer keys",
+                               "", false};
             break;
         case CANCELLED:
         case LEFT: break;  // nobody asks
@@ -127,12 +133,14 @@ Message KvRequest::make_response() {
             break;
     }
     if (Message made = response_in_place(writer); made.is_there()) return made;
-    return writer.message(account_);
+    Message made = writer.message(account_);
+    insert_lent(writer, *this, &made);
+    return made;
 }
 
 // The response where its values are, if they are many and nobody else's: they take as long to copy as to read.
 Message KvRequest::response_in_place(const MessageWriter& writer) {
-    if (results->n != n || result_value_bytes < IN_PLACE_BYTES_MIN) return {};
+    if (results->n != n || !lent_values.empty() || result_value_bytes < IN_PLACE_BYTES_MIN) return {};
     u8* const data = writer.write_around(results->values, Results::RESPONSE_ROOM);
     if (!data) return {};
     account_.charge(ANSWERS, writer.size());
@@ -147,7 +155,7 @@ void KvRequest::drop() {
     columns_ = Message();
 }
 
-bool KvRequest::fits_message() const {
+bool KvRequest::fits_message() {
     return method_ != Method::MULTI_GET || multi_get_response_bytes(*this) <= connection->thread.door.config.message_bytes_max;
 }
 

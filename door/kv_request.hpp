@@ -36,7 +36,7 @@ class KvRequest : public Request {
 
     u64 id() const { return said_.id; }
     // Whether the response is not longer than a message may be.
-    bool fits_message() const;
+    bool fits_message();
     // What its response holds beside values.
     u64 response_bytes() const;
     // The same with values so long on average, as far as the table's limits allow.

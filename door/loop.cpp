@@ -159,8 +159,7 @@ void Thread::post_answered(Request* first, Request* last) {
 
 void Thread::give_back(Request* request) {
     Connection* const connection = request->connection;
-    connection->lent_--;
-    connection->guard([&] { connection->answered(request); });
+    connection->guard([&] { connection->came_back(request); });
 }
 
 // A closed connection stays until its requests are back.

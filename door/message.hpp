@@ -2,9 +2,13 @@
 #pragma once
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <memory>
 #include <utility>
 
 #include "account.hpp"
+#include "lent_value.hpp"
+#include "output.hpp"
 #include "results.hpp"
 
 namespace door {
@@ -31,6 +35,8 @@ class Message {
             results_ = other.results_;
             data_ = std::exchange(other.data_, nullptr);
             size_ = other.size_;
+            lent_ = std::move(other.lent_);
+            sent_ = other.sent_;
         }
         return *this;
     }
@@ -50,6 +56,33 @@ class Message {
     u8* data() { return data_; }
     const u8* data() const { return data_; }
     u64 size() const { return size_; }
+
+    // Has a value that is lent stand before one of the bytes. Those before it come first. std::bad_alloc.
+    void insert(u64 at, LentValue&& value) {
+        if (!lent_) lent_ = std::make_unique<std::deque<Lent>>();
+        lent_->push_back({at, 0, std::move(value)});
+    }
+    bool has_lent() const { return lent_ && !lent_->empty(); }
+    // With what is lent.
+    u64 whole_size() const {
+        u64 size = size_;
+        if (lent_)
+            for (const Lent& lent : *lent_) size += lent.value.size();
+        return size;
+    }
+    // Sends the next bytes of the whole.
+    void send(u64 size, Output& output) {
+        while (size) {
+            const bool is_lent = has_lent() && lent_->front().at == sent_;
+            const u64 left = is_lent ? lent_->front().value.size() - lent_->front().sent : (has_lent() ? lent_->front().at : size_) - sent_;
+            const u64 part = std::min(size, left);
+            u64& sent = is_lent ? lent_->front().sent : sent_;
+            output.append((is_lent ? lent_->front().value.data() : data_) + sent, part);
+            sent += part;
+            size -= part;
+            if (is_lent && part == left) lent_->pop_front();
+        }
+    }
 
     // Of bytes of malloc only:
 
@@ -77,6 +110,11 @@ class Message {
     u8* release() { return std::exchange(data_, nullptr); }
 
   private:
+    struct Lent {
+        u64 at, sent;
+        LentValue value;
+    };
+
     static Message made(ConnectionAccount& account, Kind kind, u64 size) {
         u8* data = (u8*)malloc(size + !size);
         if (!data) account.give(kind, size);
@@ -89,6 +127,7 @@ class Message {
         else free(data_);
         account_->give(kind_, size_);
         data_ = nullptr;
+        lent_.reset();
     }
 
     ConnectionAccount* account_ = nullptr;
@@ -96,6 +135,8 @@ class Message {
     Results* results_ = nullptr;  // whose bytes they are; null: of malloc
     u8* data_ = nullptr;
     u64 size_ = 0;
+    std::unique_ptr<std::deque<Lent>> lent_;  // null: nothing is
+    u64 sent_ = 0;
 };
 
 }  // namespace door

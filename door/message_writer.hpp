@@ -32,15 +32,18 @@ class MessageWriter {
         add_varint(size);
     }
 
-    // The bytes must stay until the message is written.
-    void add_bytes(u32 number, const void* at, u64 size) {
-        if (!size) return;
-        add_head(number, size);
+    // The bytes must stay until the message is written. Of a field with values that are lent these are so many more; where
+    // they are to stand, `lent_at` says.
+    void add_bytes(u32 number, const void* at, u64 size, u64 lent_bytes = 0) {
+        if (!size && !lent_bytes) return;
+        add_head(number, size + lent_bytes);
+        if (lent_bytes) lent_at_ = size_;
         add_part((const u8*)at, size);
         add_part(own_ + own_bytes_, 0);
     }
 
     u64 size() const { return size_; }
+    u64 lent_at() const { return lent_at_; }
 
     void write(u8* to) const { write_parts(parts_, parts_ + count_, to); }
 
@@ -94,7 +97,7 @@ class MessageWriter {
     u8 own_[OWN_BYTES_MAX];
     u64 own_bytes_ = 0;
     Part parts_[PARTS_MAX];
-    u64 count_ = 0, size_ = 0;
+    u64 count_ = 0, size_ = 0, lent_at_ = 0;
 };
 
 }  // namespace door

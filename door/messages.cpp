@@ -350,23 +350,22 @@ bool is_corrupt(const Request& request) { return memchr(request.status(), status
 namespace {
 
 // The fields of a GetResponse.
-void add_get(bool is_found, const u8* value, u64 value_bytes, u64 version, MessageWriter* response) {
+void add_get(bool is_found, const Values::Value& value, u64 version, MessageWriter* response) {
     response->add_number(1, is_found);
-    response->add_bytes(2, value, value_bytes);
+    response->add_bytes(2, value.data, value.lent ? 0 : value.size, value.lent ? value.size : 0);
     response->add_number(3, version);
 }
 
 // Calls `add` with the response to each key, and what stands before it.
 template <class Add>
-void each_get(const Request& request, Add add) {
-    const u8* value = request.result_values();
+void each_get(Request& request, Add add) {
+    Values values(request);
     for (u64 key = 0; key < request.n; key++) {
         MessageWriter head, response;
-        const u32 bytes = request.result_value_lengths()[key];
-        add_get(request.status()[key] == status::OK, value, bytes, request.versions()[key], &response);
-        head.add_head(1, response.size());
-        add(head, response);
-        value += bytes;
+        const Values::Value value = values.next();
+        add_get(request.status()[key] == status::OK, value, request.versions()[key], &response);
+        head.add_head(1, response.size() + (value.lent ? value.size : 0));
+        add(head, response, value.lent);
     }
 }
 
@@ -385,14 +384,14 @@ void each_failure(const Request& request, Add add) {
         else failure.add_optional(5, stopped->failed_check);
         if (stopped->is_there) failure.add_optional(6, stopped->found);
         head.add_head(11, failure.size());
-        add(head, failure);
+        add(head, failure, nullptr);
     }
 }
 
 }  // namespace
 
-void respond_get(const Request& request, MessageWriter* response) {
-    add_get(*request.status() == status::OK, request.result_values(), request.result_value_bytes, *request.versions(), response);
+void respond_get(Request& request, MessageWriter* response) {
+    add_get(*request.status() == status::OK, Values(request).next(), *request.versions(), response);
 }
 
 void respond_set(const Request& request, MessageWriter* response) {
@@ -416,36 +415,37 @@ void respond_increment(const Request& request, MessageWriter* response) {
 namespace {
 
 template <class Each>
-u64 bytes_of(const Request& request, Each each) {
+u64 bytes_of(Request& request, Each each) {
     u64 bytes = 0;
-    each(request, [&](const MessageWriter& head, const MessageWriter& one) { bytes += head.size() + one.size(); });
+    each(request, [&](const MessageWriter& head, const MessageWriter& one, LentValue*) { bytes += head.size() + one.size(); });
     return bytes;
 }
 
 // A response of fields, and of messages that `each` gives away with what stands before them: once to measure, once to write.
 template <class Each>
-Message respond_with(const MessageWriter& fields, const Request& request, Each each, ConnectionAccount& account) {
+Message respond_with(const MessageWriter& fields, Request& request, Each each, ConnectionAccount& account) {
     Message response = Message::charged(account, ANSWERS, fields.size() + bytes_of(request, each));
     if (!response.is_there()) throw std::bad_alloc();
     u8* at = response.data();
     fields.write(at);
     at += fields.size();
-    each(request, [&](const MessageWriter& head, const MessageWriter& one) {
+    each(request, [&](const MessageWriter& head, const MessageWriter& one, LentValue* lent) {
         head.write(at);
         one.write(at + head.size());
+        if (lent) response.insert((u64)(at - response.data()) + head.size() + one.lent_at(), std::move(*lent));
         at += head.size() + one.size();
     });
     return response;
 }
 
-constexpr auto EACH_GET = [](const Request& request, const auto& add) { each_get(request, add); };
-constexpr auto EACH_FAILURE = [](const Request& request, const auto& add) { each_failure(request, add); };
+constexpr auto EACH_GET = [](Request& request, const auto& add) { each_get(request, add); };
+constexpr auto EACH_FAILURE = [](Request& request, const auto& add) { each_failure(request, add); };
 
 }  // namespace
 
-u64 multi_get_response_bytes(const Request& request) { return bytes_of(request, EACH_GET); }
+u64 multi_get_response_bytes(Request& request) { return bytes_of(request, EACH_GET); }
 
-Message respond_multi_get(const Request& request, ConnectionAccount& account) {
+Message respond_multi_get(Request& request, ConnectionAccount& account) {
     return respond_with(MessageWriter(), request, EACH_GET, account);
 }
 
@@ -453,17 +453,29 @@ void respond_batch(const Request& request, u64 id, MessageWriter* response) {
     const u64 n = request.done();
     response->add_number(1, id);
     response->add_bytes(2, request.status(), n);
-    response->add_bytes(3, request.result_values(), request.result_value_bytes);
+    response->add_bytes(3, request.result_values(), request.result_value_bytes, request.lent_bytes());
     response->add_bytes(4, request.result_value_lengths(), 4 * request.done_returning());
     // A table of numbers has none: there a failed condition tells the number that is there.
     const bool tells_versions = request.results->has_versions || memchr(request.status(), status::CONDITION_FAILED, n);
     response->add_bytes(5, request.versions(), tells_versions ? 8 * n : 0);
 }
 
-Message respond_several(const Request& request, u64 id, ConnectionAccount& account) {
+Message respond_several(Request& request, u64 id, ConnectionAccount& account) {
     MessageWriter columns;
     respond_batch(request, id, &columns);
-    return respond_with(columns, request, EACH_FAILURE, account);
+    Message response = respond_with(columns, request, EACH_FAILURE, account);
+    insert_lent(columns, request, &response);
+    return response;
+}
+
+void insert_lent(const MessageWriter& writer, Request& request, Message* response) {
+    Values values(request);
+    for (u64 left = request.lent_values.size(); left;) {
+        const Values::Value value = values.next();
+        if (!value.lent) continue;
+        response->insert(writer.lent_at() + values.bytes(), std::move(*value.lent));
+        left--;
+    }
 }
 
 void respond_failed(u64 id, const Refusal& refusal, MessageWriter* response) {

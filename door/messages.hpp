@@ -47,16 +47,18 @@ bool keeps_limits(const Said& said, const Request& request, const Table& table);
 bool is_corrupt(const Request& request);
 
 // The response to a request that is done. Its parts lie in the request's results, which must stay as long.
-void respond_get(const Request& request, MessageWriter* response);
+void respond_get(Request& request, MessageWriter* response);
 void respond_set(const Request& request, MessageWriter* response);
 void respond_delete(const Request& request, MessageWriter* response);
 void respond_increment(const Request& request, MessageWriter* response);
 // With a part for each key, in one piece. std::bad_alloc.
-u64 multi_get_response_bytes(const Request& request);
-Message respond_multi_get(const Request& request, ConnectionAccount& account);
+u64 multi_get_response_bytes(Request& request);
+Message respond_multi_get(Request& request, ConnectionAccount& account);
 void respond_batch(const Request& request, u64 id, MessageWriter* response);
 // Of several requests, of which checks stopped some. std::bad_alloc.
-Message respond_several(const Request& request, u64 id, ConnectionAccount& account);
+Message respond_several(Request& request, u64 id, ConnectionAccount& account);
+// Has values that are lent stand in the response that was written. std::bad_alloc.
+void insert_lent(const MessageWriter& writer, Request& request, Message* response);
 
 // The response in a stream to a request that failed. It holds pointers to the texts.
 void respond_failed(u64 id, const Refusal& refusal, MessageWriter* response);

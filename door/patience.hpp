@@ -17,6 +17,8 @@ struct Patience {
     u64 login_ns = 60 * SECOND_NS, first_request_ns = 600 * SECOND_NS;
     // A stranger gives its place away sooner only if no other one is left.
     u64 young_ns = SECOND_NS;
+    // For the next byte of a value that is lent: nobody else gets its space meanwhile.
+    u64 unread_ns = 60 * SECOND_NS;
     // Until a client that was told to calm down has read that.
     u64 calm_ns = 2 * SECOND_NS;
 };

@@ -6,8 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "door.h"
+#include "lent_value.hpp"
+#include "operations.hpp"
 #include "results.hpp"
 #include "types.hpp"
 
@@ -77,6 +80,9 @@ struct Request {
     Results* results = nullptr;
     u64 first_op = 0, first_returning = 0, first_value = 0, result_value_bytes = 0;
     std::shared_ptr<const Refusal> refusal;
+    // Values that are lent to it: first in the results, then its own, in the order of the operations.
+    u64 first_blob = 0, blob_count = 0;
+    std::vector<LentValue> lent_values;
     // Of several requests those that were not done, by their numbers in the message; they lie in the results, which have
     // nothing of their operations.
     u32 first_stopped = 0, stopped_count = 0, stopped = 0, stopped_returning = 0;  // the last two: operations
@@ -97,10 +103,84 @@ struct Request {
     const u32* result_value_lengths() const { return results->value_lengths + first_returning; }
     const u8* result_values() const { return results->values + first_value; }
 
+    // Takes over what is lent to it. False: there is no memory for it.
+    bool take_lent(ConnectionAccount& account) try {
+        lent_values.reserve(blob_count);
+        EngineBlob* const first = results->blobs + first_blob;
+        for (EngineBlob* blob = first; blob < first + blob_count; blob++) {
+            lent_values.emplace_back(*blob, account);
+            if (!lent_values.back().is_there()) return false;
+        }
+        return true;
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+
+    // Looks at the next bytes of what is lent to it, up to so many; returns whether it has seen all. A value that is damaged is
+    // no value.
+    bool look_at_lent(u64 bytes) {
+        while (looked_ < lent_values.size()) {
+            LentValue& value = lent_values[looked_];
+            if (!bytes) return false;
+            if (!value.look(bytes)) {
+                results->status[value.operation()] = status::CORRUPT;
+                results->versions[value.operation()] = 0;
+                lent_values.erase(lent_values.begin() + (long)looked_);
+            } else if (value.is_looked_at()) {
+                results->value_lengths[value.value()] = (u32)value.size();
+                looked_++;
+            }
+        }
+        return true;
+    }
+    // How many were damaged, once all were looked at.
+    u64 damaged_values() const { return blob_count - lent_values.size(); }
+
+    u64 lent_bytes() const {
+        u64 bytes = 0;
+        for (const LentValue& value : lent_values) bytes += value.size();
+        return bytes;
+    }
+
     void release_results() {
         if (results) results->release();
         results = nullptr;
+        lent_values.clear();
     }
+
+  private:
+    u64 looked_ = 0;  // of the values that are lent
+};
+
+// The values of a request that is done, one after the other.
+class Values {
+  public:
+    struct Value {
+        const u8* data;
+        u64 size;
+        LentValue* lent;  // that it is; null: it lies in the results
+    };
+
+    explicit Values(Request& request) : request_(request) {}
+
+    Value next() {
+        const u32 size = request_.result_value_lengths()[number_];
+        const u64 number = request_.first_returning + number_++;
+        if (lent_ < request_.lent_values.size() && request_.lent_values[lent_].value() == number) {
+            LentValue& value = request_.lent_values[lent_++];
+            return {value.data(), value.size(), &value};
+        }
+        const u8* const data = request_.result_values() + bytes_;
+        bytes_ += size;
+        return {data, size, nullptr};
+    }
+
+    // Those of the next ones that lie in the results begin there among all that do.
+    u64 bytes() const { return bytes_; }
+
+  private:
+    Request& request_;
+    u64 number_ = 0, lent_ = 0, bytes_ = 0;
 };
 
 }  // namespace door

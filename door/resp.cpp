@@ -26,7 +26,7 @@ struct RespConnection::Pending {
     ~Pending() { request.release_results(); }
 
     u64 held_bytes() const { return bytes + answer_bytes + pythons.size(); }
-    RespAnswer engines(RespStats& stats) const {
+    RespAnswer engines(RespStats& stats) {
         const bool is_transaction = !parts.empty();
         return {request, is_transaction ? parts.data() : &part, is_transaction ? parts.size() : 1,
                 is_transaction, protocol, stats};
@@ -41,6 +41,7 @@ struct RespConnection::Pending {
     bool is_done = false;
     u64 answer_bytes = 0;  // charged as an answer
     std::string answer;
+    std::unique_ptr<Output> written;  // or what the engine's answer is, when the results are given back
     Message pythons;  // its message, then its answer
     Request request;
 };
@@ -440,7 +441,8 @@ bool RespConnection::fill(Output& output) {
 void RespConnection::leave_results() {
     for (Pending* pending = first_; pending; pending = pending->next) {
         if (!pending->is_done || !pending->request.results) continue;  // the engine may be writing it
-        pending->engines(thread.stats.resp).append(pending->answer);
+        pending->written = std::make_unique<Output>();
+        pending->engines(thread.stats.resp).append(*pending->written);
         pending->request.release_results();
     }
 }
@@ -544,12 +546,14 @@ void RespConnection::count_input() {
     counted_input_ = bytes;
 }
 
-void RespConnection::write(const Pending& pending, Output& output) {
-    std::string unsent;
+void RespConnection::write(Pending& pending, Output& output) {
+    Output unsent;
     if (pending.pythons.size()) {
         output.append(pending.pythons.data(), pending.pythons.size());
     } else if (!pending.answer.empty()) {
         if (!pending.is_silent) output.append(pending.answer.data(), pending.answer.size());
+    } else if (pending.written) {
+        if (!pending.is_silent) output.append(std::move(*pending.written));
     } else if (pending.part.command) {
         if (!pending.is_silent) pending.engines(thread.stats.resp).append(output);
         else if (pending.request.outcome != DONE) pending.engines(thread.stats.resp).append(unsent);  // that counts it

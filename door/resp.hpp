@@ -101,7 +101,7 @@ class RespConnection final : public Connection, public Responder {
     bool has_enough() const { return pending_ >= PENDING_MAX || held_bytes_ >= held_bytes_max_; }
     bool is_python_busy() const { return handed_ || (python_ && !is_asked_); }
     bool may_take_commands() const { return !has_enough() && !is_python_busy() && !is_full_ && !is_ending_ && !watching_; }
-    void write(const Pending& pending, Output& output);
+    void write(Pending& pending, Output& output);
 
     // Commands that wait for their answers, whatever these are.
     static constexpr u64 PENDING_MAX = 1024;

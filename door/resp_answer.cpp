@@ -13,23 +13,22 @@ namespace {
 
 const char* const ERRORS[STATS_RESP_ERRORS] = {"ERR ", "OOM ", "EXECABORT "};
 
-// To an Output or a string.
-template <class To>
-void append_text(const std::string& text, To& to) {
-    to.append(text.data(), text.size());
-}
+void append_text(const std::string& text, Output& to) { to.append(text.data(), text.size()); }
 
-template <class To>
-void append_bulk(const u8* data, u64 size, To& to) {
-    append_text("$" + std::to_string(size) + "\r\n", to);
-    to.append((const char*)data, size);
+std::string bulk_head(u64 size) { return "$" + std::to_string(size) + "\r\n"; }
+
+// A part of a value.
+void append_bulk(const Values::Value& value, const Word& part, Output& to) {
+    append_text(bulk_head(part.size), to);
+    if (value.lent) to.append(std::move(*value.lent), (u64)(part.data - value.data), part.size);
+    else to.append(part.data, part.size);
     append_text("\r\n", to);
 }
 
+void append_bulk(const Values::Value& value, Output& to) { append_bulk(value, {value.data, value.size}, to); }
+
 std::string bulk(const Word& word) {
-    std::string text;
-    append_bulk(word.data, word.size, text);
-    return text;
+    return bulk_head(word.size) + std::string((const char*)word.data, word.size) + "\r\n";
 }
 
 std::string error_of(const Request& request) {
@@ -44,19 +43,11 @@ std::string error_of(const Request& request) {
 // The results of operations that no answer has yet.
 struct Rest {
     const u8 *ops, *status;
-    const u32* lengths;  // of values that were read
-    const u8* values;
+    Values values;
 };
 
-// The value of the next operation that returned one.
-Word next_value(Rest& rest) {
-    const Word value = {rest.values, *rest.lengths++};
-    rest.values += value.size;
-    return value;
-}
-
 i64 next_number(Rest& rest) {
-    const Word value = next_value(rest);
+    const Values::Value value = rest.values.next();
     i64 number = 0;
     if (value.size == sizeof number) memcpy(&number, value.data, sizeof number);
     return number;
@@ -64,17 +55,16 @@ i64 next_number(Rest& rest) {
 
 const char* nothing(u32 protocol) { return protocol == 2 ? "$-1\r\n" : "_\r\n"; }
 
-template <class To>
-void append_values(u64 n, u32 protocol, Rest& rest, To& to) {
+void append_values(u64 n, u32 protocol, Rest& rest, Output& to) {
     for (u64 i = 0; i < n; i++) {
-        const Word value = next_value(rest);
-        if (rest.status[i] == status::OK) append_bulk(value.data, value.size, to);
+        const Values::Value value = rest.values.next();
+        if (rest.status[i] == status::OK) append_bulk(value, to);
         else append_text(nothing(protocol), to);
     }
 }
 
 // The bytes from one to another, both of them, as far as there are so many.
-Word part_of(const Word& value, i64 first, i64 last) {
+Word part_of(const Values::Value& value, i64 first, i64 last) {
     const i64 size = (i64)value.size;
     if (first < 0 && last < 0 && first > last) return {value.data, 0};
     first = std::max<i64>(first < 0 ? first + size : first, 0);
@@ -90,11 +80,10 @@ std::string sum_line(u8 status, i64 sum, RespStats& stats) {
     return number_line(sum);
 }
 
-template <class To>
-void append_decimal(u8 status, const Word& sum, RespStats& stats, To& to) {
+void append_decimal(u8 status, const Values::Value& sum, RespStats& stats, Output& to) {
     if (status == status::NOT_A_NUMBER) append_text(error_line("ERR value is not a valid float", stats), to);
     else if (status == status::OVERFLOW) append_text(error_line("ERR increment would produce NaN or Infinity", stats), to);
-    else append_bulk(sum.data, sum.size, to);
+    else append_bulk(sum, to);
 }
 
 std::string size_line(u8 status, i64 size, RespStats& stats) {
@@ -127,15 +116,14 @@ std::string time_line(u8 status, u64 expiry_ms, u64 since_ms, u64 unit_ms) {
     return ":" + std::to_string(ms / unit_ms + (ms % unit_ms >= unit_ms / 2 + unit_ms % 2)) + "\r\n";
 }
 
-template <class To>
-void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To& to) {
+void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, Output& to) {
     const RespCommand& command = *part.command;
     const u8 first = *rest.status, last = rest.status[part.n - 1];
     if (memchr(rest.status, status::CORRUPT, part.n)) {
         const char* const text = "ERR the record fails its checksum, so no value is returned: run gpkvs check";
         append_text(error_line(text, answer.stats), to);
         for (u64 i = 0; i < part.n; i++)
-            if (returns_value(rest.ops[i])) next_value(rest);
+            if (returns_value(rest.ops[i])) rest.values.next();
     } else {
         switch (command.answer) {
             case Answer::VALUES:
@@ -144,15 +132,15 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
                 break;
             case Answer::VALUE: append_values(1, answer.protocol, rest, to); break;
             case Answer::RANGE: {
-                const Word found = part_of(next_value(rest), part.first_byte, part.last_byte);
-                append_bulk(found.data, found.size, to);
+                const Values::Value value = rest.values.next();
+                append_bulk(value, part_of(value, part.first_byte, part.last_byte), to);
                 break;
             }
-            case Answer::LENGTH: append_text(number_line((i64)next_value(rest).size), to); break;
+            case Answer::LENGTH: append_text(number_line((i64)rest.values.next().size), to); break;
             case Answer::TYPE: append_text(first == status::OK ? "+string\r\n" : "+none\r\n", to); break;
             case Answer::SIZE: append_text(size_line(first, next_number(rest), answer.stats), to); break;
             case Answer::NUMBER: append_text(sum_line(first, next_number(rest), answer.stats), to); break;
-            case Answer::DECIMAL: append_decimal(first, next_value(rest), answer.stats, to); break;
+            case Answer::DECIMAL: append_decimal(first, rest.values.next(), answer.stats, to); break;
             case Answer::TIME: append_text(time_line(first, (u64)next_number(rest), 0, command.unit_ms), to); break;
             case Answer::TIME_LEFT: {
                 const u64 now_ms = answer.request.results->now_ms;
@@ -171,9 +159,8 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, To&
     rest.status += part.n;
 }
 
-template <class To>
-void append_to(const RespAnswer& answer, To& to) {
-    const Request& request = answer.request;
+void append_to(const RespAnswer& answer, Output& to) {
+    Request& request = answer.request;
     if (request.outcome == REFUSED && request.refusal->conflict)  // a watched key has changed
         return append_text(answer.protocol == 2 ? "*-1\r\n" : nothing(answer.protocol), to);
     if (request.outcome != DONE) {
@@ -183,7 +170,7 @@ void append_to(const RespAnswer& answer, To& to) {
     if (answer.is_transaction) append_text("*" + std::to_string(answer.count) + "\r\n", to);
     u64 checks = request.n;  // of what is watched
     for (const RespPart* part = answer.parts; part < answer.parts + answer.count; part++) checks -= part->n;
-    Rest rest = {request.ops + checks, request.status() + checks, request.result_value_lengths(), request.result_values()};
+    Rest rest = {request.ops + checks, request.status() + checks, Values(request)};
     for (const RespPart* part = answer.parts; part < answer.parts + answer.count; part++)
         append_part(answer, *part, rest, to);
 }
@@ -204,6 +191,5 @@ std::string answer_without_engine(const RespCommand& command, const std::vector<
 }
 
 void RespAnswer::append(Output& to) const { append_to(*this, to); }
-void RespAnswer::append(std::string& to) const { append_to(*this, to); }
 
 }  // namespace door

@@ -25,7 +25,7 @@ struct RespPart {
 
 // To a request that is back: one command, or a transaction.
 struct RespAnswer {
-    const Request& request;
+    Request& request;  // the values that are lent to it go to the output
     const RespPart* parts;
     u64 count;
     bool is_transaction;
@@ -33,7 +33,6 @@ struct RespAnswer {
     RespStats& stats;
 
     void append(Output& to) const;
-    void append(std::string& to) const;
 };
 
 }  // namespace door

@@ -1,5 +1,6 @@
 // The results of a batch: one block of memory, counted, that its requests share.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -20,12 +21,12 @@ struct Refusal;
 class Results {
   public:
     // The columns of a batch. Null where there is no memory. The maker holds it.
-    static Results* make(Account& account, u64 n, u64 returning, u64 value_bytes, u64 refusal_count = 0) {
-        const u64 columns = sizeof(EngineRefusal) * refusal_count + 8 * n + 4 * returning + n;
+    static Results* make(Account& account, u64 n, u64 returning, u64 value_bytes, u64 refusal_count = 0, u64 blob_count = 0) {
+        const u64 columns = sizeof(EngineBlob) * blob_count + sizeof(EngineRefusal) * refusal_count + 8 * n + 4 * returning + n;
         const u64 bytes = sizeof(Results) + columns + 2 * RESPONSE_ROOM + value_bytes;
         void* block = malloc(bytes);
         if (block && bytes >= POPULATED_BYTES_MIN) populate(block, bytes);
-        return block ? new (block) Results(account, n, returning, value_bytes, refusal_count) : nullptr;
+        return block ? new (block) Results(account, n, returning, value_bytes, refusal_count, blob_count) : nullptr;
     }
 
     void keep(u64 holders = 1) { holders_.fetch_add(holders, std::memory_order_relaxed); }
@@ -43,8 +44,9 @@ class Results {
     // Before the values and behind them: a lone holder may make a response of them where they are.
     static constexpr u64 RESPONSE_ROOM = 64;
 
-    const u64 n, returning, value_bytes, refusal_count;
+    const u64 n, returning, value_bytes, refusal_count, blob_count;
     bool has_versions = false;
+    EngineBlob* const blobs;  // values that are lent; whoever takes one leaves none in its place
     EngineRefusal* const refusals;
     std::array<std::shared_ptr<const Refusal>, LEFT_COUNT> lacking;  // what several requests of a message hear that lack it
     u64* const versions;       // n
@@ -64,14 +66,19 @@ class Results {
         madvise((void*)first, end - first, POPULATE_WRITE);
     }
 
-    Results(Account& account, u64 n, u64 returning, u64 value_bytes, u64 refusal_count)
-        : n(n), returning(returning), value_bytes(value_bytes), refusal_count(refusal_count),
-          refusals((EngineRefusal*)(this + 1)), versions((u64*)(refusals + refusal_count)), value_lengths((u32*)(versions + n)),
+    Results(Account& account, u64 n, u64 returning, u64 value_bytes, u64 refusal_count, u64 blob_count)
+        : n(n), returning(returning), value_bytes(value_bytes), refusal_count(refusal_count), blob_count(blob_count),
+          blobs((EngineBlob*)(this + 1)), refusals((EngineRefusal*)(blobs + blob_count)), versions((u64*)(refusals + refusal_count)), value_lengths((u32*)(versions + n)),
           status((u8*)(value_lengths + returning)), values(status + n + RESPONSE_ROOM), account_(account),
           charged_bytes_(value_bytes) {
+        std::fill_n(blobs, blob_count, EngineBlob{});
         account_.change(ANSWERS, (i64)value_bytes);
     }
-    ~Results() { leave_charge(); }
+    ~Results() {
+        for (const EngineBlob* blob = blobs; blob < blobs + blob_count; blob++)
+            if (blob->blobs) blob->blobs->give_back(blob, nullptr);
+        leave_charge();
+    }
 
     Account& account_;
     u64 charged_bytes_;

@@ -34,12 +34,14 @@ using namespace door;
 
 void gpkvs_door_stats(Door* door, DoorStats* stats) {
     *stats = {};
+    u64 damaged = 0;
     for (const auto& thread : door->threads) {
         for (u64 method = 0; method < STATS_METHODS; method++) add(stats->methods[method], thread->stats.methods[method]);
         for (u64 why = 0; why < STATS_REFUSALS; why++) stats->refused[why] += thread->stats.refused[why].value();
         for (u64 why = 0; why < STATS_CONNECTIONS; why++)
             stats->connections_refused[why] += thread->stats.connections_refused[why].value();
         add(stats->resp, thread->stats.resp);
+        damaged += thread->stats.damaged_values.value();
     }
     const EngineStats& engine = door->engine_stats;
     stats->cancelled = engine.cancelled.value();
@@ -47,6 +49,7 @@ void gpkvs_door_stats(Door* door, DoorStats* stats) {
     stats->conflicts = engine.conflicts.value();
     for (u64 op = 0; op < OPS; op++)
         for (u64 status = 0; status < STATUSES; status++) stats->operations[op][status] = engine.operations[op][status].value();
+    stats->operations[op::GET][status::CORRUPT] += damaged;  // beside those that the engine itself has found
     add(stats->batch_operations, engine.batch_operations);
     add(stats->batch_requests, engine.batch_requests);
     add(stats->batch_ns, engine.batch_ns);

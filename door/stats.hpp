@@ -108,6 +108,7 @@ struct ThreadStats {
     MethodStats methods[STATS_METHODS];
     Counter refused[STATS_REFUSALS];
     Counter connections_refused[STATS_CONNECTIONS];
+    Counter damaged_values;  // of those that were lent: the engine took their GETs for done
     RespStats resp;
 };
 

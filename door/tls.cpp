@@ -234,12 +234,13 @@ long TlsTransport::read(u8* to, u64 size) {
     return (long)done;
 }
 
-long TlsTransport::write(const u8* from, u64 size) {
+// One part at a time: each call encrypts what it is given.
+long TlsTransport::write(const Output::Parts& parts) {
     if (state_ != READY && !shake_hands()) return state_ == OVER ? -1 : 0;
     wants_write_ = false;
     ERR_clear_error();
     size_t done;
-    return SSL_write_ex(ssl_, from, size, &done) ? (long)done : outcome(0);
+    return SSL_write_ex(ssl_, parts.at->iov_base, parts.at->iov_len, &done) ? (long)done : outcome(0);
 }
 
 bool TlsTransport::shake_hands() try {

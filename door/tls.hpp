@@ -38,7 +38,7 @@ class TlsTransport : public Transport {
 
     long read(u8* to, u64 size) override;
     void end_writing() override;
-    long write(const u8* from, u64 size) override;
+    long write(const Output::Parts& parts) override;
     bool has_more() const override { return has_more_; }
     bool wants_write() const override { return wants_write_; }
     bool is_ready() const override { return state_ == READY; }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "output.hpp"
 #include "types.hpp"
 
 namespace door {
@@ -22,7 +23,7 @@ class Transport {
 
     // How many bytes were read or written; 0: none now, -1: the connection is over.
     virtual long read(u8* to, u64 size) = 0;
-    virtual long write(const u8* from, u64 size) = 0;
+    virtual long write(const Output::Parts& parts) = 0;
     // Whether bytes may be there that were taken from the socket and not read: `read` is called again without waiting.
     virtual bool has_more() const = 0;
     // Whether one of the last calls waits until the socket can be written.
@@ -60,8 +61,11 @@ class PlainTransport : public Transport {
         return bytes > 0 ? bytes : outcome_of_error();
     }
 
-    long write(const u8* from, u64 size) override {
-        const long bytes = send(file(), from, size, MSG_NOSIGNAL);
+    long write(const Output::Parts& parts) override {
+        msghdr message = {};
+        message.msg_iov = const_cast<iovec*>(parts.at);
+        message.msg_iovlen = parts.count;
+        const long bytes = sendmsg(file(), &message, MSG_NOSIGNAL);
         wants_write_ = bytes < 0 && outcome_of_error() == 0;
         return bytes >= 0 ? bytes : outcome_of_error();
     }

@@ -267,10 +267,12 @@ EngineRefusal* Turn::take_stopped(Request& request, u64 first_number, EngineRefu
 bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 refusals, EngineRoom* room) {
     Turn& turn = *(Turn*)self;
     turn.release_results();
-    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes, refusals);
+    const u64 blobs = room->blob_count;
+    Results* const results = turn.results_ = Results::make(turn.door_.account, operations, returning, value_bytes, refusals, blobs);
     if (!results) return false;
     results->now_ms = turn.columns_.now_ms();
-    *room = {results->status, results->versions, results->value_lengths, results->values, results->refusals, nullptr, nullptr};
+    *room = {results->status, results->versions, results->value_lengths, results->values, results->refusals, nullptr, nullptr,
+             results->blobs, blobs};
     return true;
 }
 
@@ -306,7 +308,7 @@ void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_bac
 
 // Gives each request its part of the results; answers leave when the gate is durable. Requests that are not covered come again.
 void Turn::share_out(u64 covered, u64 gate) {
-    u64 op = 0, returned = 0, value = 0, operations = 0;
+    u64 op = 0, returned = 0, value = 0, operations = 0, blob = 0;
     Request** end = &first_;
     for (u64 number = 0; number < covered; end = &(*end)->next) {
         Request& request = **end;
@@ -322,7 +324,12 @@ void Turn::share_out(u64 covered, u64 gate) {
         for (const u64 last = returned + request.done_returning(); returned < last; returned++)
             value += results_->value_lengths[returned];
         request.result_value_bytes = value - request.first_value;
-        if (request.done_returning()) request.connection->queue_place.learn(request.result_value_bytes);
+        request.first_blob = blob;
+        u64 counted = request.result_value_bytes;
+        for (; blob < results_->blob_count && results_->blobs[blob].value < returned; blob++)
+            counted += LentValue::counted(results_->blobs[blob].bytes);
+        request.blob_count = blob - request.first_blob;
+        if (request.done_returning()) request.connection->queue_place.learn(counted);
         request.results = results_;
         results_->keep();
         count_operations(request);

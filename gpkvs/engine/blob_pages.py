@@ -42,8 +42,9 @@ class PageCounts(NamedTuple):
     ----------
     file
         All: the sum of those that follow, but for the last.
-    live, taken, waiting
-        In use: of batches that have committed; of others; freed, by batches that no durable frame covers yet (W6).
+    live, taken, waiting, read
+        In use: of batches that have committed; of others; freed, by batches that no durable frame covers yet (W6);
+        freed, and read by somebody who was lent them.
     present, absent
         Free, with and without space on the disk.
     out
@@ -58,6 +59,7 @@ class PageCounts(NamedTuple):
     live: int
     taken: int
     waiting: int
+    read: int
     present: int
     absent: int
     out: int

@@ -27,6 +27,11 @@ from gpkvs.media.layout import (
 )
 from gpkvs.native import blobs_is_mapped, blobs_map, blobs_unmap, library
 
+# The file has addresses for more than blobs may have of the disk, since holes lie between them: up to 16 times as
+# much, and twice as much where that is above 4 TiB. Who reads a blob that is lent looks there, so the file may
+# not move.
+_ROOM, _ROOM_BYTES = (2, 16), 4 << 40
+
 
 def blobs_of(files: StoreFiles, backend: Backend, index: Index, block: int) -> U64:
     """Return the references of the blobs that a block of an index has.
@@ -89,11 +94,21 @@ class Blobs:
             self._lengthen,
             is_in_memory=files.root_region.is_volatile,
         )
-        self.address: int = library.gpkvs_blobs_new(self._space.pages.address) or 0
+        self.address: int = library.gpkvs_blobs_new(self._space.pages.address, not files.root_region.is_volatile) or 0
         if not self.address:
             raise MemoryError("blobs")
         weakref.finalize(self, library.gpkvs_blobs_delete, self.address).atexit = False
+        least, most = (times * self._bytes_max for times in _ROOM)
+        self._stays = self._region.reserve(max(least, min(most, _ROOM_BYTES)))
         self._map()
+        if self._stays:
+            library.gpkvs_blobs_stay(self.address)
+
+    @property
+    def _bytes_max(self) -> int:
+        """How much of the disk they may have."""
+        root = self._files.root
+        return max(root.heap_bytes_max, root.heap_bytes_own)
 
     def _settle(self) -> None:
         self.settle()
@@ -113,6 +128,12 @@ class Blobs:
         """
         if pages * PAGE_BYTES <= self._region.bytes:
             return
+        if self._stays and pages * PAGE_BYTES > self._region.room:
+            raise NoSpaceError(
+                "heap",
+                f"{self._region.path} has so many holes that it finds no more addresses: close the store, and open it "
+                "again, or delete large values",
+            )
         blobs_unmap(self.address)  # whatever comes between, no batch uses an address that is not there any more
         try:
             self._region.grow(pages * PAGE_BYTES)
@@ -152,11 +173,9 @@ class Blobs:
         if not blobs_is_mapped(self.address):  # an interrupt came while it was mapped anew
             self._map()
             return True
-        root = self._files.root
-        most = max(root.heap_bytes_max, root.heap_bytes_own)
         self.refusal = None
         try:
-            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), most)
+            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), self._bytes_max)
         except NoSpaceError as refusal:
             self.refusal = refusal
             return False

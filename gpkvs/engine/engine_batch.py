@@ -39,6 +39,7 @@ class EngineBatch(ctypes.Structure):
         ("value_bytes_max", ctypes.c_uint64),
         ("table_id", ctypes.c_uint32),
         ("found_words", ctypes.c_void_p),
+        ("lends_blobs", ctypes.c_uint64),
     ]
 
 
@@ -110,6 +111,7 @@ class GivenBatch:
             value_bytes_max,
             batch.table,
             found_words,
+            lends_blobs=False,
         )
 
 

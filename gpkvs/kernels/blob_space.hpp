@@ -2,7 +2,10 @@
 // the live blobs.
 //
 //     absent <-> present -> taken -> live -> waiting (W6) -> present
+//                                                         -> read -> present
 //
+// A live blob may be *pinned*, by those who read it: when it is free otherwise, its pages are *read* until the last of them
+// is done.
 // Absent and present pages are free; absent ones have no space on the disk. Python has pages *out* while it reserves or
 // punches them (gpkvs/engine/blob_space.py): nobody takes them meanwhile.
 //
@@ -23,7 +26,7 @@ static const u64 KEPT_SHARE_MOST = 8, KEPT_SHARE = 16, KEPT_PAGES = (64 << 20) /
 
 // In pages; gpkvs/engine/blob_space.py has the names.
 struct PageCounts {
-    u64 file, live, taken, waiting, present, absent, out, lost, kept;
+    u64 file, live, taken, waiting, read, present, absent, out, lost, kept;
 };
 
 class BlobSpace {
@@ -94,7 +97,7 @@ class BlobSpace {
     void free_after(u64 epoch, u64 first, u64 pages) {
         std::lock_guard<std::mutex> guard(mutex_);
         counts_.live -= pages;
-        if (!epoch) return make_free(first, pages, true);
+        if (!epoch) return end_life(first, pages);
         try {
             notes_.push_back({epoch, first, pages});
             counts_.waiting += pages;
@@ -109,9 +112,26 @@ class BlobSpace {
         const u64 before = notes_.size();
         for (; !notes_.empty() && notes_.front().epoch <= epoch; notes_.pop_front()) {
             counts_.waiting -= notes_.front().pages;
-            make_free(notes_.front().first, notes_.front().pages, true);
+            end_life(notes_.front().first, notes_.front().pages);
         }
         return notes_.size() < before;
+    }
+
+    // Somebody reads the live blob that begins there. std::bad_alloc.
+    void pin(u64 first) {
+        std::lock_guard<std::mutex> guard(mutex_);
+        pins_[first].readers++;
+    }
+
+    // One of its readers is done.
+    void unpin(u64 first) {
+        std::lock_guard<std::mutex> guard(mutex_);
+        const auto pin = pins_.find(first);
+        if (--pin->second.readers) return;
+        const u64 pages = pin->second.pages_read;
+        pins_.erase(pin);
+        counts_.read -= pages;
+        if (pages) make_free(first, pages, true);
     }
 
     // The newest epoch that pages wait for; 0 if none do.
@@ -174,6 +194,23 @@ class BlobSpace {
         u64 epoch, first, pages;
     };
 
+    struct Pin {
+        u64 readers = 0;
+        u64 pages_read = 0;  // 0: the blob is live, or waits
+    };
+
+    // Pages that no batch needs any more.
+    void end_life(u64 first, u64 pages) {
+        const auto pin = pins_.find(first);
+        if (pin == pins_.end()) return make_free(first, pages, true);
+        if (pin->second.pages_read) {  // damage: two records named it
+            counts_.lost += pages;
+            return;
+        }
+        pin->second.pages_read = pages;
+        counts_.read += pages;
+    }
+
     void make_free(u64 first, u64 pages, bool are_present) {
         const u64 before = free_.pages();
         try {
@@ -203,6 +240,7 @@ class BlobSpace {
     PageRuns free_, present_;  // the latter are of the former
     PageRuns shared_;          // of blobs that overlap
     std::deque<Note> notes_;
+    std::map<u64, Pin> pins_;  // by the first page
     PageCounts counts_ = {};
 };
 

@@ -3,17 +3,25 @@
 // A plan takes pages for the blobs of its records. Nobody else sees them before the commit; without one, the next plan gives
 // them back. The committer writes them before the records that name them. A blob whose record is removed or replaced is free
 // when a record would be (I7, W6). Nothing on media says which pages are free: an opening finds that from the records.
+//
+// GETs may be lent a blob (EngineBlob): its pages are pinned, and not free before it is given back.
 #pragma once
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <vector>
 
 #include "blob_space.hpp"
+#include "engine_batch.h"
 #include "fatal_line.hpp"
 #include "pool.hpp"
 #include "record.cuh"
 
 class Blobs {
   public:
-    explicit Blobs(BlobSpace& space) : space_(space) {}
+    // `reads_disk`: the file is none of memory.
+    Blobs(BlobSpace& space, bool reads_disk) : space_(space), reads_disk_(reads_disk) {}
+    Blobs(const Blobs&) = delete;
 
     // Where the file lies in memory; `writes`: values are written to the file, which the mapping shows at once.
     void map(u8* base, u64 pages, int file, bool writes) {
@@ -22,6 +30,9 @@ class Blobs {
         file_ = file;
         writes_ = writes;
     }
+
+    // The file stays there when it grows.
+    void stay() { fixed_base_ = base_; }
 
     // The mapping is about to change: until `map`, no batch is planned.
     void unmap() { base_ = nullptr; }
@@ -34,7 +45,18 @@ class Blobs {
         for (const u64 reference : taken_) space_.give_back(reference_offset(reference), reference_length(reference));
         forget();
         lacking_pages_ = 0;
+        lent_.clear();
     }
+
+    // A GET of the plan, by its number, is lent the blob that a record names (BlobWords). std::bad_alloc.
+    void lend(u64 get, const u64* blob) {
+        const u64 reference = blob[BLOB_REFERENCE];
+        lent_.push_back({&lender_, 0, get, blob[BLOB_VALUE_BYTES], reference_offset(reference), reference_length(reference),
+                         blob[BLOB_CRC], file_});
+    }
+    const std::vector<EngineBlob>& lent() const { return lent_; }
+    // What is pinned is given back by whoever gets it. std::bad_alloc.
+    void pin(const EngineBlob& blob) { space_.pin(blob.first_page); }
 
     // Takes a blob for the record with this number of a plan; false where no free pages are side by side.
     bool take(u64 record, u64 value_bytes) {
@@ -116,6 +138,38 @@ class Blobs {
     static const u64 WORDS = BLOB_WORDS_BYTES / 8;
     static const u64 WRITTEN_AT_ONCE = 1 << 20;  // whole pieces: it stays in a cache between checksum and write
 
+    static const Blobs& of(const EngineBlob* blob) { return *(const Blobs*)blob->blobs->self; }
+
+    // Where the file may move when it grows, a blob that is lent has a mapping of its own: that takes five times as long as to
+    // look at it (docs/decisions.md).
+    static const uint8_t* view(const EngineBlob* blob) {
+        if (of(blob).fixed_base_) return of(blob).fixed_base_ + blob->first_page * BLOB_PAGE_BYTES;
+        void* const at = mmap(nullptr, blob->pages * BLOB_PAGE_BYTES, PROT_READ, MAP_SHARED, blob->file,
+                              (off_t)(blob->first_page * BLOB_PAGE_BYTES));
+        return at == MAP_FAILED ? nullptr : (const uint8_t*)at;
+    }
+
+    // What the disk does not give is not sound. Older systems do not know the advice, and give each page when it is read.
+    static bool is_readable(const u8* from, u64 bytes) {
+        constexpr int POPULATE_READ = 22;  // of Linux 5.14; not in all headers
+        const u64 skipped = (u64)from % BLOB_PAGE_BYTES;
+        return !madvise((void*)(from - skipped), bytes + skipped, POPULATE_READ) || (errno != EFAULT && errno != EHWPOISON);
+    }
+
+    static bool is_sound(const EngineBlob* blob, const uint8_t* view, uint64_t from, uint64_t bytes) {
+        const u64 end = std::min<u64>(from + bytes, blob->bytes), checksums = blob_checksums_at(blob->bytes);
+        const bool reads_disk = of(blob).reads_disk_;
+        if (reads_disk && !is_readable(view + from, end - from)) return false;
+        if (!from && reads_disk && !is_readable(view + checksums, 4 * blob_pieces(blob->bytes))) return false;
+        if (!from && !are_checksums_sound(view, blob->bytes, blob->crc)) return false;
+        return are_pieces_sound(view, blob->bytes, from, end);
+    }
+
+    static void give_back(const EngineBlob* blob, const uint8_t* view) {
+        if (view && !of(blob).fixed_base_) munmap((void*)view, blob->pages * BLOB_PAGE_BYTES);
+        of(blob).space_.unpin(blob->first_page);
+    }
+
     void forget() {
         taken_.clear();
         dropped_.clear();
@@ -141,13 +195,17 @@ class Blobs {
     }
 
     BlobSpace& space_;
+    const bool reads_disk_;
     u8* base_ = nullptr;
+    const u8* fixed_base_ = nullptr;  // null: the file may move
     u64 pages_ = 0;
     int file_ = -1;
     bool writes_ = false;
     std::vector<u64> taken_, dropped_;  // references of blobs
     std::vector<u64> words_;            // by record; the reference 0: it has none
     u64 lacking_pages_ = 0;
+    std::vector<EngineBlob> lent_;      // by the plan
+    const EngineBlobs lender_ = {this, view, is_sound, give_back};
     std::vector<u64> checksums_;
     std::vector<u8> last_pages_;
 };
@@ -155,15 +213,16 @@ class Blobs {
 extern "C" {
 
 // nullptr where there is no memory for it.
-void* gpkvs_blobs_new(void* space) {
+void* gpkvs_blobs_new(void* space, u64 reads_disk) {
     try {
-        return new Blobs(*(BlobSpace*)space);
+        return new Blobs(*(BlobSpace*)space, reads_disk);
     } catch (const std::bad_alloc&) {
         return nullptr;
     }
 }
 void gpkvs_blobs_delete(void* blobs) { delete (Blobs*)blobs; }
 void gpkvs_blobs_map(void* blobs, u8* base, u64 pages, u64 file, u64 writes) { ((Blobs*)blobs)->map(base, pages, (int)file, writes); }
+void gpkvs_blobs_stay(void* blobs) { ((Blobs*)blobs)->stay(); }
 void gpkvs_blobs_unmap(void* blobs) { ((Blobs*)blobs)->unmap(); }
 u64 gpkvs_blobs_is_mapped(void* blobs) { return ((Blobs*)blobs)->is_mapped(); }
 u64 gpkvs_blobs_lacking_pages(void* blobs) { return ((Blobs*)blobs)->lacking_pages(); }
@@ -175,7 +234,7 @@ void gpkvs_blobs_release(void* blobs, u64 covered) { ((Blobs*)blobs)->release(co
 // Writes a value to a file of blobs that nobody else uses; returns what BLOB_CRC is of it. std::bad_alloc ends the process.
 u32 gpkvs_copied_blob(const u8* value, u64 value_bytes, u64 file, u64 first_page) {
     BlobSpace none(0);
-    Blobs blobs(none);
+    Blobs blobs(none, false);
     blobs.map(nullptr, 0, (int)file, true);
     return blobs.write_file(value, value_bytes, first_page * BLOB_PAGE_BYTES);
 }

@@ -31,7 +31,32 @@ typedef struct EngineBatch {
     uint64_t value_bytes_max;
     uint32_t table_id;
     uint64_t* found_words;  // where GETs of numbers, the only operations, leave what they find, or null; they may be the result
+    uint64_t lends_blobs;   // whether values in blobs are lent (EngineBlob), and not copied
 } EngineBatch;
+
+struct EngineBlob;
+
+// The file of a store's blobs; it is there as long as the store is open. Any thread.
+typedef struct EngineBlobs {
+    void* self;
+    // Maps a value that was lent; null where the system does not. It stays as it is until it is given back, whatever becomes of its key.
+    const uint8_t* (*view)(const struct EngineBlob* blob);
+    // Whether a part of it is as it was written: from a piece on (64 KiB), up to so many bytes.
+    bool (*is_sound)(const struct EngineBlob* blob, const uint8_t* view, uint64_t from, uint64_t bytes);
+    void (*give_back)(const struct EngineBlob* blob, const uint8_t* view);  // `view` may be null
+} EngineBlobs;
+
+// A value in a blob that a GET found: it is not among the values, and its length there is 0. Nobody has looked yet whether it
+// is as it was written.
+typedef struct EngineBlob {
+    const EngineBlobs* blobs;  // null: there is none, or it was given back
+    uint64_t operation;        // its GET, among those that were done
+    uint64_t value;            // its number, among the values that operations return
+    uint64_t bytes;
+    uint64_t first_page, pages;
+    uint64_t crc;
+    int file;
+} EngineBlob;
 
 // A request that was not done: it lacks what cannot be had, or a check of it does not hold.
 typedef struct EngineRefusal {
@@ -54,6 +79,9 @@ typedef struct EngineRoom {
     // longer, or a record is damaged, no value is given. Null: they lie one after the other.
     const uint64_t* places;
     const uint64_t* place_bytes;
+    // Values that are lent: how many there are is known before there is room for them, and each is whoever's has the room.
+    EngineBlob* blobs;
+    uint64_t blob_count;
 } EngineRoom;
 
 typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t refusals,

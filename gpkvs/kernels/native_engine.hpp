@@ -66,6 +66,7 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.requests = batch.requests;
     a.request_ops = batch.request_ops;
     a.found_words = (u64*)batch.found_words;
+    a.lends_blobs = batch.lends_blobs && a.blob_plan;
     if (!a.blob_plan) return;
     a.blobs = a.blob_plan->base();
     a.blob_file_pages = a.blob_plan->pages();
@@ -150,10 +151,24 @@ static bool fits_places(const Planner& a, const EngineRoom& room) {
     return !memchr(a.status, STATUS_CORRUPT, a.n);
 }
 
+// Gives the values that are lent: each is its taker's at once, whatever comes of the batch. std::bad_alloc.
+template <class Planner>
+static void give_blobs(Planner& a, NativeResolver* resolver, const EngineRoom& room) {
+    for (u64 lent = 0; lent < room.blob_count; lent++) {
+        EngineBlob blob = a.blob_plan->lent()[lent];
+        const u64 get = blob.value;
+        if (resolver) resolver->place_blob(get, blob);
+        else blob.operation = op_of(a, get);
+        a.blob_plan->pin(blob);
+        room.blobs[lent] = blob;
+    }
+}
+
 // Gives the results of a planned batch. Without room for them, false.
 template <class Planner>
-static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom give_room, void* sink) {
+static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom give_room, void* sink) try {
     EngineRoom room = {};
+    if (a.lends_blobs) room.blob_count = a.blob_plan->lent().size();
     if (resolver) {
         resolver->place_results(a);
         const NativeResolver& r = *resolver;
@@ -166,6 +181,7 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
         if (has_records<typename Planner::Slot>) memcpy(room.versions, a.versions, a.n * sizeof *room.versions);
         else if (room.versions) memset(room.versions, 0, a.n * sizeof *room.versions);
     }
+    if (a.lends_blobs) give_blobs(a, resolver, room);
     if (!a.planned[PLANNED_RESULT_BYTES]) return true;
     if (room.places) {
         if (!fits_places(a, room)) return true;
@@ -174,6 +190,8 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
     a.out = room.values;
     values_run<Planner>(&a, 0, 1);
     return true;
+} catch (const std::bad_alloc&) {
+    return false;
 }
 
 // Commits a planned batch that changes something, or gives versions; returns its gate, or NO_GATE.

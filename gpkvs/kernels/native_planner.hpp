@@ -27,7 +27,7 @@
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
     F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
-    F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) F(u64, record_format) BLOB_FILE_ARGS(F) F(Blobs*, blob_plan) SEGMENTS_ARGS(F) \
+    F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) F(u64, record_format) BLOB_FILE_ARGS(F) F(Blobs*, blob_plan) F(u64, lends_blobs) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
     F(u64, ops_room) F(u64, ops_kept) F(u8*, outside) F(u64, outside_bytes)                                  \
@@ -224,7 +224,7 @@ static bool may_measure(const Args& a) {
         const u64 gets = a.planned[PLANNED_GETS];
         u64 bytes = 0;
         for (u64 i = 0; i < gets; i++) bytes += reference_length(a.source_word[op_of(a, i)]) * UNIT_BYTES;
-        for (u64 i = 0; a.blobs && i < gets; i++) {
+        for (u64 i = 0; a.blobs && !a.lends_blobs && i < gets; i++) {
             if (i + SOON < gets) record_soon(a, i + SOON);
             if (writer_of(a, op_of(a, i)) == NO_OP) bytes += blob_bytes(a, a.source_word[op_of(a, i)]);
         }
@@ -250,12 +250,26 @@ static bool finds_all_numbers(const PlannerU64& a) {
 static u32 length_of(const PlannerBytes& a, u64 get) { return a.length[get]; }
 static u32 length_of(const PlannerU64& a, u64 get) { return a.status[a.get_op ? a.get_op[get] : get] == STATUS_OK ? sizeof(u64) : 0; }
 
-// How long the values of the GETs are, and where each begins in the result.
+// Values in blobs are no part of the result. std::bad_alloc.
+static void lend_blobs(const PlannerBytes& a, u64 gets) {
+    for (u64 get = 0; get < gets; get++) {
+        const u32 op = op_of(a, get);
+        if (writer_of(a, op) != NO_OP || a.status[op] != STATUS_OK) continue;
+        const Record record = read_record(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES, a.record_format);
+        if (!record.blob) continue;
+        a.blob_plan->lend(get, record.blob);
+        a.length[get] = 0;
+    }
+}
+
+// How long the values of the GETs are, and where each begins in the result. std::bad_alloc.
 template <class Args>
 static void measure_values(const Args& a) {
     const u64 gets = a.planned[PLANNED_GETS];
-    if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(measure, MEASURE_ARGS, gets);
-    else if (finds_all_numbers(a)) {
+    if constexpr (has_records<typename Args::Slot>) {
+        PLANNER_RUN(measure, MEASURE_ARGS, gets);
+        if (a.lends_blobs) lend_blobs(a, gets);
+    } else if (finds_all_numbers(a)) {
         if (!a.found_words) std::fill_n(a.length, gets, sizeof(u64));
         a.planned[PLANNED_RESULT_BYTES] = gets * sizeof(u64);
         return;

@@ -92,6 +92,7 @@ class NativeResolver {
     void place_results(const Planner& a) {
         returning_ = value_bytes_ = 0;
         u64 get = 0;
+        place_ = {};
         for (u64 op = 0; op < a.n; op++) {
             if (is_stopped(op)) continue;
             if (asked_[op] == OP_GET) {
@@ -102,6 +103,19 @@ class NativeResolver {
             } else continue;
             returning_++;
         }
+    }
+    // Says which operation a GET is, and which value it returns. Of several GETs the first comes first.
+    void place_blob(u64 get, EngineBlob& blob) {
+        for (;; place_.op++) {
+            if (is_stopped(place_.op)) continue;
+            const bool is_get = asked_[place_.op] == OP_GET, returns = is_get || returns_number(asked_[place_.op]);
+            if (is_get && place_.get == get) break;
+            place_.get += is_get;
+            place_.value += returns;
+            place_.done++;
+        }
+        blob.operation = place_.done;
+        blob.value = place_.value;
     }
     u64 operations() const { return operations_; }
     u64 returning() const { return returning_; }
@@ -270,4 +284,8 @@ class NativeResolver {
     std::vector<EngineRefusal> refusals_;
     std::unique_ptr<u8[]> made_;
     u64 made_bytes_ = 0, operations_ = 0, returning_ = 0, value_bytes_ = 0;
+    struct Place {
+        u64 op = 0, get = 0, done = 0, value = 0;
+    };
+    Place place_;  // of `place_blob`
 };

@@ -23,11 +23,11 @@ GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
 // records are whole units; 23 in format 4, where a kind that is not read here says whether the header is longer. A value of
 // the same batch takes nothing there. A reference that leaves its segment, or is that of a long record and does not begin
 // one, is damaged, and no value is returned for it. How long a blob is its record says, which is read in a store with any:
-// `blobs` is missing (0) elsewhere.
+// `blobs` is missing (0) elsewhere, and of a value that is lent it takes nothing, either.
 #define RESULT_BOUND_ARGS(F)                                                                 \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op)               \
     F(const u32*, key_lengths) F(u64, segment_units) F(const u8*, heap) F(u64, heap_bytes) F(u64, record_format) \
-    BLOB_FILE_ARGS(F) F(u32*, length)
+    BLOB_FILE_ARGS(F) F(u64, lends_blobs) F(u32*, length)
 
 GPKVS_KERNEL(result_bound, RESULT_BOUND_ARGS) {
     const u32 op = op_of(a, i);
@@ -37,15 +37,15 @@ GPKVS_KERNEL(result_bound, RESULT_BOUND_ARGS) {
     const u64 in_segment = reference_offset(reference) % a.segment_units;
     const bool is_record = writer_of(a, op) == NO_OP && reference != NO_RECORD && held > other &&
                            is_in_segments(in_segment, reference_length(reference), a.segment_units);
-    const u64 in_blob = is_record ? blob_bytes(a, reference) : 0;
+    const u64 in_blob = is_record && !a.lends_blobs ? blob_bytes(a, reference) : 0;
     a.length[i] = in_blob ? (u32)in_blob : is_record ? (u32)(held - other) : 0;
 }
 
-// measure: how long each value is, after checking the record it comes from.
+// measure: how long each value is, after checking the record it comes from. One that is lent is looked at by whoever gets it.
 #define MEASURE_ARGS(F)                                                                     \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op) F(const u32*, value_lengths) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) F(const u8*, heap) F(u64, heap_bytes) \
-    F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
+    F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, lends_blobs) F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
 
 GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
     const u32 op = op_of(a, i);
@@ -58,7 +58,7 @@ GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
         const bool good = record.words && record.table_id == a.table_id && record.key_bytes == a.key_lengths[op] &&
                           record.version == a.versions[op] &&
                           same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes) &&
-                          is_blob_sound(record, blob_file_of(a));
+                          (a.lends_blobs ? is_blob_placed(record, blob_file_of(a)) : is_blob_sound(record, blob_file_of(a)));
         if (good) length = (u32)value_bytes_of(record);
         else {
             a.status[op] = STATUS_CORRUPT;

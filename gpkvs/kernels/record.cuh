@@ -149,27 +149,42 @@ GPKVS_DEVICE u32 checksums_crc(const u8* checksums, u64 pieces) {
     return ~crc;
 }
 
-// Whether a record's blob is where it may be, and as it was written, every piece of it; true where it has none.
-GPKVS_DEVICE bool is_blob_sound(const Record& record, const BlobFile& file) {
+// Whether a record's blob lies where it may; true where it has none.
+GPKVS_DEVICE bool is_blob_placed(const Record& record, const BlobFile& file) {
     if (!record.blob) return true;
-    const u64 bytes = record.blob[BLOB_VALUE_BYTES], pieces = blob_pieces(bytes);
+    const u64 bytes = record.blob[BLOB_VALUE_BYTES];
     const u64 first = reference_offset(record.blob[BLOB_REFERENCE]), pages = reference_length(record.blob[BLOB_REFERENCE]);
-    if (bytes > file.pages * BLOB_PAGE_BYTES || pages != blob_pages(bytes) || first + pages > file.pages) return false;
-    const u8* const value = file.base + first * BLOB_PAGE_BYTES;
-    const u8* const checksums = value + blob_checksums_at(bytes);
-    if (checksums_crc(checksums, pieces) != (u32)record.blob[BLOB_CRC]) return false;
-    const u32* expected = (const u32*)checksums;
-    u64 at = 0;
-    for (; at + 3 * BLOB_PIECE_BYTES <= bytes; at += 3 * BLOB_PIECE_BYTES, expected += 3) {
+    return bytes <= file.pages * BLOB_PAGE_BYTES && pages == blob_pages(bytes) && first + pages <= file.pages;
+}
+
+// Whether the checksums of a blob's pieces are those that its record means.
+GPKVS_DEVICE bool are_checksums_sound(const u8* value, u64 bytes, u64 crc) {
+    return checksums_crc(value + blob_checksums_at(bytes), blob_pieces(bytes)) == (u32)crc;
+}
+
+// Whether the pieces of a blob from a byte to another are as they were written; its checksums are sound.
+GPKVS_DEVICE bool are_pieces_sound(const u8* value, u64 bytes, u64 from, u64 end) {
+    const u32* expected = (const u32*)(value + blob_checksums_at(bytes)) + from / BLOB_PIECE_BYTES;
+    u64 at = from;
+    for (; at + 3 * BLOB_PIECE_BYTES <= end; at += 3 * BLOB_PIECE_BYTES, expected += 3) {
         u32 crcs[3];
         three_piece_crcs(value + at, crcs);
         if (crcs[0] != expected[0] || crcs[1] != expected[1] || crcs[2] != expected[2]) return false;
     }
-    for (; at < bytes; at += BLOB_PIECE_BYTES) {
-        const u64 left = bytes - at;
+    for (; at < end; at += BLOB_PIECE_BYTES) {
+        const u64 left = end - at;
         if (piece_crc(value + at, left < BLOB_PIECE_BYTES ? left : BLOB_PIECE_BYTES) != *expected++) return false;
     }
     return true;
+}
+
+// Whether a record's blob is where it may be, and as it was written, every piece of it; true where it has none.
+GPKVS_DEVICE bool is_blob_sound(const Record& record, const BlobFile& file) {
+    if (!record.blob) return true;
+    const u64 bytes = record.blob[BLOB_VALUE_BYTES];
+    const u8* const value = file.base + reference_offset(record.blob[BLOB_REFERENCE]) * BLOB_PAGE_BYTES;
+    return is_blob_placed(record, file) && are_checksums_sound(value, bytes, record.blob[BLOB_CRC]) &&
+           are_pieces_sound(value, bytes, 0, bytes);
 }
 
 GPKVS_DEVICE bool same_bytes(const u8* left, const u8* right, u64 bytes) {

@@ -116,20 +116,28 @@ class Region:
         self.address = int(view.ctypes.data)
         library.gpkvs_mapped(self.address, self.bytes, os.fsencode(self.path))
 
-    def reserve(self, room: int) -> None:
+    @property
+    def room(self) -> int:
+        """How long it can become where it is: bytes."""
+        assert self._view is not None
+        return room_of(self._view)
+
+    def reserve(self, room: int) -> bool:
         """Keep `room` bytes of addresses for the region, so that it grows where it is; its address changes, once.
 
         Nobody uses the region meanwhile, and no GPU has registered it. Where the system has no such addresses, the
-        region stays as it is: it moves when it grows.
+        region stays as it is: it moves when it grows. Returns whether it has the addresses.
         """
         assert self._view is not None
         if room <= room_of(self._view):
-            return
+            return True
         with suppress(OSError):
             view = reserve_room(self._view, room)
             library.gpkvs_unmapped(self.address)
             self._view = view
             self._name_mapping(view)
+            return True
+        return False
 
     def map_ahead(self, size: int) -> bool:
         """Map more of the file, which is that long already, behind the region; return whether it stays in its place.

@@ -33,6 +33,8 @@ class _EngineRoom(ctypes.Structure):
         ("refusals", _POINTER),
         ("places", _POINTER),
         ("place_bytes", _POINTER),
+        ("blobs", _POINTER),
+        ("blob_count", _U64),
     ]
 
 

@@ -432,9 +432,9 @@ MUTANTS = (
     ),
     Mutant(
         "door-sends-the-beginning-again",
-        _CALL,
-        "first.message.data() + (sent_ - PREFIX_BYTES)",
-        "first.message.data()",
+        "door/message.hpp",
+        "            sent += part;\n",
+        "            sent += is_lent ? part : 0;\n",
         "a response longer than the client's window is wrong from there on",
         (f"{_MOMENTS_TESTS}test_a_table_is_dropped",),
     ),

@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         "blobs-have-no-limit",
         "gpkvs/engine/blobs.py",
-        "            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), most)\n",
+        "            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), self._bytes_max)\n",
         "            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), 1 << 60)\n",
         "large values fill the disk, whatever heap_bytes_max says",
         (f"{_BLOBS}test_a_limit_of_the_heap_is_one_of_blobs_too",),

@@ -16,6 +16,7 @@ _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_
 _NATIVE_JOURNAL = "engine/test_native_journal.py::"
 _CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/checkpoint.py", "engine/test_closing.py::"
 _BLOBS, _BLOB_TESTS = "gpkvs/engine/blob_space.py", "engine/test_blob_space.py::"
+_LENT_TESTS = "server/door/test_lent_values.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
 MUTANTS = (
@@ -174,10 +175,42 @@ MUTANTS = (
     Mutant(
         "large-value-is-overwritten-at-once",
         "gpkvs/kernels/blob_space.hpp",
-        "        if (!epoch) return make_free(first, pages, true);\n",
-        "        if (epoch) return make_free(first, pages, true);\n",
+        "        if (!epoch) return end_life(first, pages);\n",
+        "        if (epoch) return end_life(first, pages);\n",
         "after a crash an old value is there again, with bytes of a new one",
         (f"{_BLOB_TESTS}test_what_waits_is_nobodys",),
+    ),
+    Mutant(
+        "a-value-that-is-read-is-overwritten",
+        "gpkvs/kernels/blob_space.hpp",
+        "        if (pin == pins_.end()) return make_free(first, pages, true);\n",
+        "        return make_free(first, pages, true);\n",
+        "a slow client gets bytes of a new value in the middle of an old one",
+        (f"{_LENT_TESTS}test_a_value_stays_as_long_as_it_is_read",),
+    ),
+    Mutant(
+        "a-value-that-was-read-is-never-free",
+        "gpkvs/kernels/blob_space.hpp",
+        "        if (pages) make_free(first, pages, true);\n",
+        "",
+        "each value that is overwritten while somebody reads it takes its space until the store is closed",
+        (f"{_LENT_TESTS}test_commands_see_what_a_dictionary_holds",),
+    ),
+    Mutant(
+        "lent-values-are-not-looked-at",
+        "door/lent_value.hpp",
+        "        if (!blob_.blobs->is_sound(&blob_, view_, looked_, part)) return false;\n",
+        "",
+        "a value that has rotted is sent as if it were the one that was stored",
+        (f"{_LENT_TESTS}test_a_damaged_value_is_no_value",),
+    ),
+    Mutant(
+        "a-client-that-stops-keeps-what-it-reads",
+        "door/connection.cpp",
+        "    if (output_.has_lent() && thread.now() > sent_ns_",
+        "    if (false && thread.now() > sent_ns_",
+        "clients that read nothing on fill the disk with values that are long gone",
+        (f"{_LENT_TESTS}test_a_client_that_does_not_read_on_loses_its_connection",),
     ),
     Mutant(
         "runs-of-pages-stay-apart",

@@ -19,8 +19,8 @@ _Address, _U64 = ctypes.c_void_p, ctypes.c_uint64
 class _Room(ctypes.Structure):
     _fields_ = [
         (name, _Address)
-        for name in ("status", "versions", "value_lengths", "values", "refusals", "places", "place_bytes")
-    ]
+        for name in ("status", "versions", "value_lengths", "values", "refusals", "places", "place_bytes", "blobs")
+    ] + [("blob_count", _U64)]
 
 
 _GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _Address, _U64, _U64, _U64, _U64, ctypes.POINTER(_Room))
