@@ -529,8 +529,8 @@ MUTANTS = (
     Mutant(
         "door-redis-is-never-silent",
         _RESP,
-        "        if (!pending.is_silent) output.append(",
-        "        output.append(",
+        "        if (!pending.is_silent) output.append(pending.answer",
+        "        output.append(pending.answer",
         "a client that wants no replies gets those of the door, and takes them for others",
         (f"{_HANDED_TESTS}test_a_silent_session_has_pythons_answers_alone",),
     ),
