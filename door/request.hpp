@@ -13,6 +13,7 @@
 #include "operations.hpp"
 #include "results.hpp"
 #include "types.hpp"
+#include "upload.hpp"
 
 namespace door {
 
@@ -74,6 +75,11 @@ struct Request {
     u64 requests = 1;
     u8* message = nullptr;
     u64 message_bytes = 0;
+    // Its only value, which came in pieces: then `values` is there.
+    std::unique_ptr<Upload> upload;
+    // It has no operations: it asks for room for a value that will come in pieces.
+    u64 reserve_bytes = 0;
+    EngineUpload reserved = {};  // the room, if it is DONE; null: there is no memory
 
     // What became of it. Results that are DONE are held, and released by whoever frees the request.
     Outcome outcome = DONE;
@@ -97,7 +103,9 @@ struct Request {
     u64 done() const { return n - stopped; }
     u64 done_returning() const { return returning - stopped_returning; }
 
-    u64 payload_bytes() const { return key_bytes + value_bytes; }
+    u64 payload_bytes() const { return key_bytes + (upload ? 0 : value_bytes); }
+    // Whether it is a batch of its own.
+    bool is_alone() const { return upload || reserve_bytes; }
     const u8* status() const { return results->status + first_op; }
     const u64* versions() const { return results->versions + first_op; }
     const u32* result_value_lengths() const { return results->value_lengths + first_returning; }

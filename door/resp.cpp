@@ -61,6 +61,12 @@ RespConnection::~RespConnection() {
 
 bool RespConnection::received(const u8* data, u64 size) {
     if (!std::exchange(has_begun_, true) && answer_foreigner({(const char*)data, size})) return true;
+    if (is_value_missing()) {
+        const u64 taken = incoming_->receive(data, size, thread.now());
+        if (is_value_missing()) return true;
+        data += taken;
+        size -= taken;
+    }
     if (input_.empty()) {
         const u64 taken = take_commands(data, size);
         input_.assign(data + taken, data + size);
@@ -110,9 +116,15 @@ u64 RespConnection::take_commands(const u8* data, u64 size) {
 u64 RespConnection::take_possible_commands(const u8* data, u64 size) {
     u64 taken = 0;
     parser_.is_stranger = is_stranger() && thread.door.asks_for_logins;
+    parser_.large_bytes_min = may_come_in_pieces() ? Upload::BYTES_MIN : NEVER;
     while (is_joining_ || may_take_commands()) {
         const RespParser::Found found = parser_.parse(data + taken, size - taken);
-        if (is_joining_ && (found == RespParser::Found::ERROR || found == RespParser::Found::MORE_NEEDED)) return taken;
+        if (is_joining_ && found != RespParser::Found::COMMAND && found != RespParser::Found::NOTHING) return taken;
+        if (found == RespParser::Found::LARGE) {
+            const Begun begun = begin_incoming();
+            if (begun == Begun::LEFT_IN) continue;
+            return begun == Begun::ENDS ? size : taken;
+        }
         if (found == RespParser::Found::MORE_NEEDED) {
             // The whole command must find room before it is received.
             const u64 needed = parser_.bytes_needed();
@@ -134,8 +146,84 @@ u64 RespConnection::take_possible_commands(const u8* data, u64 size) {
     return taken;
 }
 
+// Whether the engine takes values in pieces now. In a transaction they are kept until EXEC.
+bool RespConnection::may_come_in_pieces() const {
+    return thread.door.turn.takes_uploads() && !is_in_transaction() && !session_.hands_all;
+}
+
+// A word is so large that it may come in pieces.
+RespConnection::Begun RespConnection::begin_incoming() {
+    const Table* const found = table();
+    const u64 bytes = parser_.large_bytes;
+    if (!found || found->holds_numbers || !brings_value(parser_.words) || !may(MAY_WRITE)) {
+        parser_.leave_in();
+        return Begun::LEFT_IN;
+    }
+    if (bytes > found->value_bytes_max) {
+        end_with("ERR a value of " + grouped(bytes) + " bytes, the limit is " + grouped(found->value_bytes_max) +
+                     " (value_bytes_max)", STATS_INVALID);
+        return Begun::ENDS;
+    }
+    std::string full;
+    if (!Upload::admit(account, bytes)) {
+        full = memory_text(account, LentValue::counted(bytes));
+    } else {
+        incoming_ = std::make_unique<RespIncoming>(bytes, parser_.taken);
+        incoming_->reservation.table_id = session_.table_id;
+        if (submit(&incoming_->reservation)) {
+            parser_.take_out();
+            full_since_ns_ = NEVER;
+            return Begun::BEGUN;
+        }
+        incoming_.reset();
+        Upload::give(account, bytes);
+        full = queue_text(thread.door.config.queue_requests_max);
+    }
+    if (may_wait()) return Begun::WAITS;
+    end_with("OOM " + full, STATS_NO_MEMORY);
+    return Begun::ENDS;
+}
+
+// The engine has said whether there is room for a value.
+void RespConnection::reserved() {
+    const Request& reservation = incoming_->reservation;
+    incoming_->is_decided = true;
+    if (reservation.reserved.uploads) {
+        incoming_->upload = std::make_unique<Upload>(reservation.reserved, incoming_->bytes, account);
+    } else {
+        Upload::give(account, incoming_->bytes);
+        const bool is_done = reservation.outcome == DONE;
+        incoming_->refusal = is_done ? "OOM " + thread.door.no_memory->text : error_of(reservation);
+    }
+    receive_waiting();
+    want_fill();
+}
+
+// What came with the head of its command.
+void RespConnection::receive_waiting() {
+    const auto begin = input_.begin() + (long)incoming_->head_bytes;
+    const u64 taken = incoming_->receive(input_.data() + incoming_->head_bytes, (u64)(input_.end() - begin), thread.now());
+    input_.erase(begin, begin + (long)taken);
+}
+
+// A command whose value came in pieces, or was thrown away.
+bool RespConnection::execute_incoming() {
+    const std::unique_ptr<RespIncoming> incoming = std::move(incoming_);
+    if (!incoming->upload) {
+        answer(error_line(incoming->refusal, thread.stats.resp));
+        return true;
+    }
+    for (Word& word : parser_.words)
+        if (!word.data) word.data = incoming->upload->data();
+    upload_ = std::move(incoming->upload);
+    execute();
+    upload_.reset();  // if nobody has taken it
+    return true;
+}
+
 // What is not plain is Python's, and all that is wrong with it. False: the command must wait for room.
 bool RespConnection::execute() {
+    if (incoming_) return execute_incoming();
     if (is_joining_) return join();
     if (is_attack(parser_.words)) {
         end_foreign(Language::HTTP1);
@@ -296,7 +384,7 @@ template <class ForEach>
 bool RespConnection::lend(const ForEach& for_each) {
     const Table* const found = table();
     if (!found) return hand_on();
-    RespColumns columns(*found, thread.door.turn);
+    RespColumns columns(*found, thread.door.turn, upload_.get());
     bool is_plain = !is_in_transaction() || columns.measure(watched_);
     is_plain = is_plain && for_each([&](const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
         return columns.measure(command, options, words);
@@ -310,6 +398,7 @@ bool RespConnection::lend(const ForEach& for_each) {
     pending->request.call = pending;
     columns.place((u8*)(pending + 1), pending->request);
     pending->parts = std::move(parts);
+    pending->request.upload = std::move(upload_);
     if (is_in_transaction()) columns.write(watched_);
     for_each([&](const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
         pending->part = {&command, columns.write(command, options, words)};
@@ -330,6 +419,7 @@ bool RespConnection::lend(const ForEach& for_each) {
 }
 
 void RespConnection::answered(Request* request) {
+    if (incoming_ && request == &incoming_->reservation) return reserved();
     Pending& pending = *(Pending*)request->call;
     executing_--;
     pending.is_done = true;
@@ -342,8 +432,13 @@ void RespConnection::answered(Request* request) {
 }
 
 bool RespConnection::hand_on() {
+    const u64 bytes = message_bytes(parser_.words), bytes_max = thread.door.config.message_bytes_max;
+    if (upload_ && bytes > bytes_max) {
+        refuse("ERR so large a value comes only with a plain SET, SETEX, PSETEX, SETNX or GETSET: others end at " +
+               grouped(bytes_max) + " bytes (message_bytes_max)");
+        return true;
+    }
     Message message = new_message();
-    const u64 bytes = message_bytes(parser_.words);
     if (!message.is_there()) return wait_or_refuse(memory_text(account, bytes));
     account.charge(REQUESTS, sizeof(Pending));
     handed_ = new_pending(sizeof(Pending), 0);
@@ -433,6 +528,8 @@ bool RespConnection::fill(Output& output) {
         count_input();
         if (first_ && first_->is_done) want_fill();
         if (is_half_closed_ && may_take_commands()) is_ending_ = true;  // what is left is no whole command
+    } else if (is_half_closed_ && is_receiving()) {
+        is_ending_ = true;
     }
     return first_ || !is_ending_;
 }
@@ -447,7 +544,9 @@ void RespConnection::leave_results() {
     }
 }
 
-void RespConnection::tick(u64) {
+void RespConnection::tick(u64 now_ns) {
+    if (is_receiving() && now_ns > incoming_->heard_ns + thread.door.patience.message_ns)
+        end_with("ERR no byte of the value came for 10 s", STATS_SLOW_HEADERS);
     if (!is_full_) return;
     is_full_ = false;  // others may have left room
     want_fill();
@@ -465,7 +564,8 @@ void RespConnection::closed() {
 
 // There is no room for a command.
 bool RespConnection::wait_or_refuse(const std::string& text) {
-    if (may_wait()) return false;
+    // The value that came in pieces is not there when the command is read again.
+    if (!upload_ && may_wait()) return false;
     refuse("OOM " + text);
     return true;
 }

@@ -15,6 +15,7 @@
 #include "connection.hpp"
 #include "foreign.hpp"
 #include "resp_answer.hpp"
+#include "resp_incoming.hpp"
 #include "resp_parser.hpp"
 #include "resp_session.hpp"
 #include "resp_watched.hpp"
@@ -35,7 +36,7 @@ class RespConnection final : public Connection, public Responder {
     void tick(u64 now_ns) override;
     void drain() override;
     void closed() override;
-    bool wants_input() const override { return may_take_commands() && !is_half_closed_; }
+    bool wants_input() const override { return (may_take_commands() || is_receiving()) && !is_half_closed_; }
     bool lingers() const override { return is_refused_; }
     bool has_asked() const override { return first_ && !is_refused_; }
     void end_patience(const std::string& why) override { end_with("ERR " + why, STATS_SILENT); }
@@ -61,7 +62,13 @@ class RespConnection final : public Connection, public Responder {
     void take_waiting_commands();
     u64 take_commands(const u8* data, u64 size);
     u64 take_possible_commands(const u8* data, u64 size);
+    enum class Begun { BEGUN, LEFT_IN, WAITS, ENDS };
+    Begun begin_incoming();
+    bool may_come_in_pieces() const;
+    void reserved();
+    void receive_waiting();
     bool execute();
+    bool execute_incoming();
     bool answer_foreigner(std::string_view first);
     void end_foreign(Language language);
     bool may(const RespCommand& command, const RespOptions& options);
@@ -100,7 +107,11 @@ class RespConnection final : public Connection, public Responder {
     bool is_in_transaction() const { return !queue_.empty(); }
     bool has_enough() const { return pending_ >= PENDING_MAX || held_bytes_ >= held_bytes_max_; }
     bool is_python_busy() const { return handed_ || (python_ && !is_asked_); }
-    bool may_take_commands() const { return !has_enough() && !is_python_busy() && !is_full_ && !is_ending_ && !watching_; }
+    bool may_take_commands() const {
+        return !has_enough() && !is_python_busy() && !is_full_ && !is_ending_ && !watching_ && !is_value_missing();
+    }
+    bool is_value_missing() const { return incoming_ && !incoming_->is_whole(); }
+    bool is_receiving() const { return is_value_missing() && incoming_->is_decided && !is_ending_; }
     void write(Pending& pending, Output& output);
 
     // Commands that wait for their answers, whatever these are.
@@ -112,6 +123,8 @@ class RespConnection final : public Connection, public Responder {
     RespParser parser_;
     std::vector<u8> input_;  // of a command that is not complete, or of commands that are not begun
     u64 counted_input_ = 0;
+    std::unique_ptr<RespIncoming> incoming_;  // of the command whose head begins `input_`
+    std::unique_ptr<Upload> upload_;          // of the command that is executed now
     // There is no room for the next command: nothing is read until there is, or that takes too long.
     bool is_full_ = false;
     u64 full_since_ns_ = NEVER;

@@ -31,15 +31,6 @@ std::string bulk(const Word& word) {
     return bulk_head(word.size) + std::string((const char*)word.data, word.size) + "\r\n";
 }
 
-std::string error_of(const Request& request) {
-    switch (request.outcome) {
-        case REFUSED: return (request.refusal->full.empty() ? "ERR " : "OOM ") + request.refusal->text;
-        case NO_ROOM: return "OOM " + memory_text(request.connection->account, 0);
-        case GONE: return "ERR DB index is out of range";
-        default: return "ERR not executed";
-    }
-}
-
 // The results of operations that no answer has yet.
 struct Rest {
     const u8 *ops, *status;
@@ -176,6 +167,15 @@ void append_to(const RespAnswer& answer, Output& to) {
 }
 
 }  // namespace
+
+std::string error_of(const Request& request) {
+    switch (request.outcome) {
+        case REFUSED: return (request.refusal->full.empty() ? "ERR " : "OOM ") + request.refusal->text;
+        case NO_ROOM: return "OOM " + memory_text(request.connection->account, 0);
+        case GONE: return "ERR DB index is out of range";
+        default: return "ERR not executed";
+    }
+}
 
 std::string error_line(std::string text, RespStats& stats) {
     for (u64 kind = 0; kind < STATS_RESP_ERRORS; kind++)

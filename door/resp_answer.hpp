@@ -13,6 +13,9 @@ namespace door {
 // One line, whatever is in the text; it is counted.
 std::string error_line(std::string text, RespStats& stats);
 
+// To a request that was not done, without its end.
+std::string error_of(const Request& request);
+
 // To a command that needs no engine.
 std::string answer_without_engine(const RespCommand& command, const std::vector<Word>& words);
 

@@ -47,7 +47,7 @@ bool RespColumns::measure(const RespCommand& command, const RespOptions& options
         value_bytes_ += operation.value.size;
         with_value_++;
     });
-    return fits && n_ <= table_.request_ops_max;
+    return fits && n_ <= table_.request_ops_max && (!upload_ || with_value_ == 1);
 }
 
 bool RespColumns::measure(const WatchedKeys& watched) {
@@ -86,7 +86,8 @@ void RespColumns::place(u8* memory, Request& request) {
         memory += n_;
     }
     request.keys = keys_ = memory;
-    request.values = values_ = keys_ + key_bytes_;
+    request.values = values_ = upload_ ? nullptr : keys_ + key_bytes_;
+    if (upload_) request.values = upload_->data();
 }
 
 u64 RespColumns::write(const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
@@ -100,7 +101,7 @@ u64 RespColumns::write(const RespCommand& command, const RespOptions& options, c
         write_bytes(operation.key, keys_);
         if (!has_value(operation.op)) return;
         write_number((u32)operation.value.size, value_lengths_);
-        write_bytes(operation.value, values_);
+        if (values_) write_bytes(operation.value, values_);
     });
     return (u64)(ops_ - first);
 }

@@ -159,6 +159,11 @@ std::optional<RespOptions> parse_options(const std::vector<Word>& words, u64 at,
 
 }  // namespace
 
+bool brings_value(const std::vector<Word>& words) {
+    if (words.size() == 2) return is_name(words[0], "set") || is_name(words[0], "setnx") || is_name(words[0], "getset");
+    return words.size() == 3 && (is_name(words[0], "setex") || is_name(words[0], "psetex"));
+}
+
 bool is_attack(const std::vector<Word>& words) {
     return is_name(words.front(), "post") || is_name(words.front(), "host:");
 }

@@ -130,6 +130,9 @@ void RespCommand::operations(const RespOptions& options, const std::vector<Word>
 // Whether these are of a browser that somebody made speak HTTP to this port: the rest of them would be commands, too.
 bool is_attack(const std::vector<Word>& words);
 
+// Whether the next word is the value of a command that has one, and no other large ones.
+bool brings_value(const std::vector<Word>& words);
+
 // Null if Python executes what these words say; else their options, too.
 const RespCommand* command_of(const std::vector<Word>& words, const Scripts& scripts, RespOptions& options);
 

@@ -72,9 +72,18 @@ RespParser::Found RespParser::parse_array(const u8* data, u64 size) {
             if (!line_end && size > at_ + LINE_BYTES_MAX) return fail("too big bulk count string");
             if (!line_end || line_end + 1 == data + size) return Found::MORE_NEEDED;
             if (*begin != '$') return fail(std::string("expected '$', got '") + (char)*begin + "'");
-            if (!parse_number(begin + 1, line_end, number) || number < 0 || number > REDIS_WORD_BYTES_MAX)
+            const bool may_be_large = large_bytes_min != NEVER && !leaves_in_;
+            if (!parse_number(begin + 1, line_end, number) || number < 0 ||
+                number > (may_be_large ? WORD_BYTES_MAX : REDIS_WORD_BYTES_MAX))
                 return fail("invalid bulk length");
             if (is_stranger && number > STRANGER_WORD_BYTES_MAX) return fail("unauthenticated bulk length");
+            if (may_be_large && (u64)number >= large_bytes_min) {
+                taken = (u64)(line_end - data) + 2;
+                large_bytes = (u64)number;
+                find_words(data);
+                return Found::LARGE;
+            }
+            leaves_in_ = false;
             at_ = (u64)(line_end - data) + 2;
             if (at_ + (u64)number > command_bytes_max_)
                 return fail("a command of more than " + grouped(command_bytes_max_) + " bytes (message_bytes_max): raise --memory-max, or --message-bytes-max");
@@ -86,9 +95,20 @@ RespParser::Found RespParser::parse_array(const u8* data, u64 size) {
         bulk_bytes_ = 0;
         words_left_--;
     }
-    words.clear();
-    for (const Place& place : places_) words.push_back({data + place.begin, place.size});
+    find_words(data);
     return end(Found::COMMAND, at_);
+}
+
+void RespParser::find_words(const u8* data) {
+    words.clear();
+    for (const Place& place : places_)
+        words.push_back({place.begin == TAKEN_OUT ? nullptr : data + place.begin, place.size});
+}
+
+void RespParser::take_out() {
+    places_.push_back({TAKEN_OUT, large_bytes});
+    at_ = taken;
+    words_left_--;
 }
 
 RespParser::Found RespParser::parse_line(const u8* data, u64 size) {

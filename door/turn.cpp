@@ -98,6 +98,7 @@ u64 Turn::left_without(u32 what) { return std::exchange(lacking_[what], {}).requ
 void Turn::set_engine(const Engine* engine) {
     gates_.set_engine(engine);
     engine_ = engine;
+    takes_uploads_ = engine && engine->reserve;
 }
 
 void Turn::interrupt() {
@@ -153,7 +154,7 @@ Verdict Turn::judge(Request* request, u64 now) {
         return drop(request, NO_ROOM);
     const u64 operations = operations_ + request->n, bytes = payload_bytes_ + request->payload_bytes();
     if (first_) {
-        if (request->table_id != first_->table_id) return Verdict::PASSED_BY;
+        if (request->table_id != first_->table_id || request->is_alone() || first_->is_alone()) return Verdict::PASSED_BY;
         if (returning_ + request->returning > returning_max_) return Verdict::END;
         if (operations > operations_max() || bytes > door_.config.batch_bytes_max) return Verdict::END;
     }
@@ -205,6 +206,7 @@ bool Turn::join_columns() try {
 int Turn::run_batch() {
     began_ns_ = now_ns();
     if (!engine_) return ENGINE_LEFT;
+    if (first_->reserve_bytes) return run_reservation();
     u64 covered = 0, gate = 0, has_versions = 0;
     const int ran = engine_->run(engine_->self, &columns_.batch(), give_room, this, &covered, &gate, &has_versions);
     if (ran == ENGINE_LEFT) {
@@ -215,6 +217,14 @@ int Turn::run_batch() {
         learn(covered);
         share_out(covered, gate);
     }
+    return ran;
+}
+
+int Turn::run_reservation() {
+    Request& request = *first_;
+    u64 lacks = 0;
+    const int ran = engine_->reserve(engine_->self, request.reserve_bytes, &request.reserved, &lacks);
+    if (ran != ENGINE_LEFT) give_back(lacks ? REFUSED : DONE, lacks ? stopped_by({0, (u32)lacks, 0, 0, 0}) : nullptr);
     return ran;
 }
 

@@ -44,6 +44,8 @@ class Turn {
 
     // By which keys expire; while the door is open.
     u64 time_ms() const { return counted_ms(ahead_us_); }
+    // Whether values may come in pieces.
+    bool takes_uploads() const { return takes_uploads_; }
     // Runs a small batch of what waits in this thread, if the engine's thread sleeps meanwhile: waking that one would take
     // longer. False: the engine's thread must look.
     bool run_here();
@@ -66,6 +68,7 @@ class Turn {
     bool join_columns();
     bool count_working();
     int run_batch();
+    int run_reservation();
     void learn(u64 covered);
     static bool give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 refusals,
                           EngineRoom* room);
@@ -86,6 +89,7 @@ class Turn {
     Gates& gates_;
     Reader<Tables> tables_;
     const Engine* engine_ = nullptr;
+    std::atomic<bool> takes_uploads_{false};
     int64_t own_ahead_us_ = INT64_MIN;
     int64_t* ahead_us_ = &own_ahead_us_;  // the word of the time that counts
 

@@ -216,6 +216,7 @@ class StoreConfig:
     ] = None
     limits: Limits = field(default_factory=Limits)
     batch_result_bytes_max: int = 64 * MIB  # of the values that one transaction may read; the rest of a batch waits
+    lent_value_bytes_max: int = 0  # of a value that a server takes in pieces, and sends from where it lies; 0: none
 
     @property
     def log_size_max(self) -> int:

@@ -159,7 +159,7 @@ class Store(KeyValues):
             self._log_bytes_max = max(config.journal_size_max, root.journal_bytes_all)
         else:
             self._log_bytes_max = max(config.log_size_max, root.log_bytes)
-        self.limits = _limits_of(self._files, config.limits, self._log_bytes_max)
+        self.limits = _limits_of(self._files, config, self._log_bytes_max)
         self._number_limits = replace(
             self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
         )
@@ -788,16 +788,18 @@ def _describe(table: Table, record_bytes: float) -> TableInfo:
     )
 
 
-def _limits_of(files: StoreFiles, limits: Limits, log_bytes_max: int) -> Limits:
+def _limits_of(files: StoreFiles, config: StoreConfig, log_bytes_max: int) -> Limits:
     """Return the limits that this store can keep: a record fits the heap, a request of DELETEs fits the log.
 
     Without blobs, a value that may be longer than any record is of at most the usual length.
     """
+    limits = config.limits
     heap_bytes_max = max(files.root.heap_bytes_own, files.root.heap_bytes_max)  # without the journal's extents
     record_max = record_bytes_max(files.root.segment_bytes, heap_bytes_max) - RECORD_HEADER_BYTES
     key_bytes_max = min(limits.key_bytes_max, record_max // 2, KEY_BYTES_MAX[files.root.record_format])
     value_bytes_max, longest = limits.value_bytes_max, record_max - key_bytes_max
     if files.root.has_blobs:
+        value_bytes_max = max(value_bytes_max, config.lent_value_bytes_max)
         value_bytes_max = min(value_bytes_max, VALUE_BYTES_MOST, value_bytes_in(heap_bytes_max // PAGE_BYTES))
     elif value_bytes_max > longest:
         value_bytes_max = min(VALUE_BYTES_USUAL, longest)

@@ -229,7 +229,10 @@ class _Server:
                 _log.info("opening: %s, %.0f %%", step, 100 * share, extra=fields)
 
         config = replace(
-            options.store, limits=self._bounds.limits, batch_result_bytes_max=self._bounds.batch_result_bytes_max
+            options.store,
+            limits=self._bounds.limits,
+            batch_result_bytes_max=self._bounds.batch_result_bytes_max,
+            lent_value_bytes_max=options.store.limits.value_bytes_max if isinstance(self._door, NativeDoor) else 0,
         )
         store = Store(options.data, config, on_progress=log_progress)
         give_back_free()  # what recovery needed

@@ -77,6 +77,8 @@ class Blobs:
         Has what waits for a durable frame become free (`Committer.release_waiting`).
     refusal
         Why the file could not grow, when it was last asked to.
+    stays
+        Whether the file stays where it is in memory when it grows: values may come in pieces.
     """
 
     def __init__(self, files: StoreFiles, references: U64) -> None:
@@ -99,9 +101,9 @@ class Blobs:
             raise MemoryError("blobs")
         weakref.finalize(self, library.gpkvs_blobs_delete, self.address).atexit = False
         least, most = (times * self._bytes_max for times in _ROOM)
-        self._stays = self._region.reserve(max(least, min(most, _ROOM_BYTES)))
+        self.stays = self._region.reserve(max(least, min(most, _ROOM_BYTES)))
         self._map()
-        if self._stays:
+        if self.stays:
             library.gpkvs_blobs_stay(self.address)
 
     @property
@@ -128,7 +130,7 @@ class Blobs:
         """
         if pages * PAGE_BYTES <= self._region.bytes:
             return
-        if self._stays and pages * PAGE_BYTES > self._region.room:
+        if self.stays and pages * PAGE_BYTES > self._region.room:
             raise NoSpaceError(
                 "heap",
                 f"{self._region.path} has so many holes that it finds no more addresses: close the store, and open it "

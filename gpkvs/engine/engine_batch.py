@@ -40,6 +40,7 @@ class EngineBatch(ctypes.Structure):
         ("table_id", ctypes.c_uint32),
         ("found_words", ctypes.c_void_p),
         ("lends_blobs", ctypes.c_uint64),
+        ("upload", ctypes.c_void_p),
     ]
 
 

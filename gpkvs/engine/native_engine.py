@@ -75,7 +75,7 @@ class _Calls(ctypes.Structure):
     """`Engine` in kernels/engine_batch.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait")),
+        *((name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait", "reserve")),
         ("operations_max", ctypes.c_uint64),
         ("never_waits", ctypes.c_bool),
     ]
@@ -165,8 +165,15 @@ class NativeEngine:
             self._words[at[name]] = word
         self._begin_turn = native_step("begin_turn", keeps_lock=True)
         self.engine_address = engine = ctypes.addressof(self._words)
-        calls = (library.gpkvs_engine_run, library.gpkvs_engine_durable, library.gpkvs_engine_wait)
+        calls = (
+            library.gpkvs_engine_run,
+            library.gpkvs_engine_durable,
+            library.gpkvs_engine_wait,
+            library.gpkvs_engine_reserve,
+        )
         self._calls = _Calls(engine, *(ctypes.cast(call, ctypes.c_void_p) for call in calls))
+        if not (heap.blobs and heap.blobs.stays):
+            self._calls.reserve = None
         self._calls.never_waits = self.never_waits = files.undo_log is not None and not files.heap.is_paged
         self.address = ctypes.addressof(self._calls)
         self.is_in_turn, self.ends_at_ns = False, 0

@@ -17,6 +17,8 @@
 #include "pool.hpp"
 #include "record.cuh"
 
+class BlobUpload;
+
 class Blobs {
   public:
     // `reads_disk`: the file is none of memory.
@@ -48,6 +50,9 @@ class Blobs {
         lent_.clear();
     }
 
+    // The only value of the next plan may be one that came in pieces; null: it is none.
+    void offer(const EngineUpload* upload) { offered_ = upload ? (BlobUpload*)upload->self : nullptr; }
+
     // A GET of the plan, by its number, is lent the blob that a record names (BlobWords). std::bad_alloc.
     void lend(u64 get, const u64* blob) {
         const u64 reference = blob[BLOB_REFERENCE];
@@ -66,6 +71,10 @@ class Blobs {
         // What a commit needs, which cannot be left.
         checksums_.reserve((blob_pieces(value_bytes) + 1) / 2);
         last_pages_.reserve(blob_pages(value_bytes) * BLOB_PAGE_BYTES - value_bytes / BLOB_PAGE_BYTES * BLOB_PAGE_BYTES);
+        if (is_offered(value_bytes)) {
+            adopt(words_.data() + record * WORDS);
+            return true;
+        }
         const u64 first = space_.take(pages);
         if (first == NO_BLOB) {
             lacking_pages_ = pages;
@@ -84,13 +93,13 @@ class Blobs {
 
     // What the records of the plan say of their blobs, from the one with this number on (BlobWords); null: none has one.
     const u64* words_from(u64 record) {
-        if (taken_.empty()) return nullptr;
+        if (!has_taken()) return nullptr;
         return words_.data() + record * WORDS;
     }
 
     // Before words of all records are asked for.
     void end_plan(u64 records) {
-        if (!taken_.empty()) words_.resize(records * WORDS);
+        if (has_taken()) words_.resize(records * WORDS);
     }
 
     // Writes the values of the plan's records; `value_of` says where the value of a record is. std::bad_alloc.
@@ -98,19 +107,33 @@ class Blobs {
     void write(Pool& pool, u64 records, ValueOf value_of) {
         for (u64 record = 0; record < records && !taken_.empty(); record++) {
             u64* const words = words_.data() + record * WORDS;
-            if (!words[BLOB_REFERENCE]) continue;
+            if (!words[BLOB_REFERENCE] || adopted_) continue;
             const u64 at = reference_offset(words[BLOB_REFERENCE]) * BLOB_PAGE_BYTES;
             words[BLOB_CRC] = writes_ ? write_file(value_of(record), words[BLOB_VALUE_BYTES], at)
                                       : store(pool, value_of(record), words[BLOB_VALUE_BYTES], base_ + at);
         }
     }
 
-    bool has_taken() const { return !taken_.empty(); }
+    bool has_taken() const { return !taken_.empty() || adopted_; }
     int file() const { return file_; }
+    bool writes() const { return writes_; }
+    const u8* fixed_base() const { return fixed_base_; }
+    // Of a file that stays, and is stored to.
+    u8* place(u64 at) { return (u8*)fixed_base_ + at; }
+
+    // Takes a place for a value that will come in pieces; NO_BLOB where no free pages are side by side. Python's next step has
+    // as many side by side.
+    u64 reserve(u64 value_bytes) {
+        const u64 pages = blob_pages(value_bytes), first = space_.take(pages);
+        if (first == NO_BLOB) lacking_pages_ = pages;
+        return first;
+    }
+    void give_back(u64 first, u64 pages) { space_.give_back(first, pages); }
 
     // The plan is committed, by a batch of this epoch of a journal, or 0.
     void committed(u64 epoch) {
         for (const u64 reference : taken_) space_.commit(reference_length(reference));
+        if (adopted_) keep_adopted();
         for (const u64 reference : dropped_) free(epoch, reference);
         forget();
     }
@@ -170,7 +193,12 @@ class Blobs {
         of(blob).space_.unpin(blob->first_page);
     }
 
+    bool is_offered(u64 value_bytes) const;
+    void adopt(u64* words);
+    void keep_adopted();
+
     void forget() {
+        adopted_ = nullptr;
         taken_.clear();
         dropped_.clear();
         words_.clear();
@@ -204,6 +232,8 @@ class Blobs {
     std::vector<u64> taken_, dropped_;  // references of blobs
     std::vector<u64> words_;            // by record; the reference 0: it has none
     u64 lacking_pages_ = 0;
+    BlobUpload* offered_ = nullptr;  // the plan may take it
+    BlobUpload* adopted_ = nullptr;  // the plan has taken it: its pages stay the upload's until the commit
     std::vector<EngineBlob> lent_;      // by the plan
     const EngineBlobs lender_ = {this, view, is_sound, give_back};
     std::vector<u64> checksums_;

@@ -11,6 +11,8 @@ extern "C" {
 // Whole requests on one table, in arrival order. Lengths have a step: 1, or 0 where one number stands for all. Values are of
 // the operations that bring one (`has_value` in layout.cuh). Expiries are of the operations; what they say of those that give
 // none counts for nothing. Columns of bytes may be unaligned. A column without an item may be null.
+struct EngineUpload;
+
 typedef struct EngineBatch {
     uint64_t n;  // operations
     const uint8_t* ops;
@@ -32,6 +34,7 @@ typedef struct EngineBatch {
     uint32_t table_id;
     uint64_t* found_words;  // where GETs of numbers, the only operations, leave what they find, or null; they may be the result
     uint64_t lends_blobs;   // whether values in blobs are lent (EngineBlob), and not copied
+    const struct EngineUpload* upload;  // the only value of the only request is that, and lies there; null: it is none
 } EngineBatch;
 
 struct EngineBlob;
@@ -57,6 +60,18 @@ typedef struct EngineBlob {
     uint64_t crc;
     int file;
 } EngineBlob;
+
+// Of a value that comes in pieces, straight to where it will lie. One thread at a time.
+typedef struct EngineUploads {
+    void (*append)(const struct EngineUpload* upload, const uint8_t* data, uint64_t bytes);  // no more than are missing
+    const uint8_t* (*value)(const struct EngineUpload* upload);  // where it is, when it is whole
+    void (*end)(const struct EngineUpload* upload);              // what no batch has stored is gone
+} EngineUploads;
+
+typedef struct EngineUpload {
+    const EngineUploads* uploads;  // null: there is none
+    void* self;
+} EngineUpload;
 
 // A request that was not done: it lacks what cannot be had, or a check of it does not hold.
 typedef struct EngineRefusal {
@@ -124,6 +139,9 @@ typedef struct Engine {
                uint64_t* has_versions);
     uint64_t (*durable)(void* self);             // the newest durable gate, from any thread; gates rise, 0 is always durable
     void (*wait)(void* self, uint64_t gate);     // returns when it is durable; from a thread of the door's own
+    // Has room for a value of so many bytes, which will come in pieces. Without room, it is left as a batch is, or `lacks` says
+    // what cannot be had. Null: values come whole.
+    int (*reserve)(void* self, uint64_t value_bytes, EngineUpload* out, uint64_t* lacks);
     uint64_t operations_max;  // a batch with more is left; it changes between turns
     bool never_waits;         // `run` waits for no disk: any thread may run a small batch
 } Engine;

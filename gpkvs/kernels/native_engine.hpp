@@ -68,6 +68,7 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.found_words = (u64*)batch.found_words;
     a.lends_blobs = batch.lends_blobs && a.blob_plan;
     if (!a.blob_plan) return;
+    a.blob_plan->offer(batch.upload);
     a.blobs = a.blob_plan->base();
     a.blob_file_pages = a.blob_plan->pages();
 }
@@ -397,8 +398,37 @@ static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGive
     return ran;
 }
 
+// Has room for a value that will come in pieces; see `Engine`.
+static EngineRan reserve(NativeEngine& e, u64 value_bytes, EngineUpload& out, u64& lacks) try {
+    Blobs* const blobs = e.planner_bytes->blob_plan;
+    if (e.leaves) return leave(e.meter, (EngineLeft)e.leaves);
+    if (!blobs->is_mapped()) return leave(e.meter, LEFT_GROW_BLOBS);
+    const u64 first = blobs->reserve(value_bytes);
+    if (first == NO_BLOB && is_closed(e, LEFT_GROW_BLOBS)) {
+        lacks = LEFT_GROW_BLOBS;
+        return ENGINE_DONE;
+    }
+    if (first == NO_BLOB) return leave(e.meter, LEFT_GROW_BLOBS);
+    try {
+        out = {&BLOB_UPLOADS, new BlobUpload(*blobs, first, value_bytes)};
+    } catch (const std::bad_alloc&) {
+        blobs->give_back(first, blob_pages(value_bytes));
+        throw;
+    }
+    return ENGINE_DONE;
+} catch (const std::bad_alloc&) {
+    return leave(e.meter, LEFT_MEMORY);
+}
+
 // The calls of `Engine` (engine_batch.h).
 extern "C" {
+
+int gpkvs_engine_reserve(void* self, uint64_t value_bytes, EngineUpload* out, uint64_t* lacks) {
+    u64 lacking = 0;
+    const EngineRan ran = reserve(*(NativeEngine*)self, value_bytes, *out, lacking);
+    *lacks = lacking;
+    return ran;
+}
 
 int gpkvs_engine_run(void* self, const EngineBatch* batch, EngineGivesRoom give_room, void* sink, uint64_t* requests,
                      uint64_t* gate, uint64_t* has_versions) {

@@ -9,7 +9,7 @@
 #include <new>
 
 #include "allocate.hpp"
-#include "blobs.hpp"
+#include "blob_upload.hpp"
 #include "engine_batch.h"
 #include "expiry.hpp"
 #include "failpoint.hpp"

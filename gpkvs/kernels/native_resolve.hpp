@@ -76,8 +76,10 @@ class NativeResolver {
             room = std::min(made_bytes_max, 4 * resolved[RESOLVED_ROOM_BYTES]);
         }
         take_refusals(batch);
-        values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
-        make_values(r, values_.data());
+        if (!batch.upload) {
+            values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
+            make_values(r, values_.data());
+        }
         make_plain(batch);
         return LEFT_NOT;
     }
@@ -265,7 +267,7 @@ class NativeResolver {
         set_lengths_.push_back(0);  // as with the values
         plain_ = batch;
         plain_.ops = plain_ops_.data();
-        plain_.values = values_.data();
+        if (!batch.upload) plain_.values = values_.data();
         plain_.value_lengths = set_lengths_.data();
         plain_.value_length_step = 1;
         plain_.expiries = expire ? (const uint64_t*)plain_expiries_.data() : nullptr;

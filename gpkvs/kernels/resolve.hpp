@@ -208,7 +208,7 @@ class Resolver {
     bool is_damaged(u32 op) {
         if (writer_of(op) != NO_OP || !is_present(op)) return false;
         const u64 reference = a.old_word[a.chain[op]];
-        if (a.verdict[a.chain[op]] == NOT_LOOKED_AT) looked_at_ += reference_length(reference) * UNIT_BYTES + blob_bytes(a, reference);
+        if (a.verdict[a.chain[op]] == NOT_LOOKED_AT) look_at(reference_length(reference) * UNIT_BYTES + blob_bytes(a, reference));
         return !record_of(op).words;
     }
 
@@ -400,6 +400,12 @@ class Resolver {
         return at + bytes <= a.made_bytes ? a.made + at : nullptr;
     }
 
+    // The longest value that is looked at counts for nothing: one may be as long as values may be.
+    void look_at(u64 bytes) {
+        looked_at_ += std::min(bytes, longest_);
+        longest_ = std::max(longest_, bytes);
+    }
+
     // Whether more is made or read than may be: the rest does not matter then.
     bool is_too_much() const { return made_ > a.made_bytes || made_ + looked_at_ > a.work_bytes_max; }
 
@@ -564,7 +570,7 @@ class Resolver {
     }
 
     const Args& a;
-    u64 made_ = 0, looked_at_ = 0;
+    u64 made_ = 0, looked_at_ = 0, longest_ = 0;
     bool is_in_row_ = false;    // the operation before is a REQUIRE
     bool is_required_ = true;  // what the last of them ask for holds
 };

@@ -59,6 +59,7 @@ class _Engine(ctypes.Structure):
         ("run", _Run),
         ("durable", _Durable),
         ("wait", _Wait),
+        ("reserve", _POINTER),
         ("operations_max", _U64),
     ]
 

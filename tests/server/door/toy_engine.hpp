@@ -38,7 +38,7 @@ class ToyEngine {
   public:
     explicit ToyEngine(u64 flush_us) : flush_us_(flush_us) {}
 
-    Engine engine() { return {this, run, newest_durable, wait, ~0ull, true}; }
+    Engine engine() { return {this, run, newest_durable, wait, nullptr, ~0ull, true}; }
 
   private:
     static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,

@@ -46,6 +46,7 @@ class _Engine(ctypes.Structure):
         ("run", _Run),
         ("durable", _Durable),
         ("wait", _Wait),
+        ("reserve", _Address),
         ("operations_max", _U64),
         ("never_waits", ctypes.c_bool),
     ]
@@ -70,7 +71,7 @@ class ToyEngine:
         self.ends = DONE  # how batches end
         self.conflicts: list[tuple[int, ConflictError | Left]] = []  # of requests of the next batch, or what they lack
         calls = _Run(self._run), _Durable(lambda _: 0), _Wait(lambda _, gate: None)
-        self._engine = _Engine(None, *calls, operations_max, never_waits)
+        self._engine = _Engine(None, *calls, None, operations_max, never_waits)
         library.set_engine(ctypes.addressof(self._engine))
 
     def _run(self, _: Any, given: Any, give_room: Any, sink: Any, *outs: Any) -> int:
