@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "door.hpp"
 #include "http2.hpp"
 #include "loop.hpp"
 #include "output.hpp"
@@ -120,6 +121,8 @@ void Call::tick(u64 now_ns) {
                             "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
                                 " s (--receive-seconds-max)",
                             NOT_EXECUTED});
+        } else if (large_ && large_->state() == LargeMessage::WAITING) {
+            progress_ns_ = now_ns;
         } else if (prefix_have_ && now_ns > progress_ns_ + connection.patience().message_ns) {
             refuse_message({DEADLINE_EXCEEDED, "no byte of the message came for 10 s", NOT_EXECUTED});
         }
@@ -207,6 +210,7 @@ void Call::deliver(const u8* data, u64 size) {
     }
     while (handler_ && is_asked_ && size) {
         const u64 taken = take(data, size);
+        if (!taken) break;  // it waits
         data += taken;
         size -= taken;
     }
@@ -228,28 +232,67 @@ u64 Call::take(const u8* data, u64 size) {
         prefix_have_ += taken;
         if (prefix_have_ < PREFIX_BYTES || !begin_message()) return taken;
     }
+    if (large_) return taken + take_large(data + taken, size - taken);
     const u64 part = std::min(size - taken, message_.size() - message_have_);
     memcpy(message_.data() + message_have_, data + taken, part);
     message_have_ += part;
     if (message_have_ == message_.size()) {
-        is_asked_ = false;
-        prefix_have_ = message_have_ = 0;
-        has_delivered_ = true;
+        message_is_whole();
         handler_->message(std::move(message_));
     }
     return taken + part;
 }
 
+void Call::message_is_whole() {
+    is_asked_ = false;
+    prefix_have_ = message_have_ = 0;
+    has_delivered_ = true;
+}
+
+// Takes bytes of a message that may have a value that comes in pieces.
+u64 Call::take_large(const u8* data, u64 size) {
+    const u64 taken = large_->take(data, size);
+    const LargeMessage::State state = large_->state();
+    if (state != LargeMessage::NONE && state != LargeMessage::WHOLE) return taken;
+    const std::unique_ptr<LargeMessage> large = std::move(large_);
+    const std::string& small = large->small();
+    if (!begin_whole(state == LargeMessage::NONE ? small.size() + large->left() : small.size())) return taken;
+    memcpy(message_.data(), small.data(), small.size());
+    message_have_ = small.size();
+    if (message_have_ < message_.size()) return taken;
+    message_is_whole();
+    if (state == LargeMessage::WHOLE) handler_->large_message(std::move(message_), large->take_value());
+    else handler_->message(std::move(message_));
+    return taken;
+}
+
+void Call::room_decided() {
+    if (!handler_) return;
+    progress_ns_ = connection.now();
+    deliver(nullptr, 0);
+    open_window();
+}
+
 // All of a message is charged before the client may send more of it than a window.
 bool Call::begin_message() {
     const u64 size = (u64)prefix_[1] << 24 | (u64)prefix_[2] << 16 | (u64)prefix_[3] << 8 | prefix_[4];
-    const u64 size_max = connection.config().message_bytes_max;
     if (prefix_[0] == 1) {
         refuse_message(
             {UNIMPLEMENTED, "compressed messages are not accepted: send grpc-encoding identity", NOT_EXECUTED});
     } else if (prefix_[0]) {
         refuse({INTERNAL, "a message begins with an unknown flag"});
-    } else if (size > size_max) {
+    } else if (size >= Upload::BYTES_MIN && handler_->large_kind().value_field && connection.thread.door.turn.takes_uploads()) {
+        large_ = std::make_unique<LargeMessage>(*this, size, handler_->large_kind());
+        return true;
+    } else {
+        return begin_whole(size);
+    }
+    return false;
+}
+
+bool Call::begin_whole(u64 size) {
+    const u64 size_max = connection.config().message_bytes_max;
+    if (size > size_max) {
         refuse_message({RESOURCE_EXHAUSTED,
                         "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " +
                             std::to_string(size_max) + ")",
@@ -264,7 +307,11 @@ bool Call::begin_message() {
 
 void Call::open_window() {
     if (!handler_ || !is_asked_ || ends_) return;
-    const u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
+    u64 left = prefix_have_ == PREFIX_BYTES ? message_.size() - message_have_ : 0;
+    if (large_) {
+        if (large_->state() == LargeMessage::WAITING) return;
+        left = large_->state() == LargeMessage::TAKING ? large_->left() : 0;  // the rest may have to find room whole
+    }
     if (connection.window(*this) < std::max(left, WINDOW_BYTES / 2))
         connection.open_window(*this, std::max(left, WINDOW_BYTES));
 }
@@ -286,6 +333,7 @@ void Call::drop_input() {
     connection.account.give(REQUESTS, std::exchange(unread_charged_, 0));
     std::string().swap(unread_);
     message_ = Message();
+    if (large_) LargeMessage::end(std::move(large_));
 }
 
 // The client did not take them in time.

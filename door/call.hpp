@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "call_head.hpp"
+#include "large_message.hpp"
 #include "message.hpp"
 #include "stats.hpp"
 
@@ -32,8 +33,7 @@ enum Code {
     UNAVAILABLE = 14
 };
 
-// What a client may send of a stream unasked, and what a call is charged for: that and itself.
-constexpr u64 WINDOW_BYTES = 16 << 10;
+// What a call is charged for: what its client may send unasked, and itself.
 constexpr u64 CALL_BYTES = WINDOW_BYTES + (4 << 10);
 
 // The trailers of a call that surely changed nothing, and of one that found no room.
@@ -54,6 +54,9 @@ class Handler {
     virtual ~Handler() = default;
     // A message that was asked for (`Call::ask`).
     virtual void message(Message&& message) = 0;
+    // Where in its messages a value may stand that comes in pieces; and such a message.
+    virtual LargeMessage::Kind large_kind() const { return {}; }
+    virtual void large_message(Message&&, std::unique_ptr<LargeValue>) {}
     // No further message comes.
     virtual void half_closed() = 0;
     // A response has left.
@@ -135,6 +138,8 @@ class Call final : public CallHead, public Responder {
     // Lets the client send what is left of a message that was begun, or the next ones; not a little more after each of
     // these.
     void open_window();
+    // The engine has said whether there is room for a value that comes in pieces.
+    void room_decided();
     // Tells the handler if the caller is gone.
     void look_at_caller();
     void stop_waiting() {
@@ -166,6 +171,9 @@ class Call final : public CallHead, public Responder {
     void deliver(const u8* data, u64 size);
     u64 take(const u8* data, u64 size);
     bool begin_message();
+    bool begin_whole(u64 size);
+    u64 take_large(const u8* data, u64 size);
+    void message_is_whole();
     void keep_unread(const u8* data, u64 size);
     void refuse_message(Status status);
     void count_refusal(const Status& status);
@@ -186,6 +194,7 @@ class Call final : public CallHead, public Responder {
     u64 prefix_have_ = 0;
     Message message_;
     u64 message_have_ = 0;
+    std::unique_ptr<LargeMessage> large_;  // or that, as long as it may be one
     u64 charged_bytes_ = 0;
     u64 begun_ns_, progress_ns_;  // when the call came, and the last byte of a message
     bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false, expects_one_ = false;

@@ -7,6 +7,9 @@
 
 namespace door {
 
+// What a client may send of a stream unasked.
+constexpr u64 WINDOW_BYTES = 16 << 10;
+
 struct CallHead {
     virtual ~CallHead() = default;
 

@@ -264,7 +264,10 @@ void Http2::take_leave(const std::string& why, Output& output) {
         output.append(data, (u64)size);
 }
 
-void Http2::answered(Request* request) { ((Handler*)request->call)->answered(request); }
+void Http2::answered(Request* request) {
+    if (request->reserve_bytes) LargeMessage::reserved(request);
+    else ((Handler*)request->call)->answered(request);
+}
 
 bool Http2::fill(Output& output) {
     if (!has_begun_) return true;  // HTTP/2 would be no answer to whoever speaks something else

@@ -21,6 +21,22 @@ class UnaryCall final : public Handler {
         is_lent_ = true;
     }
 
+    LargeMessage::Kind large_kind() const override {
+        if (method_ == Method::SET) return {3, 0};
+        return method_ == Method::BATCH ? LargeMessage::Kind{6, 2} : LargeMessage::Kind{};
+    }
+
+    void large_message(Message&& message, std::unique_ptr<LargeValue> value) override {
+        if (!request_.take(*call_, method_, message, value.get())) {
+            if (value->refusal) return refuse(*value->refusal);
+            if (Message whole = request_.whole(message, *value); whole.is_there()) return hand_on(std::move(whole));
+            return refuse(request_.no_room(value->upload->size()));
+        }
+        request_.deadline_ns = call_->deadline_ns;
+        if (const std::optional<Refusal> refusal = request_.lend()) return refuse(*refusal);
+        is_lent_ = true;
+    }
+
     void half_closed() override {
         if (!is_lent_) hand_on({});  // Python says that a message is missing
     }
@@ -42,7 +58,8 @@ class UnaryCall final : public Handler {
         // Python finds the words for what it alone knows: the tables that are there, the key of a damaged record, what became
         // of each of several requests; and where values of many keys are too long for a message.
         if (!call_) delete this;
-        else if (request_.outcome == GONE || request_.outcome == LEFT || is_for_python()) hand_on(request_.take_back());
+        else if (!request_.upload && (request_.outcome == GONE || request_.outcome == LEFT || is_for_python()))
+            hand_on(request_.take_back());
         else if (const std::optional<Refusal> refusal = request_.why_not_done()) refuse(*refusal);
         else respond();
     }

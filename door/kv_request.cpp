@@ -10,8 +10,6 @@ namespace door {
 
 namespace {
 
-constexpr const char* DEFAULT_TABLE = "default";
-
 // Room for a response beside what its operations take (server/codec.py).
 constexpr u64 RESPONSE_BYTES = 64;
 // Of each of several requests that a check stops: a text and some numbers.
@@ -66,25 +64,38 @@ KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()) {
 
 KvRequest::~KvRequest() { drop(); }
 
-bool KvRequest::take(Call& call, Method method, Message& message) {
+bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* value) {
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !knows_caller(call.connection, call) || !parse(method, message, &said_, this)) return false;
+    if (value && value->upload) {
+        if (request_ops || with_value != 1) return false;
+        values = value->upload->data();
+        value_bytes = value->upload->size();
+        if (method == Method::SET) value_size = (u32)value_bytes;
+    }
     if (method == Method::MULTI_GET) {
         columns_ = Message::admitted(account_, REQUESTS, multi_get_bytes(*this));
         if (!columns_.is_there()) return false;
         take_multi_get(message.data(), message.size(), columns_.data(), this);
     }
     const Table* const table = thread.tables().find(name_of(said_));
-    if (!table || !may(call, table->id, *this) || !keeps_limits(said_, *this, *table)) return false;
+    if (!table || !may(call, table->id, *this)) return false;
+    const bool has_value = !value || value->upload;
+    if (has_value && !keeps_limits(said_, *this, *table)) return false;
     if (requests > thread.door.config.message_requests_max) return false;
     table_id = table->id;
     table_ = *table;
     method_ = method;
+    if (value) {
+        upload = std::move(value->upload);
+        no_room_ = value->refusal;
+    }
     taken_ = std::move(message);
     return true;
 }
 
 std::optional<Refusal> KvRequest::lend() {
+    if (no_room_) return *no_room_;
     const u64 planned_bytes = response_bytes();
     if (!account_.admit(ANSWERS, planned_bytes)) return no_room(planned_bytes);
     planned_bytes_ = planned_bytes;
@@ -111,6 +122,11 @@ std::optional<Refusal> KvRequest::why_not_done() const {
         case GONE: return Refusal{NOT_FOUND, "table: there is no table '" + name_of(said_) + "'", "", true};
     }
     return std::nullopt;
+}
+
+Message KvRequest::whole(const Message& message, const LargeValue& value) const {
+    const u64 bytes = message.size() + value.head.size() + value.upload->size();
+    return bytes > connection->thread.door.config.message_bytes_max ? Message() : value.whole(message, account_);
 }
 
 Refusal KvRequest::no_room(u64 bytes) const {
@@ -153,6 +169,7 @@ void KvRequest::drop() {
     account_.give(ANSWERS, std::exchange(planned_bytes_, 0));
     taken_ = Message();
     columns_ = Message();
+    upload.reset();
 }
 
 bool KvRequest::fits_message() {

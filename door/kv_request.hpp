@@ -17,7 +17,8 @@ class KvRequest : public Request {
 
     // Takes a message of a call if it is plain, its caller may do that, and the door may serve it. Else Python does: then
     // the message stays where it is.
-    bool take(Call& call, Method method, Message& message);
+    // `value`: what came in pieces beside the message. Of a value without room, only its refusal is left.
+    bool take(Call& call, Method method, Message& message, LargeValue* value = nullptr);
 
     // Lends itself to the engine; or returns why not.
     std::optional<Refusal> lend();
@@ -25,6 +26,9 @@ class KvRequest : public Request {
     // Of a request that is back: why it was not done, or its response, which may take the results. std::bad_alloc.
     std::optional<Refusal> why_not_done() const;
     Message make_response();
+
+    // A message with a value that came in pieces, as Python takes it: it is not there if it is too long, or there is no memory.
+    Message whole(const Message& message, const LargeValue& value) const;
 
     // Why it is refused where so many bytes more are not free.
     Refusal no_room(u64 bytes) const;
@@ -51,6 +55,7 @@ class KvRequest : public Request {
     Table table_ = {};
     Message taken_;
     Message columns_;  // of a message that has none
+    std::shared_ptr<const Refusal> no_room_;  // for its value
     u64 planned_bytes_ = 0;  // charged for the response
 };
 

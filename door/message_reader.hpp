@@ -15,11 +15,14 @@ constexpr u32 field(u32 number, WireType type) { return number << 3 | type; }
 
 class MessageReader {
   public:
-    MessageReader(const u8* message, u64 size) : at_(message), end_(message + size) {}
+    MessageReader(const u8* message, u64 size) : begin_(message), at_(message), end_(message + size) {}
 
     u32 tag = 0;             // of the field that was read: `field`
     u64 number = 0;          // its value, if it is one
     std::string_view bytes;  // or this
+    u64 field_begin = 0;     // where it is in the message
+    // Of a field of bytes that ends beyond the message, which is broken so far: how long it is, and where they begin.
+    u64 missing_bytes = 0, bytes_begin = 0;
 
     // Reads the next field that belongs to no group. Returns false if there is none, or if the bytes are broken.
     bool next() {
@@ -46,6 +49,7 @@ class MessageReader {
 
     bool read_field() {
         u64 value;
+        field_begin = (u64)(at_ - begin_);
         if (!read_varint(TAG_BYTES_MAX, &value) || value > 0xffffffff || value < 8) return fail();
         tag = (u32)value;
         switch (tag & 7) {
@@ -53,7 +57,8 @@ class MessageReader {
             case FIXED64: return read_fixed(8) || fail();
             case FIXED32: return read_fixed(4) || fail();
             case BYTES:
-                if (!read_varint(TAG_BYTES_MAX, &value) || value > (u64)(end_ - at_)) return fail();
+                if (!read_varint(TAG_BYTES_MAX, &value)) return fail();
+                if (value > (u64)(end_ - at_)) return miss(value);
                 bytes = {(const char*)at_, value};
                 at_ += value;
                 return true;
@@ -81,6 +86,12 @@ class MessageReader {
         return true;
     }
 
+    bool miss(u64 bytes_missed) {
+        missing_bytes = bytes_missed;
+        bytes_begin = (u64)(at_ - begin_);
+        return fail();
+    }
+
     bool fail() {
         is_broken_ = true;
         return false;
@@ -89,6 +100,7 @@ class MessageReader {
     // Of tags and lengths, and of numbers.
     static constexpr u32 TAG_BYTES_MAX = 5, VARINT_BYTES_MAX = 10;
 
+    const u8* const begin_;
     const u8* at_;
     const u8* const end_;
     bool is_broken_ = false;

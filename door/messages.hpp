@@ -15,6 +15,9 @@ namespace door {
 // What messages have room for in a response, for each operation, beside values (server/codec.py).
 constexpr u64 RESPONSE_BYTES_PER_OP = 16;
 
+// Of a message that names none.
+constexpr const char* DEFAULT_TABLE = "default";
+
 // What a message says beside the columns of its request.
 struct Said {
     std::string_view table;  // empty: the default one

@@ -30,16 +30,24 @@ Handler* Pipeline::open(Call& call) {
     return opened;
 }
 
-void Pipeline::message(Message&& message) {
+void Pipeline::message(Message&& message) { take(std::move(message), nullptr); }
+
+void Pipeline::large_message(Message&& message, std::unique_ptr<LargeValue> value) { take(std::move(message), value.get()); }
+
+void Pipeline::take(Message&& message, LargeValue* value) {
     is_asked_ = false;
     if (status_.is_there) return;  // it was asked for before
-    InFlight& request = in_flight_.emplace_back(*call_, *this, message.size());
+    const u64 value_bytes = value && value->upload ? value->upload->size() : 0;
+    InFlight& request = in_flight_.emplace_back(*call_, *this, message.size() + LentValue::counted(value_bytes));
     room_bytes_ += request.room_bytes;
-    if (pythons_.empty() && request.take(*call_, Method::PIPELINE, message)) {
+    if (pythons_.empty() && request.take(*call_, Method::PIPELINE, message, value)) {
         submit(request);
+    } else if (value && value->refusal) {
+        fail(request, *value->refusal);
     } else {
-        held_ = std::move(message);
-        if (!lent_) give_python();
+        held_ = value ? request.whole(message, *value) : std::move(message);
+        if (!held_.is_there()) fail(request, request.no_room(value_bytes));
+        else if (!lent_) give_python();
     }
     advance();
 }

@@ -22,6 +22,8 @@ class Pipeline final : public Handler, public Responder {
 
     // What the call tells.
     void message(Message&& message) override;
+    LargeMessage::Kind large_kind() const override { return {6, 2}; }
+    void large_message(Message&& message, std::unique_ptr<LargeValue> value) override;
     void half_closed() override;
     void sent() override;
     void stop_waiting() override;
@@ -58,6 +60,7 @@ class Pipeline final : public Handler, public Responder {
 
     bool may_open_companion() const { return !companion_ && !status_.is_there; }
     bool open_companion();
+    void take(Message&& message, LargeValue* value);
     void submit(InFlight& request);
     void fail(InFlight& request, const Refusal& refusal);
     void give_python();

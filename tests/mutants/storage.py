@@ -16,6 +16,7 @@ _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_
 _NATIVE_JOURNAL = "engine/test_native_journal.py::"
 _CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/checkpoint.py", "engine/test_closing.py::"
 _BLOBS, _BLOB_TESTS = "gpkvs/engine/blob_space.py", "engine/test_blob_space.py::"
+_UPLOAD_TESTS = "server/door/test_uploads.py::"
 _LENT_TESTS = "server/door/test_lent_values.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
 
@@ -187,6 +188,38 @@ MUTANTS = (
         "        return make_free(first, pages, true);\n",
         "a slow client gets bytes of a new value in the middle of an old one",
         (f"{_LENT_TESTS}test_a_value_stays_as_long_as_it_is_read",),
+    ),
+    Mutant(
+        "a-value-that-never-came-keeps-its-place",
+        "gpkvs/kernels/blob_upload.hpp",
+        "        if (!is_stored_) blobs_.give_back(first_page_, blob_pages(bytes_));\n",
+        "",
+        "each client that goes in the middle of a large value takes its space until the store is closed",
+        (f"{_UPLOAD_TESTS}test_a_value_that_never_comes_whole_leaves_nothing",),
+    ),
+    Mutant(
+        "a-value-that-came-in-pieces-is-nobodys",
+        "gpkvs/kernels/blob_upload.hpp",
+        "    adopted_->set_stored();\n",
+        "",
+        "the pages of a large value are given to the next one, and both are read from there",
+        (f"{_UPLOAD_TESTS}test_commands_do_what_a_dictionary_does",),
+    ),
+    Mutant(
+        "a-value-in-pieces-shares-its-batch",
+        "door/turn.cpp",
+        " || request->is_alone() || first_->is_alone()",
+        "",
+        "a request beside a large value is stored with the wrong value, or the process dies",
+        (f"{_UPLOAD_TESTS}test_commands_do_what_a_dictionary_does",),
+    ),
+    Mutant(
+        "a-value-in-pieces-is-mixed-up",
+        "gpkvs/kernels/blob_upload.hpp",
+        "memcpy(piece_.data() + in_piece, data, part);",
+        "memcpy(piece_.data(), data, part);",
+        "what comes in parts smaller than a piece is not what was sent",
+        (f"{_UPLOAD_TESTS}test_commands_do_what_a_dictionary_does",),
     ),
     Mutant(
         "a-value-that-was-read-is-never-free",
