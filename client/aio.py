@@ -21,7 +21,6 @@ from gpkvs.client.errors import ClientClosedError, ServerError
 from gpkvs.client.gather import GatherConfig, Gatherer
 from gpkvs.client.operations import (
     check_table,
-    known_limits,
     message_of,
     message_of_columns,
     numbers_max,
@@ -153,7 +152,7 @@ class AsyncClient(AsyncKeyValues):
         self._timeout_s = timeout
         self._table = table
         self._retry = retry or RetryPolicy()
-        self._limits = self._known_limits = known_limits(limits, message_bytes_max)
+        self._limits = self._known_limits = limits or Limits()
         self._message_bytes_max = message_bytes_max
         self._channel = access.channel(target, CHANNEL_OPTIONS, grpc.aio)
         self._metadata = grpc.aio.Metadata(*access.metadata) if access.metadata else None  # made for each call, else

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpkvs.batch import U64, Batch
 from gpkvs.buffers import RequestBounds
 from gpkvs.client.codec import encode, encode_lists
@@ -15,6 +13,8 @@ from gpkvs.request_checks import check_request_ops
 
 _TABLE_NAME_MAX = 64
 _MESSAGE_BYTES_BESIDE = 4096  # more than a message has beside its columns
+_LENGTH_BYTES = 4  # in a column of lengths
+_IN_PIECES_MIN = 1 << 20  # a value of so many bytes comes in pieces, if a request has no other one (door/upload.hpp)
 _BYTES_OF_NUMBER = 17  # of an operation on numbers: its kind, its key, its value
 
 
@@ -36,8 +36,16 @@ def check_table(name: str) -> None:
         )
 
 
-def check_message_bytes(size_bytes: int, message_bytes_max: int) -> None:
-    """Check a request's size before it is sent: over the server's limit it would be refused."""
+def check_message_bytes(message: kv_pb2.BatchRequest, message_bytes_max: int) -> None:
+    """Check a request's size before it is sent: over the server's limit it would be refused.
+
+    The only value of a request comes in pieces if it is large: it counts for nothing then.
+    """
+    size_bytes = message.ByteSize()
+    values = len(message.values)
+    is_one = len(message.value_lengths) == _LENGTH_BYTES or (not message.value_lengths and message.value_size == values)
+    if values >= _IN_PIECES_MIN and is_one:
+        size_bytes -= values
     if size_bytes > message_bytes_max:
         raise InvalidArgumentError(
             f"a request of {size_bytes:,} bytes, the limit of a message is {message_bytes_max:,} "
@@ -49,12 +57,6 @@ def check_message_bytes(size_bytes: int, message_bytes_max: int) -> None:
 def numbers_max(limits: Limits, message_bytes_max: int) -> int:
     """Return how many operations on numbers fit one request."""
     return max(min(limits.request_ops_max, (message_bytes_max - _MESSAGE_BYTES_BESIDE) // _BYTES_OF_NUMBER), 1)
-
-
-def known_limits(limits: Limits | None, message_bytes_max: int) -> Limits:
-    """Return the limits that a client checks, of a server that it was told so much of: a value fits a message."""
-    known = limits or Limits()
-    return replace(known, value_bytes_max=min(known.value_bytes_max, max(message_bytes_max - _MESSAGE_BYTES_BESIDE, 0)))
 
 
 def request_bounds(limits: Limits, message_bytes_max: int) -> RequestBounds:
@@ -69,7 +71,7 @@ def message_of(operations: OperationList, table: str, limits: Limits, message_by
     message = encode_lists(operations.ops, operations.keys, operations.values, table, operations.options)
     if operations.is_of_numbers:  # the server refuses a table of another layout than u64
         message.numbers = True
-    check_message_bytes(message.ByteSize(), message_bytes_max)
+    check_message_bytes(message, message_bytes_max)
     return message
 
 
@@ -87,5 +89,5 @@ def message_of_columns(
     batch.validate(limits)
     message = encode(batch, table, ttls)
     message.numbers = numbers
-    check_message_bytes(message.ByteSize(), message_bytes_max)
+    check_message_bytes(message, message_bytes_max)
     return message

@@ -119,7 +119,7 @@ class AsyncPipeline:
         self._origin.require()
         batch.validate(self._limits)
         message = encode(batch, self._table)
-        check_message_bytes(message.ByteSize(), self._message_bytes_max)
+        check_message_bytes(message, self._message_bytes_max)
         async with self._writing:
             await self._room.acquire()
             if self._failure:

@@ -20,7 +20,6 @@ from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
 from gpkvs.client.operations import (
     check_table,
-    known_limits,
     message_of,
     message_of_columns,
     numbers_max,
@@ -102,7 +101,7 @@ class Client(KeyValues):
         self._timeout_s = timeout
         self._table = table
         self._retry = retry or RetryPolicy()
-        self._limits = self._known_limits = known_limits(limits, message_bytes_max)
+        self._limits = self._known_limits = limits or Limits()
         self._is_closed = False
         self._message_bytes_max = message_bytes_max
         self._channel = access.channel(target, CHANNEL_OPTIONS)

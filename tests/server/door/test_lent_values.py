@@ -17,15 +17,18 @@ from gpkvs.batch import Status
 from gpkvs.config import MIB, CommitName
 from gpkvs.engine.blob_pages import PageCounts
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.door.library import Library
+from gpkvs.server.door.library import Library, Protocol
 from gpkvs.server.door.stats import closed_connections
 from tests.conftest import SMALL, assert_clean
 from tests.server.door import probes
 from tests.server.door.resp_door import answers, command, connect, resp_door
+from tests.server.http2_client import Http2Client, framed
 from tests.server.wire import EXISTS, GET, SET, Operation, batch, u32s, values_of
 from tests.serving import Server, StartServer
 
 KIB = 1 << 10
+PSEUDO = [(":method", "POST"), (":scheme", "http"), (":path", "/gpkvs.v1.KV/Get"), (":authority", "a")]
+HEADERS = [*PSEUDO, ("content-type", "application/grpc"), ("te", "trailers")]
 SIZES = (0, 100, 64 * KIB, 65 * KIB, 128 * KIB, 200_001, MIB, 3 * MIB + 7)
 LARGER = SMALL | {"heap_bytes": 64 * MIB}
 COMMITS: tuple[CommitName, ...] = ("undo", "journal")
@@ -176,6 +179,22 @@ def test_a_client_that_goes_leaves_nothing(store: gpkvs.Store) -> None:
         store.delete(b"k")
         wait_for(lambda: is_read(store, 0))
         wait_for(lambda: library.held_bytes("answers") == 0)
+
+
+def test_a_call_whose_client_does_not_read_on_is_given_up(store: gpkvs.Store) -> None:
+    with door(store) as (library, _):
+        target = f"127.0.0.1:{library.listen('127.0.0.1', 0, Protocol.GRPC)}"
+        store.set(b"k", bytes(24 * MIB))
+        with Http2Client(target) as client:
+            request = framed(kv_pb2.GetRequest(key=b"k").SerializeToString())
+            stream = client.begin(HEADERS)
+            client.send(stream, request, ends=True)
+            wait_for(lambda: library.held_bytes("answers") >= MIB)
+            store.delete(b"k")
+            wait_for(lambda: is_read(store, 24 * MIB // 4096 + 1))
+            probes.hurry(library._door, 100)
+            wait_for(lambda: is_read(store, 0))  # a window was never opened: it had 64 KiB
+            assert client.answer(stream).reset is not None
 
 
 def damage(path: Path, value: bytes, at: int) -> None:
