@@ -48,9 +48,10 @@ def bitflip_command(
 ) -> None:
     """Invert bits of a store's files, one store after the other, and open, read, write and check each.
 
-    It damages two images of a small store: one at rest, and one whose process died in a batch. No damage
-    may end a process by a signal. No damage may give a wrong value, except in a slot of a u64 table, which nothing
-    checks. A store that is refused must stay as it was, and `gpkvs check` must name what is wrong.
+    It damages images of a small store: at rest, and of a process that died in a batch, some of them with large
+    values in blobs. No damage may end a process by a signal. No damage may give a wrong value, except in a slot
+    of a u64 table, which nothing checks. A store that is refused must stay as it was, and `gpkvs check` must name
+    what is wrong.
 
     Example: gpkvs bitflip --bits 1000 --bursts 100 --every 50
     """

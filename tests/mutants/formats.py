@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _RECORD, _LAYOUT, _COPY = "gpkvs/kernels/record.cuh", "gpkvs/kernels/layout.cuh", "gpkvs/kernels/copy.cu"
 _FORMAT4, _FORMATS = "engine/test_format4.py::", "recovery/copy/test_formats.py::"
-_BLOBS = "engine/test_blobs.py::"
+_BLOBS, _BITFLIP = "engine/test_blobs.py::", "recovery/proof/damage/test_bitflip.py::"
 
 MUTANTS = (
     Mutant(
@@ -73,6 +73,14 @@ MUTANTS = (
         "        if (crcs[0] != expected[0] || crcs[2] != expected[2]) return false;\n",
         "rot in the middle of a large value is served",
         (f"{_BLOBS}test_rot_in_each_piece",),
+    ),
+    Mutant(
+        "check-does-not-look-at-blobs",
+        "gpkvs/kernels/audit.cu",
+        "    if (!is_blob_sound(record, blob_file_of(a))) return AUDIT_BLOB_CHECKSUM;\n",
+        "",
+        "`gpkvs check` calls a store clean whose large values rotted",
+        (f"{_BITFLIP}test_damaged_values_in_blobs",),
     ),
     Mutant(
         "blob-of-any-record-is-freed",

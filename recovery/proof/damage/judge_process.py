@@ -2,10 +2,10 @@
 
 It reads one `Damage` a line and prints one `DamageVerdict` a line. If it dies, its parent knows which damage killed it.
 
-The promise (docs/design.md, section 4): the store checks roots, flag, descriptors, an active log, frames of the journal
-and records, and refuses them when they are wrong. The last frame of a process that was killed may be taken for the tail
-of a crash, with its whole batch. It does not detect a rotted u64 slot. A rotted slot of the layout bytes may read as
-absent until `check` finds it.
+The promise (docs/design.md, section 4): the store checks roots, flag, descriptors, an active log, frames of the
+journal, records and blobs, and refuses them when they are wrong. The last frame of a process that was killed may be
+taken for the tail of a crash, with its whole batch. It does not detect a rotted u64 slot. A rotted slot of the layout
+bytes may read as absent until `check` finds it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpkvs.config import CommitName
 from gpkvs.errors import StoreError
 from gpkvs.media.directory import HEAP_FILE
 from gpkvs.recovery.proof.damage.damage_kinds import Damage
-from gpkvs.recovery.proof.damage.parts import LAST_FRAME, LAST_RECORDS, RECORDS
+from gpkvs.recovery.proof.damage.parts import CHECKSUMS, LAST_BLOBS, LAST_FRAME, LAST_RECORDS, RECORDS, VALUES
 from gpkvs.recovery.proof.damage.sample_store import (
     BYTES_INDEX,
     IMAGES,
@@ -34,9 +34,15 @@ from gpkvs.recovery.proof.damage.sample_store import (
     contents,
     make,
     open_sample,
+    without_blobs,
 )
 from gpkvs.recovery.startup.check import CheckReport, check
 from gpkvs.store import Store
+
+# What the last batch of an image wrote, of which nobody was told; what damages values, so that reads are refused.
+_OF_LAST = {LAST_FRAME, LAST_RECORDS, LAST_BLOBS}
+_OF_BLOBS = {VALUES, CHECKSUMS, LAST_BLOBS}
+_OF_VALUES = {BYTES_INDEX, HEAP_FILE, RECORDS, LAST_RECORDS} | _OF_BLOBS
 
 # Keys and values that are written to each table after the damage.
 _NEW = ((b"a new key", b"a new value"), (b"new key.", b"a value."))
@@ -79,12 +85,12 @@ class DamageJudge:
     """
 
     def __init__(self, directory: Path, commit: CommitName) -> None:
-        self._commit = commit
         self._paths = {image: directory / image for image in IMAGES[commit]}
         self.samples = {image: make(path, image) for image, path in self._paths.items()}
         self._readers = {image: _Reader(contents(image), absent(image)) for image in IMAGES[commit]}
-        # Nobody was told of its last batch: the damage may look like a crash before it.
-        self._before_last = _Reader(contents("active"), absent("active"))
+        # Nobody was told of the last batch of these: the damage may look like a crash before it.
+        before = {"killed": "active", "killed-blobs": "active-blobs"}
+        self._before_last = {image: _Reader(contents(alike), absent(alike)) for image, alike in before.items()}
 
     def judge(self, damage: Damage) -> DamageVerdict:
         """Damage an image, use the store, and return the verdict."""
@@ -106,17 +112,17 @@ class DamageJudge:
     ) -> tuple[DamageOutcome, str]:
         named = _violations(path)
         try:
-            store = open_sample(path, self._commit)
+            store = open_sample(path, damage.image)
         except StoreError as error:
             _require(named, f"open refused ({error}), check found nothing")
             _require(_unchanged(path, files), f"open refused ({error}), and wrote to the store")
             return DamageOutcome.REFUSED, str(error)
         with store:
             found = self._readers[damage.image].read(store)
-            may_be_cut = damage.image == "killed" and not {LAST_FRAME, LAST_RECORDS}.isdisjoint(places)
+            may_be_cut = without_blobs(damage.image) == "killed" and not _OF_LAST.isdisjoint(places)
             is_cut = may_be_cut and not all(one.is_whole for one in found)
             if is_cut:
-                found = self._before_last.read(store)
+                found = self._before_last[damage.image].read(store)
             repaired = store.recovery.root_copy_repaired
             _write_and_read(store)
         named = named or _violations(path)
@@ -126,8 +132,8 @@ class DamageJudge:
         _require(not bytes_found.strange + u64_found.strange, "; ".join(bytes_found.strange + u64_found.strange))
         missing, corrupt = bytes_found.missing + u64_found.missing, bytes_found.corrupt + u64_found.corrupt
         _require(not missing or damage.file == BYTES_INDEX, f"keys lost: {missing}")
-        in_records = not {BYTES_INDEX, HEAP_FILE, RECORDS, LAST_RECORDS}.isdisjoint(places)
-        _require(not corrupt or in_records, f"{corrupt} reads refused")
+        _require(not corrupt or not _OF_VALUES.isdisjoint(places), f"{corrupt} reads refused")
+        _require(corrupt or is_cut or _OF_BLOBS.isdisjoint(places), "no read found the damage of a blob")
         _require(named or not (missing or corrupt), f"{missing} lost, {corrupt} refused, and check found nothing")
         if is_cut:
             _require(not (missing or corrupt or named), f"the last batch was cut, and {named}")

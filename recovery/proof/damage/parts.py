@@ -5,14 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpkvs.media.directory import BLOBS_FILE, DATA_FILE, HEAP_FILE
 from gpkvs.media.files import StoreFiles, open_files
 from gpkvs.media.frame import HEADER_BYTES, FrameHeader
 from gpkvs.media.journal import Ring
-from gpkvs.media.layout import PAGE_BYTES, ROOT_OFFSETS, STRUCTURE_BYTES, BadBytesError, Descriptor
+from gpkvs.media.layout import (
+    BLOB_CHECKSUM_BYTES,
+    BLOB_PIECE_BYTES,
+    BLOB_WORDS_BYTES,
+    PAGE_BYTES,
+    REFERENCE_LENGTH_BITS,
+    ROOT_OFFSETS,
+    SHORT_RECORD_HEADER_BYTES,
+    STRUCTURE_BYTES,
+    BadBytesError,
+    Descriptor,
+    blob_pages,
+)
 
 LAST_FRAME = "data: the last frame"
 LAST_RECORDS = "data: records of the last frame"
 RECORDS = "data: records"
+VALUES, CHECKSUMS = "blobs: values", "blobs: checksums"
+LAST_BLOBS = "blobs: of the last frame"
 _HEAD_BYTES = 48
 
 Range = tuple[int, int]  # the first byte, and how many
@@ -58,7 +73,7 @@ def _whole(file: str, share: float) -> Part:
 
 
 _ALIKE = (_whole("catalog-1.json", 0.05), _whole("LOCK", 0.025), _whole("recovery.json", 0.025))
-UNDO_PARTS = (
+UNDO_PARTS: tuple[Part, ...] = (
     _whole("heap", 0.35),
     _whole("index-0-0", 0.25),
     _whole("index-1-0", 0.15),
@@ -109,6 +124,48 @@ def _journal_places(files: StoreFiles, data: bytes) -> tuple[tuple[tuple[str, in
     roots = [("root", offset, STRUCTURE_BYTES) for offset in ROOT_OFFSETS]
     headers = [("data", ring.page_offset(position), HEADER_BYTES) for position, _ in after]
     return (*roots, *headers), tuple(parts)
+
+
+def blob_places(
+    files: dict[str, bytes], last: list[bytes], others: list[bytes], parts: tuple[Part, ...]
+) -> tuple[tuple[tuple[str, int, int], ...], tuple[Part, ...]]:
+    """Return structures and parts of a store with blobs: every bit of checksums, and of the records that name blobs.
+
+    Parameters
+    ----------
+    files
+        Of the store.
+    last, others
+        The values that lie in blobs: those of the last frame that nobody was told of, and all others.
+    parts
+        Of the other files.
+    """
+    blobs = files[BLOBS_FILE]
+    heap = HEAP_FILE if HEAP_FILE in files else DATA_FILE
+    values, checksums, of_last = [], [], []
+    structures = []
+    for value in (*last, *others):
+        first = blobs.index(value)
+        end = first + -(-len(value) // 8) * 8
+        sums = (end, BLOB_CHECKSUM_BYTES * -(-len(value) // BLOB_PIECE_BYTES))
+        if value in last:
+            of_last += [(first, end - first), sums]
+        else:
+            values.append((first, end - first))
+            checksums.append(sums)
+        reference = first // PAGE_BYTES << REFERENCE_LENGTH_BITS | blob_pages(len(value))
+        said = reference.to_bytes(8, "little") + len(value).to_bytes(8, "little")
+        said_at = files[heap].rindex(said)  # by the newest record: an older one may have named the same pages
+        record = (heap, said_at - SHORT_RECORD_HEADER_BYTES, SHORT_RECORD_HEADER_BYTES + BLOB_WORDS_BYTES)
+        structures += [(BLOBS_FILE, *sums), record]
+    ours = [
+        Part(VALUES, BLOBS_FILE, tuple(values), 0.3),
+        Part(CHECKSUMS, BLOBS_FILE, tuple(checksums), 0.1),
+        _whole(BLOBS_FILE, 0.1),  # what is free
+    ]
+    if of_last:
+        ours.insert(0, Part(LAST_BLOBS, BLOBS_FILE, tuple(of_last), 0.15))
+    return tuple(structures), (*ours, *parts)
 
 
 def _frames(files: StoreFiles, data: bytes, ring: Ring, position: int) -> list[tuple[int, FrameHeader]]:

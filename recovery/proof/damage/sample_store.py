@@ -6,6 +6,9 @@ changed and the flag was ACTIVE. Recovery must bring these back to the state bef
 ``closed``, by a close that left the journal as it was, and ``killed``, whose process was killed when the last batch was
 durable and nobody was told, both with a checkpoint in the middle of their batches; and ``checkpoint``, whose process
 was killed at the end of another one: the indexes show the last batch, which the roots do not say.
+
+Some images come once more in format 4, with large values, whose blobs lie in a file of their own: ``idle-blobs`` and so
+on. One large value was deleted, and one is replaced in the last batch, by one that lies where the deleted one was.
 """
 
 from __future__ import annotations
@@ -36,10 +39,13 @@ from gpkvs.media.layout import (
 )
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.pm.domain import find_domain
-from gpkvs.recovery.proof.damage.parts import UNDO_PARTS, Part, journal_places
+from gpkvs.recovery.proof.damage.parts import UNDO_PARTS, Part, blob_places, journal_places
 from gpkvs.store import Store
 
-IMAGES = {"undo": ("idle", "active", "active-u64"), "journal": ("closed", "killed", "checkpoint")}  # by commit
+IMAGES = {
+    "undo": ("idle", "active", "active-u64", "idle-blobs", "active-blobs"),
+    "journal": ("closed", "killed", "checkpoint", "closed-blobs", "killed-blobs"),
+}  # by commit
 NUMBERS = "numbers"  # the u64 table; the other one is the default table
 BYTES_INDEX, NUMBERS_INDEX = "index-0-0", "index-1-0"
 
@@ -56,6 +62,10 @@ _LAST_CHANGES = 9
 _OPERATIONS_MAX = 200
 _EXTENT_SEGMENTS = 2
 _INDEX_BYTES = 64 << 10
+_HEAP_BYTES = 256 << 10
+_BLOB_BYTES_MAX = 1 << 20
+_LARGE_VALUES = (66_000, 210_000, 66_000, 66_000)  # two or four pieces; the last but one is replaced, the last deleted
+_BLOBS = "-blobs"  # at the end of the names of images that have some
 
 Model = dict[bytes, bytes]
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
@@ -99,14 +109,22 @@ def commit_of(image: str) -> CommitName:
     return "undo" if image in IMAGES["undo"] else "journal"
 
 
-def open_sample(path: Path, commit: CommitName) -> Store:
+def without_blobs(image: str) -> str:
+    """Return the image that is the same but for large values."""
+    return image.removesuffix(_BLOBS)
+
+
+def open_sample(path: Path, image: str) -> Store:
     """Open a store as small as the sample, with one thread: a process opens thousands of them a minute."""
+    has_blobs = image != without_blobs(image)
     return gpkvs.open(
         path,
         threads=1,
-        commit=commit,
+        commit=commit_of(image),
+        store_format="4" if has_blobs else "auto",
         index_bytes=_INDEX_BYTES,
-        heap_bytes=256 << 10,
+        heap_bytes=_HEAP_BYTES,
+        heap_bytes_max=_BLOB_BYTES_MAX if has_blobs else _HEAP_BYTES,
         log_bytes=128 << 10,
         journal_bytes=1 << 20,
     )
@@ -114,9 +132,9 @@ def open_sample(path: Path, commit: CommitName) -> Store:
 
 def contents(image: str) -> Contents:
     """Return the contents of an image after recovery: those of the active ones are before the last batch."""
-    of_bytes, of_numbers = _bytes_batches(), _u64_batches()
+    of_bytes, of_numbers = _bytes_batches(image), _u64_batches()
     return Contents(
-        _apply(of_bytes[:-1] if image == "active" else of_bytes),
+        _apply(of_bytes[:-1] if without_blobs(image) == "active" else of_bytes),
         _apply(of_numbers[:-1] if image == "active-u64" else of_numbers),
     )
 
@@ -124,7 +142,7 @@ def contents(image: str) -> Contents:
 def absent(image: str) -> Contents:
     """Return keys that must be absent: deleted ones, and some that were never written. Their values mean nothing."""
     there = contents(image)
-    touched = [{o[1] for batch in batches for o in batch} for batches in (_bytes_batches(), _u64_batches())]
+    touched = [{o[1] for batch in batches for o in batch} for batches in (_bytes_batches(image), _u64_batches())]
     never = [{b"never-%d" % i for i in range(20)}, {_number(1 << 40 | i) for i in range(20)}]
     return Contents(
         dict.fromkeys((touched[0] | never[0]) - there.bytes_table.keys(), b""),
@@ -143,12 +161,17 @@ def make(path: Path, image: str) -> SampleStore:
     environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
     command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(path), image]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != (-signal.SIGKILL if image in _KILLED_AT else 0):
+    if done.returncode != (-signal.SIGKILL if without_blobs(image) in _KILLED_AT else 0):
         raise GpkvsError(f"the sample could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
     files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
     if commit_of(image) == "undo":
-        return SampleStore(files, (*_fixed_structures(), _log_runs(path)), UNDO_PARTS)
-    return SampleStore(files, *journal_places(path))
+        structures, parts = (*_fixed_structures(), _log_runs(path)), UNDO_PARTS
+    else:
+        structures, parts = journal_places(path)
+    if image == without_blobs(image):
+        return SampleStore(files, structures, parts)
+    # Its other structures are those of the image without blobs.
+    return SampleStore(files, *blob_places(files, *_large_values(image), parts))
 
 
 def _fixed_structures() -> list[tuple[str, int, int]]:
@@ -167,18 +190,26 @@ def _log_runs(path: Path) -> tuple[str, int, int]:
         files.close()
 
 
+def _large_values(image: str) -> tuple[list[bytes], list[bytes]]:
+    """Return the values that lie in blobs: those of a last batch that may be cut, and the others."""
+    there = contents(image).bytes_table
+    last = {operation[1] for operation in _bytes_batches(image)[-1]} if without_blobs(image) == "killed" else set()
+    large = {key: value for key, value in there.items() if len(value) >= min(_LARGE_VALUES)}
+    return [large[key] for key in large if key in last], [large[key] for key in large if key not in last]
+
+
 def _build(path: Path, image: str) -> None:
-    commit = commit_of(image)
-    with open_sample(path, commit) as store:
+    plain = without_blobs(image)
+    with open_sample(path, image) as store:
         _without_thread(store)
     _take_out_chance(path)
-    with open_sample(path, commit) as store:
+    with open_sample(path, image) as store:
         _without_thread(store)
         committer = store._engine.committer
         store.create_table(NUMBERS, layout=U64_LAYOUT.name, index_bytes=_INDEX_BYTES)
         numbers = store.table(NUMBERS).id
         _grow_journal(store)
-        pairs = list(zip(_bytes_batches(), _u64_batches(), strict=True))
+        pairs = list(zip(_bytes_batches(image), _u64_batches(), strict=True))
         for i, operations in enumerate(pairs):
             if isinstance(committer, JournalCommitter) and i == len(pairs) // 2:
                 committer.checkpointer.write(paced=False)
@@ -187,7 +218,7 @@ def _build(path: Path, image: str) -> None:
                 batches.reverse()
             assert not store.execute_requests(batches[0]).rejected
             if i == len(pairs) - 1 and image != "checkpoint":
-                failpoint.arm(_KILLED_AT.get(image, ""))
+                failpoint.arm(_KILLED_AT.get(plain, ""))
             assert not store.execute_requests(batches[1]).rejected
         if image == "checkpoint":
             assert isinstance(committer, JournalCommitter)
@@ -219,11 +250,17 @@ def _take_out_chance(path: Path) -> None:
     files.close()
 
 
-def _bytes_batches() -> list[list[Operation]]:
+def _bytes_batches(image: str) -> list[list[Operation]]:
     rng = random.Random(_SEED)
     keys = [b"key-%d" % i + b"k" * rng.choice((0, 0, 1, 30)) for i in range(_BYTES_KEYS)]
     # Some values are empty.
-    return _batches(rng, keys, lambda: rng.randbytes(rng.choice((0, 1, 7, 8, 20, 100, 300))))
+    batches = _batches(rng, keys, lambda: rng.randbytes(rng.choice((0, 1, 7, 8, 20, 100, 300))))
+    if image != without_blobs(image):
+        large = [b"large-%d" % i for i in range(len(_LARGE_VALUES))]
+        batches[0] += [(Op.SET, key, rng.randbytes(size)) for key, size in zip(large, _LARGE_VALUES, strict=True)]
+        batches[1] += [(Op.DELETE, large[-1])]
+        batches[-1] += [(Op.SET, large[-2], rng.randbytes(_LARGE_VALUES[-2]))]
+    return batches
 
 
 def _u64_batches() -> list[list[Operation]]:

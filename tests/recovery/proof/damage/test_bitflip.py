@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.config import CommitName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.recovery.proof.damage import judge_process, sample_store
 from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, bitflip, plan
-from gpkvs.recovery.proof.damage.damage_kinds import Damage
+from gpkvs.recovery.proof.damage.damage_kinds import Damage, structure_bits
 from gpkvs.recovery.proof.damage.judge_process import DamageJudge, DamageOutcome
-from gpkvs.recovery.proof.damage.parts import LAST_FRAME, LAST_RECORDS, RECORDS, Part
+from gpkvs.recovery.proof.damage.parts import CHECKSUMS, LAST_BLOBS, LAST_FRAME, LAST_RECORDS, RECORDS, VALUES, Part
 from gpkvs.recovery.startup.check import CheckReport
 from tests.serving import error_line, run_gpkvs
 
@@ -30,6 +29,8 @@ def test_nothing_is_missed(tmp_path: Path) -> None:
     # What DESIGN promises to check is never just harmless: a root copy or an active log is refused or repaired.
     assert report["by_file"]["catalog-1.json"]["harmless"] == 0
     assert report["by_file"]["LOCK"]["refused"] == 0
+    assert report["by_file"][VALUES]["reported"] > 0
+    assert report["by_file"][CHECKSUMS]["reported"] > 0
 
 
 def test_nothing_is_missed_in_a_store_with_a_journal() -> None:
@@ -39,9 +40,9 @@ def test_nothing_is_missed_in_a_store_with_a_journal() -> None:
     assert report["outcomes"].pop("missed") == 0
     assert min(report["outcomes"].values()) > 3, f"an outcome hardly ever came up: {report['outcomes']}"
     for place, outcomes in report["by_file"].items():
-        may_be_cut = place in (LAST_FRAME, LAST_RECORDS)
+        may_be_cut = place in (LAST_FRAME, LAST_RECORDS, LAST_BLOBS)
         assert may_be_cut or not outcomes["cut"], place
-        assert outcomes["reported"] or place not in (RECORDS, "index-0-0", "root"), place
+        assert outcomes["reported"] or place not in (RECORDS, VALUES, CHECKSUMS, "index-0-0", "root"), place
         assert outcomes["refused"] or place not in ("data: frames to replay", "catalog-1.json"), place
 
 
@@ -113,12 +114,57 @@ def test_outcomes_with_a_journal(
     assert journal_judge.judge(place(journal_judge, image, part, byte)).outcome is outcome
 
 
+@pytest.mark.parametrize("image", ["idle-blobs", "active-blobs", "closed-blobs", "killed-blobs"])
+def test_bits_of_checksums_and_of_records_that_name_blobs_are_found(
+    judge: DamageJudge, journal_judge: DamageJudge, image: str
+) -> None:
+    judged = judge if image in judge.samples else journal_judge
+    for damage in list(structure_bits(image, judged.samples[image]))[::29]:
+        verdict = judged.judge(damage)
+        expected = DamageOutcome.CUT if verdict.place in (LAST_BLOBS, LAST_RECORDS) else DamageOutcome.REPORTED
+        assert verdict.outcome is expected, verdict
+
+
+@pytest.mark.parametrize(
+    ("image", "part", "byte", "outcome"),
+    [
+        ("idle-blobs", VALUES, 209_999, DamageOutcome.REPORTED),
+        ("active-blobs", VALUES, 0, DamageOutcome.REPORTED),
+        ("closed-blobs", VALUES, 100_000, DamageOutcome.REPORTED),
+        ("killed-blobs", VALUES, 150_000, DamageOutcome.REPORTED),
+        ("killed-blobs", LAST_BLOBS, 65_999, DamageOutcome.CUT),
+    ],
+)
+def test_damaged_values_in_blobs(
+    judge: DamageJudge, journal_judge: DamageJudge, image: str, part: str, byte: int, outcome: DamageOutcome
+) -> None:
+    judged = judge if image in judge.samples else journal_judge
+    assert judged.judge(place(judged, image, part, byte)).outcome is outcome
+
+
+def test_what_no_record_names_is_harmless(judge: DamageJudge) -> None:
+    """The blob of a batch that recovery takes back is nobody's."""
+    sample = judge.samples["active-blobs"]
+    free = next(at for at in range(len(sample.files["blobs"])) if sample.names("blobs", at, b"\x01") == ["blobs"])
+    taken_back = sample_store.contents("idle-blobs").bytes_table[b"large-2"]
+    for at in (free, sample.files["blobs"].index(taken_back)):
+        assert judge.judge(Damage("active-blobs", "blobs", at, b"\x01")).outcome is DamageOutcome.HARMLESS
+
+
+def test_damage_of_a_blob_that_no_read_finds_is_missed(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    damage = place(judge, "idle-blobs", CHECKSUMS, 0)
+    monkeypatch.setitem(judge._readers, "idle-blobs", judge._readers["idle"])  # it reads no large value
+    verdict = judge.judge(damage)
+    assert verdict.outcome is DamageOutcome.MISSED
+    assert "no read found" in verdict.detail
+
+
 def test_a_batch_that_was_acknowledged_and_is_cut_is_missed(
     journal_judge: DamageJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No later frame says that it was durable: the journal alone cannot tell. So only the last batch may be cut."""
     damage = place(journal_judge, "killed", LAST_FRAME, 8)
-    monkeypatch.setattr(journal_judge, "_before_last", journal_judge._readers["killed"])
+    monkeypatch.setattr(journal_judge, "_before_last", journal_judge._readers)
     assert journal_judge.judge(damage).outcome is DamageOutcome.MISSED
     monkeypatch.setattr(judge_process, "LAST_FRAME", "another")
     assert journal_judge.judge(damage).outcome is DamageOutcome.MISSED
@@ -142,9 +188,9 @@ def test_damage_that_check_does_not_name_is_missed(judge: DamageJudge, monkeypat
 
 
 def test_a_refused_store_that_was_written_to_is_missed(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(path: Path, commit: CommitName) -> object:
+    def careless(path: Path, image: str) -> object:
         (path / "heap").write_bytes(b"")
-        return sample_store.open_sample(path, commit)
+        return sample_store.open_sample(path, image)
 
     monkeypatch.setattr(judge_process, "open_sample", careless)
     verdict = judge.judge(Damage.parse("idle:root:8195:01"))
