@@ -123,6 +123,12 @@ STEPS = (
         "gpkvs soak --minutes 0.1 --heap-bytes 8MiB --commit journal --json --seed $SEED",
         20,
     ),
+    Step(
+        "soak-format4",
+        "gpkvs soak --minutes 10 --format 4 --json --seed $SEED",
+        "gpkvs soak --minutes 0.1 --heap-bytes 16MiB --format 4 --json --seed $SEED",
+        20,
+    ),
     Step("faults", "GPKVS_ALL_KILLS=1 GPKVS_ALL_ALLOCATIONS=1 make faults", "make faults FAULTS=17", 60),
     Step("allocations", "make sanitize-door GPKVS_ALL_ALLOCATIONS=1", "make sanitize-door", 30),
     Step("mutants", "make mutants", 'make mutants MUTANTS="put-back-reversed" JOBS=1', 60),

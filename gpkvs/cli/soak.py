@@ -15,7 +15,7 @@ from gpkvs.cli.counts_table import counts_table
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.sizes import format_bytes, parse_bytes
-from gpkvs.config import MIB, BackendName, CommitName, DurabilityName
+from gpkvs.config import MIB, BackendName, CommitName, DurabilityName, FormatName
 from gpkvs.recovery.proof.servers.kill_plan import SIGKILL
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 from gpkvs.recovery.proof.soak.memory import DRIFT_MAX, SECONDS_MIN
@@ -52,6 +52,9 @@ def soak_command(
     backend: Annotated[BackendName, typer.Option(help="Where the servers' kernels run.")] = "auto",
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the store.")] = "auto",
     commit: Annotated[CommitName, typer.Option(help="How batches become durable; auto: as in a new store.")] = "auto",
+    store_format: Annotated[
+        FormatName, typer.Option("--format", help="Format of the store; with 4, values of up to 3 MiB lie in blobs.")
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Keep a real server nearly full for a long time, and see that it loses, leaks and refuses nothing.
@@ -61,7 +64,8 @@ def soak_command(
     the first half of the time the server is killed again and again, at random moments and at failpoints. After each
     kill everything is read back, and `gpkvs check` must be clean. In the second half one server lives on: its memory
     may not grow. Writes that are refused for want of room are counted by what was full. A store that compacts may
-    refuse none for the heap up to these 85 %. Indexes begin small and grow meanwhile.
+    refuse none for the heap up to these 85 %. Indexes begin small and grow meanwhile. In a store of format 4 some
+    values lie in blobs, which must take no more than these values.
 
     Example: gpkvs soak --minutes 10 --data /mnt/pmem/soak
     """
@@ -78,6 +82,7 @@ def soak_command(
                 index="64KiB",  # it grows
                 heap=str(heap_bytes),
                 journal="8MiB",
+                more=() if store_format == "auto" else (f"--format={store_format}",),
             ),
         )
         console.print(f"seed {options.seed}, {minutes:g} minutes, data in {directory}", markup=False)
@@ -111,6 +116,7 @@ def _as_json(report: SoakReport) -> dict[str, object]:
         "kills": dict(report.kills),
         "failpoints_missed": dict(report.missed),
         "writes_acknowledged": report.writes,
+        "blobs_written": report.blobs_written,
         "reads": report.reads,
         "keys_read_back": report.keys_read_back,
         "tables_made": report.tables_made,
@@ -140,6 +146,7 @@ def _print(report: SoakReport) -> None:
         (f"  ended at {len(kills.keys() - {SIGKILL})} different failpoints", kills.total() - kills[SIGKILL]),
         ("  ended by SIGKILL because a failpoint did not come", report.missed.total()),
         ("writes acknowledged, none lost", report.writes),
+        ("  large values in blobs among them", report.blobs_written),
         ("reads under load, none wrong", report.reads),
         ("keys read back after restarts", report.keys_read_back),
         ("tables made", report.tables_made),

@@ -54,6 +54,11 @@ _CELL_BYTES_MAX = 1 << 20
 _CELLS_OF_HEAP_MIN = 64  # that fit into the heap, if each has as many bytes as it may
 _SIZES = ((NUMBER_BYTES, NUMBER_BYTES), (VALUE_BYTES_MIN, 120), (120, 1_000), (1_000, 20_000))
 _SIZES_WEIGHTS = (15, 45, 35, 5)
+# Where large values lie in blobs: this share of the requests has one, as long as all blobs take no more than a quarter
+# of what the heap may have. The store lets them have as much as the heap.
+_BLOB_SHARE = 0.1
+_BLOB_BYTES_MIN, _BLOB_BYTES_MAX = 60_000, 3 << 20
+_BLOBS_OF_HEAP_MAX, _BLOB_OF_HEAP_MAX = 0.25, 1 / 20
 _NUMBER_CELLS, _NUMBER_CELL_KEYS, _NUMBERS_INDEX_BYTES = 100, 200, 64 << 10
 _UNTOUCHED_KEYS = 100
 _PASSING_NAMES = 3  # used again and again
@@ -180,7 +185,20 @@ class SoakClients:
             keys += await self.expiring.settle(calls.kv)
         self._count_records(records)
         self.totals.live_bytes = sum(table.live_bytes for table in self.tables)
+        self.totals.blob_bytes = sum(table.blob_bytes for table in self.tables)
+        self._compare_blobs()
         return keys
+
+    async def compare_blobs(self, target: str) -> None:
+        """Compare what blobs take, as a server says that has run for a while, with what they must; nobody writes."""
+        async with _connection(target) as calls:
+            await self._look(calls)
+        self._compare_blobs()
+
+    def _compare_blobs(self) -> None:
+        expected, found = self.totals.blob_bytes, self.info.blobs_live_bytes
+        if found != expected:
+            self.problems.append(f"blobs must have {expected:,} bytes, and are said to have {found:,}")
 
     def _settle_tables(self, records: dict[str, int]) -> None:
         """Compare the tables that are there with those that must be."""
@@ -312,6 +330,7 @@ class SoakClients:
         self.problems += _violations(table)
         del self._passing[table.name]
         self.totals.live_bytes -= table.live_bytes
+        self.totals.blob_bytes -= table.blob_bytes
         self.totals.released_bytes += table.live_bytes
         self.tables_dropped += 1
 
@@ -323,6 +342,7 @@ class SoakClients:
         """Ask the server how full its heap is."""
         live = self.totals.live_bytes
         self.info = await calls.admin.Info(admin_pb2.InfoRequest(), timeout=CALL_SECONDS_MAX)
+        self.totals.has_blobs = self.info.store_format.startswith("4")
         self.use, self._live_at_look = heap_use(await asyncio.to_thread(self._scrape)), live
         self.shares.append(self.use.share)
 
@@ -366,9 +386,22 @@ class SoakClients:
 
     def _sizes(self, keys: int) -> list[int | None]:
         """Return sizes of values: of one key sometimes a large one, of several keys some absent."""
+        sizes = self._usual_sizes(keys)
+        if self.totals.has_blobs and self._random.random() < _BLOB_SHARE:
+            high = min(_BLOB_BYTES_MAX, int(_BLOB_OF_HEAP_MAX * self.use.limit_bytes), self.info.value_bytes_max)
+            size = self._log_uniform(_BLOB_BYTES_MIN, high)
+            if self.totals.blob_bytes + size <= _BLOBS_OF_HEAP_MAX * self.use.limit_bytes:
+                sizes[self._random.randrange(keys)] = size
+        return sizes
+
+    def _log_uniform(self, low: int, high: int) -> int:
+        return int(math.exp(self._random.uniform(math.log(low), math.log(high))))
+
+    def _usual_sizes(self, keys: int) -> list[int | None]:
+        """Return sizes of values that mostly lie in the heap."""
         cell_bytes_max = min(_CELL_BYTES_MAX, self.use.limit_bytes // _CELLS_OF_HEAP_MIN, self.info.value_bytes_max)
         if keys == 1 and self._random.random() < 0.1 and cell_bytes_max > _SIZES[-1][1]:
-            return [int(math.exp(self._random.uniform(math.log(_SIZES[-1][1]), math.log(cell_bytes_max))))]
+            return [self._log_uniform(_SIZES[-1][1], cell_bytes_max)]
         sizes: list[int | None] = []
         for low, high in self._random.choices(_SIZES, _SIZES_WEIGHTS, k=keys):
             size = self._random.randint(low, min(high, max(cell_bytes_max // keys, low)))

@@ -11,6 +11,7 @@ Invariants beside those of the ledger:
     records   the server counts as many records as the ledger
     promise   a store that compacts refuses no write for the heap while it is at most `SHARE_MAX` full
     deletes   no request that only deletes is refused
+    blobs     the server says of its blobs that they take what the ledger says, also when it has run for long
     memory    the server's memory stays the same under the same load
 """
 
@@ -92,6 +93,7 @@ class SoakReport:
     lives: int = 0
     keys_read_back: int = 0
     writes: int = 0
+    blobs_written: int = 0
     reads: int = 0
     tables_made: int = 0
     leases_seen: int = 0  # reads of keys that had to be there for some time, before it was over
@@ -192,6 +194,7 @@ class _Soak:
         """Return what happened."""
         report, clients = self._report, self._clients
         report.writes, report.reads = clients.totals.writes, clients.totals.reads
+        report.blobs_written = clients.totals.blobs_written
         report.tables_made, report.tables_dropped = clients.tables_made, clients.tables_dropped
         report.leases_seen, report.expired_seen = clients.expiring.seen_alive, clients.expiring.seen_expired
         report.refused, report.refusal_text = clients.refused, clients.refusal_text
@@ -206,7 +209,8 @@ class _Soak:
         serving = cycle(plan(_ROUNDS_PLANNED, self._options.seed, commit))
         for number in count(1):
             yield from islice(serving, _ROUNDS_BETWEEN)
-            points = [point for point in _STEP_POINTS if point not in self._report.missed]
+            steps = (*_STEP_POINTS, *failpoint.BLOBS) if self._clients.totals.has_blobs else _STEP_POINTS
+            points = [point for point in steps if point not in self._report.missed]
             if points:
                 point = self._random.choice(points)
                 yield Round(number, point, 0.0, point, self._random.randint(1, 3), 0, commit)
@@ -274,7 +278,9 @@ class _Soak:
             raise server.error(f"the clients lost a server that nobody killed ({self._clients.last_error})")
         self._clients.stop()
         await load
-        return time.monotonic() - began
+        seconds = time.monotonic() - began
+        await self._clients.compare_blobs(server.target)
+        return seconds
 
     async def _judge(self, end: str, seconds: float) -> None:
         """Start the server again, compare everything with the ledgers, and check the store."""

@@ -13,7 +13,14 @@ from typing import Literal
 import grpc
 
 from gpkvs.batch import Op, Status
-from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import (
+    BLOB_WORDS_BYTES,
+    HEAP_RECORD_BYTES,
+    PAGE_BYTES,
+    RECORD_HEADER_BYTES,
+    UNIT_BYTES,
+    blob_pages,
+)
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.recovery.proof.drill.clients import Operation, batch_request
 from gpkvs.recovery.proof.drill.ledger import Attempt, Cell, Ledger, State, Versions
@@ -60,11 +67,18 @@ class Totals:
         That deletes, overwrites and dropped tables have given free; it only grows.
     in_flight_bytes
         Of the records of the writes that wait for their response.
+    has_blobs
+        Whether large values lie in blobs, beside the heap.
+    blob_bytes
+        What these take.
     """
 
     live_bytes: int = 0
     released_bytes: int = 0
     in_flight_bytes: int = 0
+    has_blobs: bool = False
+    blob_bytes: int = 0
+    blobs_written: int = 0  # acknowledged
     writes: int = 0  # acknowledged
     reads: int = 0
 
@@ -123,16 +137,29 @@ class SoakTable:
         """Bytes of its records in the heap."""
         return sum(self.heap_bytes(cell, cell.newest.state) for cell in self.ledger.cells)
 
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of its blobs."""
+        return sum(sum(self._blobs(cell, cell.newest.state)) for cell in self.ledger.cells)
+
     def heap_bytes(self, cell: Cell, state: State) -> int:
         """Return the bytes that a state of a cell takes in the heap."""
         if self.layout == "u64":
             return 0
         sizes = (
-            RECORD_HEADER_BYTES + len(key) + len(value)
+            RECORD_HEADER_BYTES + len(key) + (BLOB_WORDS_BYTES if self._is_in_blob(key, value) else len(value))
             for key, value in zip(cell.keys, state, strict=True)
             if value is not None
         )
         return sum(-(-size // UNIT_BYTES) * UNIT_BYTES for size in sizes)
+
+    def _blobs(self, cell: Cell, state: State) -> list[int]:
+        """Return the bytes of each blob of a state of a cell."""
+        values = [v for key, v in zip(cell.keys, state, strict=True) if v is not None and self._is_in_blob(key, v)]
+        return [blob_pages(len(value)) * PAGE_BYTES for value in values]
+
+    def _is_in_blob(self, key: bytes, value: bytes) -> bool:
+        return self.totals.has_blobs and RECORD_HEADER_BYTES + len(key) + len(value) > HEAP_RECORD_BYTES
 
     def _writes(self, cell: Cell, attempt: Attempt) -> kv_pb2.BatchRequest:
         operations: list[Operation] = [
@@ -151,6 +178,9 @@ class SoakTable:
         freed = self.heap_bytes(cell, before.state)
         self.totals.released_bytes += freed
         self.totals.live_bytes += self.heap_bytes(cell, attempt.state) - freed
+        blobs = self._blobs(cell, attempt.state)
+        self.totals.blob_bytes += sum(blobs) - sum(self._blobs(cell, before.state))
+        self.totals.blobs_written += len(blobs)
         self.totals.writes += 1
 
     def _check_status(self, cell: Cell, before: Attempt, attempt: Attempt, response: kv_pb2.BatchResponse) -> None:

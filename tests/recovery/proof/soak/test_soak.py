@@ -45,6 +45,17 @@ def test_a_short_soak_finds_nothing_wrong(tmp_path: Path) -> None:
     assert_clean(data / "store")
 
 
+def test_a_short_soak_with_blobs_finds_nothing_wrong(tmp_path: Path) -> None:
+    options = ("--heap-bytes=16MiB", "--format=4", "--commit=undo", "--json")
+    done = run_soak("--minutes=0.05", "--seed=6", f"--data={tmp_path / 'soak'}", *options)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["violations"] == []
+    assert report["lives"] >= 2
+    assert report["blobs_written"] > 10
+    assert report["tables_dropped"] > 0
+
+
 def test_a_soak_that_fails_says_how_to_repeat_it_and_keeps_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +70,9 @@ def test_a_soak_that_fails_says_how_to_repeat_it_and_keeps_the_data(
     assert Path(failure["directory"]).with_name("store.server.log").exists()
 
 
+SERVER = ServerOptions(backend="cpu", heap="8MiB", more=("--format=4",))
+
+
 class Soaked:
     """A store that real clients wrote to, whose contents can then be changed behind their backs."""
 
@@ -67,7 +81,7 @@ class Soaked:
         self.clients = SoakClients(path, "soaked")
 
     async def write(self) -> None:
-        with closing(ServerProcess(self.path, ServerOptions(backend="cpu", heap="8MiB"))) as server:
+        with closing(ServerProcess(self.path, SERVER)) as server:
             await server.ready()
             await self.clients.prepare(server.target)
             load = asyncio.create_task(self.clients.run(server.target))
@@ -78,7 +92,7 @@ class Soaked:
             await server.stop()
 
     async def settle(self) -> list[str]:
-        with closing(ServerProcess(self.path, ServerOptions(backend="cpu", heap="8MiB"))) as server:
+        with closing(ServerProcess(self.path, SERVER)) as server:
             await server.ready()
             await self.clients.settle(server.target)
             await server.stop()
@@ -102,7 +116,7 @@ def test_a_soak_finds_what_was_done_to_a_store(tmp_path: Path) -> None:
     with gpkvs.open(soaked.path) as store:
         store.delete(lost)
         store.set(old, (1 << 16).to_bytes(8, "little"))
-        store.set(b"leaked", b"a key that nobody wrote")
+        store.set(b"leaked", b"a key that nobody wrote" * 4_000)
         store.delete(halved, table=NUMBERS)
         for info in store.info().tables:
             if info.name.startswith("passing-"):
@@ -113,6 +127,7 @@ def test_a_soak_finds_what_was_done_to_a_store(tmp_path: Path) -> None:
     assert f"key {old!r}" in found
     assert f"table numbers: lost: key {halved!r}" in found
     assert "table strange: it is there, and must not be" in found
+    assert "blobs must have" in found
     records_present = sum(value is not None for cell in records for value in cell.newest.state)
     assert f"table default: {records_present:,} records must be there" not in found  # one less, one more
     assert "table numbers: " in found
