@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _RECORD, _LAYOUT, _COPY = "gpkvs/kernels/record.cuh", "gpkvs/kernels/layout.cuh", "gpkvs/kernels/copy.cu"
 _FORMAT4, _FORMATS = "engine/test_format4.py::", "recovery/copy/test_formats.py::"
 _BLOBS, _BITFLIP = "engine/test_blobs.py::", "recovery/proof/damage/test_bitflip.py::"
+_DISKFAIL = "recovery/proof/diskfail/test_explorer.py::"
 
 MUTANTS = (
     Mutant(
@@ -109,6 +110,22 @@ MUTANTS = (
         "    free_blobs(c, 0);\n",
         "W6: a value is stored over one that a frame which may be lost has removed",
         (f"{_BLOBS}test_what_a_frame_frees_waits_for_the_next",),
+    ),
+    Mutant(
+        "blobs-are-free-when-durable",
+        "gpkvs/kernels/commit_journal.hpp",
+        "blobs->release(frames.covered_by(durable));",
+        "blobs->release(durable);",
+        "W6: a value is stored over one that an opening may verify, and batches are cut that were acknowledged",
+        (f"{_DISKFAIL}test_scripts_of_blobs_show_no_violation",),
+    ),
+    Mutant(
+        "blobs-are-not-flushed",
+        "gpkvs/kernels/commit_journal.hpp",
+        "frames.writer().flush_too(blobs->file());",
+        "(void)blobs;",
+        "a power failure takes a large value that was acknowledged",
+        (f"{_DISKFAIL}test_scripts_of_blobs_show_no_violation",),
     ),
     Mutant(
         "blob-is-not-verified-at-an-opening",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import Counter
 
@@ -12,6 +13,7 @@ from gpkvs.recovery.proof.diskfail.recorder import Event, Kind, Mark
 
 _FRAME, _HEAD = b"GPKVSBL\0", b"GPKVSJS\0"
 _PAGES_AT, _SERIAL_AT = 32, 16  # in a frame's header, and in a segment's head
+_BLOB = re.compile(rb"(\d+\.)\1")  # how its value begins (`blob_value`)
 _SEGMENTS = 16  # of the journal of every store here
 
 
@@ -40,6 +42,8 @@ def _what(event: Event) -> str:
     if data.startswith(_HEAD):
         is_again = struct.unpack_from("<Q", data, _SERIAL_AT)[0] >= _SEGMENTS
         return "segments of the journal used again" if is_again else "segments of the journal used first"
+    if _BLOB.match(data):
+        return "blobs"
     return "root copies" if len(data) == 512 else "other writes"
 
 

@@ -349,6 +349,18 @@ int fdatasync(int file) { return traced_flush(file, SYS_fdatasync); }
 DEFINE_FALLOCATE(posix_fallocate)
 DEFINE_FALLOCATE(posix_fallocate64)
 
+// A hole that is punched reads as zeros: recorded as a write of them, of which a crash keeps any part.
+#define DEFINE_PUNCH(name)                                                                    \
+    int name(int file, int mode, off_t at, off_t bytes) {                                     \
+        const auto call = [=] { return (int)syscall(SYS_fallocate, file, mode, at, bytes); }; \
+        if (!is_on || !(mode & FALLOC_FL_PUNCH_HOLE)) return call();                          \
+        const std::vector<char> zeros(bytes);                                                 \
+        traced_write(file, at, zeros.data(), bytes, [&] { return call() ? -1 : bytes; });     \
+        return 0;                                                                             \
+    }
+DEFINE_PUNCH(fallocate)
+DEFINE_PUNCH(fallocate64)
+
 #define DEFINE_FTRUNCATE(name)                                                     \
     int name(int file, off_t bytes) {                                              \
         const int result = (int)syscall(SYS_ftruncate, file, bytes);               \

@@ -122,13 +122,15 @@ class Explorer:
         for life in range(self.options.depth):
             if start is None:
                 return
-            # The sizes stay, the use changes.
+            # The sizes and the format stay, the use changes.
             if life:
                 shape = replace(
                     Shape.of(random),
                     index_bytes=shape.index_bytes,
                     heap_bytes=shape.heap_bytes,
                     heap_bytes_max=shape.heap_bytes_max,
+                    store_format=shape.store_format,
+                    blob_share=shape.blob_share,
                 )
             start = self._live(f"{seed}/{life}", start, shape, random)
             if self.options.stop_early and self.totals.violations:

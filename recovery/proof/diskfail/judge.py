@@ -15,7 +15,15 @@ from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.disk import State
 from gpkvs.recovery.proof.diskfail.expected import Contents, difference
-from gpkvs.recovery.proof.diskfail.life import KEYS, LifeError, PlainOperation, Shape, contents_of, open_store
+from gpkvs.recovery.proof.diskfail.life import (
+    BLOB_BYTES,
+    KEYS,
+    LifeError,
+    PlainOperation,
+    Shape,
+    contents_of,
+    open_store,
+)
 from gpkvs.recovery.proof.diskfail.recorder import IGNORED
 from gpkvs.recovery.proof.expiring import AFTER_MS, as_stored, at_time
 from gpkvs.recovery.proof.model import Kept
@@ -25,6 +33,7 @@ from gpkvs.store import Store
 # What a crash between the two root copies leaves: an opening repairs it.
 _CHECKED_SHARE = 0.3  # of the states: `check` replays the journal as an opening does, which takes as long
 _EXPIRED_SHARE = 0.2  # of the states: all keys expire that have a time
+_BLOB_SHARE = 0.05  # of the SETs of one more batch, in format 4
 _REPAIRED = frozenset({"root-copy", "roots-equal"})
 
 
@@ -120,10 +129,13 @@ class Judge:
     def _one_more(self, store: Store, before: Contents, random: Random) -> Contents:
         """Change keys in each table; return what must be there then. No version may be given twice."""
         tables, next_version = {}, before.next_version
+        has_blobs = store._engine.heap.blobs is not None
         for table, records in before.tables.items():
             held, operations = dict(records), []
             for key in random.sample(KEYS[table.layout], random.choice((1, 5, 30))):
                 operation: PlainOperation = (Op.SET, key, random.randbytes(8))
+                if has_blobs and table.layout != U64_LAYOUT.name and random.random() < _BLOB_SHARE:
+                    operation = (Op.SET, key, random.randbytes(min(BLOB_BYTES)))
                 if random.random() < 0.3:
                     operation = (Op.DELETE, key)
                 operations.append(operation)

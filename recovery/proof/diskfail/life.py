@@ -16,7 +16,7 @@ from typing import Any
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Condition, Op, Status
-from gpkvs.config import DEFAULT_TABLE
+from gpkvs.config import DEFAULT_TABLE, FormatName
 from gpkvs.engine import checkpoint, heap_growth, journal_committer, undo_committer
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import Growing
@@ -44,6 +44,7 @@ KEYS = {
         (number * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8, "little") for number in range(900)
     ),  # key 0 too
 }
+BLOB_BYTES = (66_000, 70_000, 210_000)  # of values in blobs: of two pieces, and of four
 _READ_ALL = {layout: Batch.of([(Op.GET, key) for key in keys]) for layout, keys in KEYS.items()}
 _TABLES_MAX = 4
 _EXTENTS_MAX = 6  # of a journal, with which lives let it grow further
@@ -81,6 +82,8 @@ class Shape:
     journal_share: float = 0.0  # of the same moments, a step of a journal that grows
     expiry_share: float = 0.0  # of the SETs, those after which a key expires
     is_plain: bool = False  # no request looks first
+    store_format: FormatName = "auto"
+    blob_share: float = 0.0  # of the SETs in a table of records, in format 4: the value lies in a blob
 
     @property
     def heap_bytes_all(self) -> int:
@@ -96,6 +99,8 @@ class Shape:
             expiry_share=random.choice((0.0, 0.05, 0.5)),
             is_plain=random.random() < 0.5,
         )
+        if random.random() < 0.25 and shape.heap_bytes_all >= 1 * _MIB:
+            shape = replace(shape, store_format="4", blob_share=random.choice((0.003, 0.05)))
         if random.random() < 0.5:
             return shape
         step_bytes = random.choice((64, 128, 256)) * _KIB
@@ -138,6 +143,11 @@ class Shape:
         return shape
 
 
+def blob_value(number: int, count: int) -> bytes:
+    """Return a value that differs from others in each sector of its blob."""
+    return (b"%d." % number * count)[:count]
+
+
 def open_store(path: Path, shape: Shape) -> Store:
     """Open a store; its flushes count."""
     return gpkvs.open(
@@ -149,6 +159,7 @@ def open_store(path: Path, shape: Shape) -> Store:
         heap_bytes=shape.heap_bytes,
         heap_bytes_max=shape.heap_bytes_max or None,
         journal_bytes=1 * _MIB,
+        store_format=shape.store_format,
         backend="cpu",
     )
 
@@ -497,6 +508,8 @@ class Life:
         self._values += 1
         if table.layout == U64_LAYOUT.name:
             return self._values.to_bytes(8, "little")
+        if random.random() < self._shape.blob_share:
+            return blob_value(self._values, random.choice(BLOB_BYTES))
         return b"%d." % self._values + b"x" * random.randint(0, self._shape.value_bytes)
 
     def _checkpoint(self, random: Random) -> None:

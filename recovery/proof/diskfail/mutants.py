@@ -401,6 +401,13 @@ MUTANTS = (
         "a kill, then a power failure",
     ),
     _one(
+        "blobs-not-settled",
+        _FILES,
+        "            self.blobs.fsync()\n",
+        "            pass\n",
+        "a kill, then a power failure",
+    ),
+    _one(
         "index-not-settled",
         _FILES,
         "            index.region.fsync()\n",
@@ -509,6 +516,7 @@ SHOWN_BY = {
     "one-root-copy": "root-while-used-again",
     "first-root-copy-first": "second-root-torn",
     "root-not-settled": "killed-between-roots",
+    "blobs-not-settled": "killed-before-blob-flush",
     "index-not-settled": "copied",
     "durable-ahead": "frame-lost-before-another",
     "neither-chain-nor-stale": "frame-lost-before-another",

@@ -68,6 +68,38 @@ SCHEDULES = (
         shape=scripts.LARGER,
     ),
     Schedule(
+        "blob-over-another",
+        "large values are written, one over the other, and deleted",
+        scripts.blob_over_another,
+        shape=scripts.WITH_BLOBS,
+    ),
+    Schedule(
+        "blob-not-flushed",
+        "the flush of a blob is held, and a caller waits for it",
+        scripts.blob_not_flushed,
+        shape=scripts.WITH_BLOBS,
+    ),
+    Schedule(
+        "space-of-uncovered-blob",
+        "a durable batch freed a blob that a frame names which is durable and not covered; pages are wanted",
+        scripts.space_of_uncovered_blob,
+        shape=scripts.WITH_BLOBS,
+    ),
+    Schedule(
+        "space-of-blob-in-flight",
+        "a batch that frees a blob is not durable; pages are wanted",
+        scripts.space_of_blob_in_flight,
+        shape=scripts.WITH_BLOBS,
+    ),
+    Schedule(
+        "killed-before-blob-flush",
+        "a kill left a blob that is not durable, and its frame; the opening finds both in the cache",
+        scripts.killed_before_blob_flush,
+        crash=lambda disk: None,
+        second=scripts.opening,
+        shape=scripts.WITH_BLOBS,
+    ),
+    Schedule(
         "stored-by-halves",
         "a batch has stored half of its slots, and a checkpoint copies them",
         scripts.stored_by_halves,

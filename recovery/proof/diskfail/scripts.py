@@ -14,7 +14,7 @@ from random import Random
 
 from gpkvs.batch import Op
 from gpkvs.media import journal
-from gpkvs.media.directory import ROOT_FILE
+from gpkvs.media.directory import BLOBS_FILE, ROOT_FILE
 from gpkvs.media.layout import BYTES_LAYOUT, PAGE_BYTES, U64_LAYOUT
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, Write
 from gpkvs.recovery.proof.diskfail.expected import TableName
@@ -27,9 +27,11 @@ _SEGMENTS = 7
 SHAPE = replace(
     Shape.of(Random(0)), index_bytes=64 * _KIB, heap_bytes=_SEGMENTS * 64 * _KIB, heap_bytes_max=0, delay_us=0
 )
+_BLOB = 70_000
 _FRAME_PAGES_MAX = 10  # of a batch that changes each key of a table of numbers, and of one behind it
 GROWING = replace(SHAPE, heap_bytes=128 * _KIB, heap_bytes_max=_SEGMENTS * 64 * _KIB)
 LARGER = replace(SHAPE, heap_bytes=16 * 64 * _KIB)
+WITH_BLOBS = replace(LARGER, store_format="4")
 
 Script = Callable[[Stage], None]
 Crash = Callable[[Disk], Choice | None]  # what a crash keeps; None: it is a kill, and the power may fail later
@@ -207,6 +209,87 @@ def space_of_dropped(stage: Stage) -> None:
     large.result()
     stage.ignore()
     stage.life.wait(sent)
+
+
+# Blobs: they are durable before a frame is called so, and their pages are used again as W6 says.
+
+
+def _with_free_blob(stage: Stage) -> None:
+    """Open a store in which key 1 has a blob, and as many pages are free: the file need not get longer."""
+    stage.open()
+    stage.run(stage.sets(1, value_bytes=_BLOB))
+    stage.run(stage.sets(3, value_bytes=_BLOB))
+    stage.run(stage.deletes(3))
+    stage.cover()
+    stage.run(stage.sets(101))  # frees what is covered
+
+
+def blob_over_another(stage: Stage) -> None:
+    """Set a key that has a blob to another one, longer and shorter, and delete it; everything is watched."""
+    stage.open()
+    stage.run(stage.sets(1, value_bytes=_BLOB))
+    stage.watch()
+    stage.run(stage.sets(1, value_bytes=_BLOB + PAGE_BYTES))  # the file gets longer
+    stage.run(stage.sets(1))
+    stage.run(stage.deletes(1))
+    stage.ignore()
+
+
+def blob_not_flushed(stage: Stage) -> None:
+    """Have a caller wait for a large value while the flush of its blob is held."""
+    _with_free_blob(stage)
+    stage.hold(BLOBS_FILE)
+    sent = stage.execute(stage.sets(1, value_bytes=_BLOB))
+    told = stage.attempt(partial(stage.life.wait, sent))
+    stage.look()
+    stage.release()
+    told.result()
+    stage.look()
+
+
+def space_of_uncovered_blob(stage: Stage) -> None:
+    """Want pages while two batches of one key are durable and not covered: the blob of the first one is dead."""
+    stage.open()
+    stage.hold()
+    sent = [stage.execute(stage.sets(1, value_bytes=_BLOB)) for _ in range(2)]
+    stage.release()
+    for each in sent:
+        stage.life.wait(each)
+    stage.hold()
+    small = stage.execute(stage.sets(101))  # its frame would cover them, and is not durable
+    stage.wait_held()
+    stage.watch()
+    large = stage.attempt(lambda: stage.run(stage.sets(2, value_bytes=_BLOB)))
+    stage.look()
+    stage.release()
+    large.result()
+    stage.ignore()
+    stage.life.wait(small)
+
+
+def space_of_blob_in_flight(stage: Stage) -> None:
+    """Want pages while the batch that frees a blob is not durable."""
+    _with_free_blob(stage)
+    stage.hold()
+    sent = stage.execute(stage.sets(1, value_bytes=_BLOB))
+    stage.wait_held()
+    stage.watch()
+    large = stage.attempt(lambda: stage.run(stage.sets(2, value_bytes=_BLOB)))
+    stage.look()
+    stage.release()
+    large.result()
+    stage.ignore()
+    stage.life.wait(sent)
+
+
+def killed_before_blob_flush(stage: Stage) -> None:
+    """Crash while a large value and its frame are written, and the flush of the blob is held."""
+    _with_free_blob(stage)
+    stage.hold(BLOBS_FILE)
+    stage.execute(stage.sets(1, value_bytes=_BLOB))
+    stage.wait_held()
+    stage.crash()
+    stage.release()
 
 
 # W2: what a checkpoint shows of a batch whose slots are being stored.

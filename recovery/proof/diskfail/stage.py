@@ -16,12 +16,23 @@ from gpkvs.batch import Op
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine import checkpoint
 from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.media.directory import DATA_FILE, ROOT_FILE
+from gpkvs.media.directory import BLOBS_FILE, DATA_FILE, ROOT_FILE
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail.expected import Expected, TableName, difference
-from gpkvs.recovery.proof.diskfail.life import KEYS, Life, LifeError, Request, Sent, Shape, contents_of, open_store
+from gpkvs.recovery.proof.diskfail.life import (
+    BLOB_BYTES,
+    KEYS,
+    Life,
+    LifeError,
+    Request,
+    Sent,
+    Shape,
+    blob_value,
+    contents_of,
+    open_store,
+)
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
 from gpkvs.store import Store
 
@@ -108,6 +119,8 @@ class Stage:
         self._values += 1
         if table.layout == U64_LAYOUT.name:
             return self._values.to_bytes(8, "little")
+        if count >= min(BLOB_BYTES):
+            return blob_value(self._values, count)
         return b"%d." % self._values + b"x" * count
 
     def execute(self, *requests: Request) -> Sent:
@@ -148,7 +161,7 @@ class Stage:
 
     def hold(self, file: str = DATA_FILE) -> None:
         """Let each flush of a file wait before it does anything."""
-        assert file in (DATA_FILE, ROOT_FILE)
+        assert file in (BLOBS_FILE, DATA_FILE, ROOT_FILE)
         self._recorder.hold(self._path / file)
 
     def let_through(self, count: int = 1) -> None:
