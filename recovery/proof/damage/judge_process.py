@@ -38,6 +38,7 @@ from gpkvs.recovery.proof.damage.sample_store import (
 )
 from gpkvs.recovery.startup.check import CheckReport, check
 from gpkvs.store import Store
+from gpkvs.text import quoted
 
 # What the last batch of an image wrote, of which nobody was told; what damages values, so that reads are refused.
 _OF_LAST = {LAST_FRAME, LAST_RECORDS, LAST_BLOBS}
@@ -178,7 +179,8 @@ class _Reader:
         for key, expected, status, value in zip(keys, values, statuses, result.value_list(), strict=True):
             if status == Status.OK:
                 if value != expected:
-                    found.strange.append(f"key {key!r}: expected {expected!r}, read {value!r}")
+                    wanted = "nothing" if expected is None else quoted(expected)
+                    found.strange.append(f"key {key!r}: expected {wanted}, read {quoted(value)}")
             elif status == Status.CORRUPT:
                 found.corrupt += 1
             elif expected is not None:

@@ -16,7 +16,7 @@ from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import DEFAULT_TABLE, KIB, DurabilityName
-from gpkvs.media.directory import LOCK_FILE, ROOT_FILE
+from gpkvs.media.directory import HEAP_FILE, LOCK_FILE, ROOT_FILE
 from gpkvs.media.files import open_files
 from gpkvs.media.layout import (
     BLOCK_BYTES,
@@ -32,6 +32,8 @@ from gpkvs.pm.domain import find_domain
 from gpkvs.store import Store
 
 OTHER_TABLE = "other"  # the workloads create and drop it
+
+_HEAP_BYTES, _HEAP_BYTES_WITH_BLOBS = 128 * KIB, 512 * KIB
 
 # Keys are the numbers from 1. The search for the keys of three buckets looks at so many.
 _CANDIDATES = {BYTES_LAYOUT.name: 1_500_000, U64_LAYOUT.name: 5_000_000}
@@ -64,13 +66,22 @@ def table_of(layout: str) -> str:
 
 
 def open_tiny(
-    path: Path, *, create: bool = False, durability: DurabilityName = "msync", is_pair: bool = False
+    path: Path,
+    *,
+    create: bool = False,
+    durability: DurabilityName = "msync",
+    is_pair: bool = False,
+    has_blobs: bool = False,
 ) -> Store:
     """Open the smallest possible store; in `msync`, with every persist that any domain has.
 
     A store places its keys by a hash key that it draws at random. Here it is always the same, so that every run visits
-    the same states. Two processors store the slots of a pair (`PairBackend`).
+    the same states. Two processors store the slots of a pair (`PairBackend`). A new store of format 4 has room for some
+    blobs, which may take as much as the heap may.
     """
+    heap_bytes = _HEAP_BYTES_WITH_BLOBS if has_blobs else _HEAP_BYTES
+    if (path / ROOT_FILE).exists():
+        heap_bytes = (path / HEAP_FILE).stat().st_size
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, {VARIABLE: PAIR} if is_pair else {}))
         if create and not (path / ROOT_FILE).exists():
@@ -84,8 +95,9 @@ def open_tiny(
             threads=1,
             durability=durability,
             commit="undo",
+            store_format="4" if has_blobs else "auto",
             index_bytes=BLOCK_BYTES,
-            heap_bytes=128 * KIB,
+            heap_bytes=heap_bytes,
             log_bytes=128 * KIB,
             create=create,
         )
@@ -105,9 +117,9 @@ def use_up_incarnations(path: Path) -> None:
     files.close()
 
 
-def make_base(path: Path, layout: str) -> Keys:
+def make_base(path: Path, layout: str, *, has_blobs: bool) -> Keys:
     """Create the store that every workload of a layout begins with; return its keys."""
-    open_tiny(path, create=True).close()
+    open_tiny(path, create=True, has_blobs=has_blobs).close()
     table = table_of(layout)
     root = Root.unpack((path / "root").read_bytes()[:STRUCTURE_BYTES])
     keys, first_words = _find_keys(layout, root.hash_keys)

@@ -11,6 +11,9 @@ number, whatever it keeps of other units. So a state is a number for each unit.
     kill    what one thread has stored so far   the kernel, or the host's store, has returned
             (of a block, what all its threads have: they wait for each other)
 
+In all models but `kill`, what is stored to a page of the file `blobs` is one unit, of one step. A blob has thousands of
+words, and any loss in a page is the same to who reads it: a checksum is wrong. (`gpkvs bitflip` tries single bits.)
+
 In all models but `kill`, files that are written (not mapped) and names follow the same rules. A sector, the size of a
 file, and the file that a name leads to are units. Changes to a file are durable by its fsync, a name by fsync of the
 directory.
@@ -22,11 +25,14 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpkvs.media.directory import BLOBS_FILE
+from gpkvs.media.layout import PAGE_BYTES
 from gpkvs.pm.domain import DomainName
 from gpkvs.recovery.proof.powerfail.trace import CHANGES, SECTOR_BYTES, WORD_BYTES, Event, Image, Kind, Trace, block_of
 
 LINE_WORDS = 64 // WORD_BYTES
 SECTOR_WORDS = SECTOR_BYTES // WORD_BYTES
+_PAGE_WORDS = PAGE_BYTES // WORD_BYTES
 
 
 class Model(StrEnum):
@@ -160,6 +166,8 @@ class Machine:
         if event.kind is Kind.STORE:
             if self.model is Model.KILL:
                 return "thread", block_of(event.thread)
+            if self._is_of_blob(event):
+                return "page", event.file, event.at // _PAGE_WORDS
             words = {Model.ADR: LINE_WORDS, Model.PAGE: SECTOR_WORDS}.get(self.model, 1)
             return "memory", event.file, event.at // words
         if self.model is Model.KILL:
@@ -167,6 +175,9 @@ class Machine:
         if event.kind is Kind.NAME:
             return "name", event.name
         return ("size", event.file) if event.kind is Kind.SIZE else ("sector", event.file, event.at // SECTOR_WORDS)
+
+    def _is_of_blob(self, event: Event) -> bool:
+        return event.file == self.durable.names.get(BLOBS_FILE)
 
     def units(self) -> tuple[tuple[tuple[Change, ...], ...], ...]:
         """Return the steps of each unit that has any. A change without effect joins the step of the next change."""
@@ -182,6 +193,8 @@ class Machine:
                 if self._differs(event, seen) or any((event.file, at) in shared for at in _places(event)):
                     steps.append(tuple(waiting))
                     waiting = []
+            if steps and self.model is not Model.KILL and self._is_of_blob(changes[0][1]):
+                steps = [tuple(change for step in steps for change in step)]
             if steps:
                 found.append(tuple(steps))
         return tuple(found)

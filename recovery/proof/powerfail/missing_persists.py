@@ -25,16 +25,18 @@ WORKLOADS = (
     "bytes:X",
     "bytes:I",
     "bytes:L",
+    "bytes:H",
     "bytes:Z",
     "u64:P",
     "bytes:K",
+    "bytes:k",
 )
 # Which models can see that an event of a kind is missing. The others ignore such events, or see no more than these.
 _SEEN_BY = {
     Kind.FENCE: (Model.ADR8, Model.GPU),
     Kind.WRITE_BACK: (Model.ADR8,),
     Kind.SYNC: (Model.PAGE,),
-    Kind.FILE_SYNC: (Model.PAGE,),
+    Kind.FILE_SYNC: (Model.ADR8, Model.PAGE),  # after a SYNC of the same file, the size is lost in ADR8 alone
     Kind.NAMES_SYNC: (Model.PAGE,),
 }
 

@@ -1,29 +1,36 @@
 """The part of a state that recovery can read: two states that agree on it count as one.
 
-Two things are left out: the entries of the log while the flag is IDLE, and, while no index changes, the bytes of the
-heap to which no slot refers. Everything else counts: it is better to visit a state twice than not at all.
+Three things are left out: the entries of the log while the flag is IDLE, and, while no index changes, the bytes of the
+heap to which no slot refers, and the pages of the file of blobs that no record of a slot names. Everything else counts:
+it is better to visit a state twice than not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
 
 from gpkvs.media.catalog import Catalog
-from gpkvs.media.directory import HEAP_FILE, LOG_FILE, ROOT_FILE
+from gpkvs.media.directory import BLOBS_FILE, HEAP_FILE, LOG_FILE, ROOT_FILE
 from gpkvs.media.layout import (
     BYTES_LAYOUT,
     DESCRIPTOR_OFFSETS,
     FLAG_OFFSET,
+    KIND_EXPIRING_BLOB,
+    KIND_SHIFT,
     LOG_ENTRIES_OFFSET,
+    PAGE_BYTES,
+    RECORD_HEADER_BYTES,
+    SHORT_RECORD_HEADER_BYTES,
     STRUCTURE_BYTES,
     UNIT_BYTES,
     BadBytesError,
     Descriptor,
     State,
+    names_blob,
     reference_length,
     reference_offset,
     unpack_flag,
@@ -71,13 +78,16 @@ def readable(epoch: Epoch) -> Epoch:
     indexes = {number for name, number in durable.names.items() if name.startswith("index-")}
     heap_is_read = any(event.file in indexes for event in changed)
     live = [] if heap_is_read else _live_ranges(durable)
+    blobs = durable.names.get(BLOBS_FILE)
+    live_blobs = [] if heap_is_read else _blob_ranges(durable)
 
     def is_read(change: Change) -> bool:
         event = change[1]
         if event.file == log:
             return event.at < _ENTRIES_AT
-        if event.file == heap and not heap_is_read:
-            return any(event.at < end and start < event.at + len(event.words) for start, end in live)
+        if event.file in (heap, blobs) and not heap_is_read:
+            ranges = live if event.file == heap else live_blobs
+            return any(event.at < end and start < event.at + len(event.words) for start, end in ranges)
         return True
 
     units = []
@@ -117,11 +127,9 @@ class StateKeys:
         self._skipped[LOG_FILE] = [(_ENTRIES_AT, len(files[names[LOG_FILE]]))]
         indexes = {number for name, number in names.items() if name.startswith("index-")}
         if not any(event.file in indexes for event in changed):
-            end = 0
-            self._skipped[HEAP_FILE] = []
-            for start, stop in [*sorted(_live_ranges(self._durable)), (len(files[names[HEAP_FILE]]),) * 2]:
-                self._skipped[HEAP_FILE].append((end, start))
-                end = max(end, stop)
+            self._skipped[HEAP_FILE] = _between(_live_ranges(self._durable), len(files[names[HEAP_FILE]]))
+            if BLOBS_FILE in names:
+                self._skipped[BLOBS_FILE] = _between(_blob_ranges(self._durable), len(files[names[BLOBS_FILE]]))
 
     def key(self, changes: Iterable[Event]) -> bytes:
         """Return the key of the state with these changes."""
@@ -169,6 +177,15 @@ class StateKeys:
         return total
 
 
+def _between(ranges: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """Return what of a file lies in none of some ranges."""
+    left, end = [], 0
+    for start, stop in [*sorted(ranges), (size, size)]:
+        left.append((end, start))
+        end = max(end, stop)
+    return left
+
+
 def _without(names: dict[str, int], gone: str) -> dict[str, int]:
     return {name: file for name, file in names.items() if name != gone}
 
@@ -207,14 +224,32 @@ def _is_torn(data: bytes) -> bool:
 
 def _live_ranges(image: Image) -> list[tuple[int, int]]:
     """Return the ranges of words in the heap to which slots refer, of all tables in any catalogue."""
+    return [_range(reference, UNIT_BYTES) for slots in _slots(image) for reference in np.unique(slots[:, 2]).tolist()]
+
+
+def _blob_ranges(image: Image) -> list[tuple[int, int]]:
+    """Return the ranges of words in the file of blobs that records of slots name."""
+    heap = image.files[image.names[HEAP_FILE]]
     ranges = []
-    unit_words = UNIT_BYTES // WORD_BYTES
+    for slots in _slots(image):
+        for _, _, reference, meta in slots[names_blob(slots[:, 3])].tolist():
+            expires = meta >> KIND_SHIFT == KIND_EXPIRING_BLOB
+            header_bytes = RECORD_HEADER_BYTES if expires else SHORT_RECORD_HEADER_BYTES
+            at = _range(reference, UNIT_BYTES)[0] + header_bytes // WORD_BYTES
+            ranges.append(_range(int(heap[at]), PAGE_BYTES))
+    return ranges
+
+
+def _range(reference: int, unit_bytes: int) -> tuple[int, int]:
+    start = reference_offset(reference) * (unit_bytes // WORD_BYTES)
+    return start, start + reference_length(reference) * (unit_bytes // WORD_BYTES)
+
+
+def _slots(image: Image) -> Iterator[Words]:
+    """Return the slots that hold a key, of each table of records in any catalogue."""
     for name in _referring(image):
         slots = image.files[image.names[name]].reshape(-1, 4)
-        for reference in np.unique(slots[slots[:, 3] != 0, 2]).tolist():
-            start = reference_offset(reference) * unit_words
-            ranges.append((start, start + reference_length(reference) * unit_words))
-    return ranges
+        yield slots[slots[:, 3] != 0]
 
 
 def _referring(image: Image) -> set[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import ROOT_FILE
-from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.expiring import AFTER_MS, as_stored, at_time, expiries_of
 from gpkvs.recovery.proof.powerfail.base_store import Keys, open_tiny
 from gpkvs.recovery.proof.powerfail.readable_state import canonical_digest
@@ -21,6 +21,9 @@ from gpkvs.recovery.proof.powerfail.recorder import IGNORED
 from gpkvs.recovery.proof.powerfail.trace import WORD_BYTES, Event, Image, Kind, Words
 from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store
+from gpkvs.text import quoted
+
+_BLOB_BYTES = 66_000  # of a value
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,11 @@ class Disk:
             for event in stores:
                 image.apply(event)
             stores = []
-        there = {entry.name: entry.inode() for entry in os.scandir(self.path) if entry.name not in IGNORED}
+        there = {
+            entry.name: (entry.inode(), entry.stat().st_size)
+            for entry in os.scandir(self.path)
+            if entry.name not in IGNORED
+        }
         for name in there.keys() - image.names.keys():
             (self.path / name).unlink()
         if ROOT_FILE not in image.names:  # a store is created here: nothing of an earlier state may be left
@@ -67,7 +74,8 @@ class Disk:
         for name, number in image.names.items():
             words = image.files[number]
             mapped = self._mapped.get(name)
-            if mapped is None or there.get(name) != mapped[0] or len(mapped[2]) != len(words):
+            is_mapped = mapped is not None and there.get(name) == (mapped[0], len(mapped[2]) * WORD_BYTES)
+            if mapped is None or not is_mapped or len(mapped[2]) != len(words):
                 self._make(name, len(words))
             if len(words):
                 self._mapped[name][2][:] = words
@@ -97,9 +105,10 @@ class Disk:
         for number, (name, inode) in enumerate(there, 1):
             mapped = self._mapped.get(name)
             image.names[name] = number
+            size = (self.path / name).stat().st_size  # the file may have become longer
             image.files[number] = (
                 mapped[2]
-                if mapped is not None and mapped[0] == inode
+                if mapped is not None and (mapped[0], len(mapped[2]) * WORD_BYTES) == (inode, size)
                 else np.frombuffer((self.path / name).read_bytes(), np.uint64)
             )
         return image
@@ -230,17 +239,23 @@ class StateJudge:
             raise StateError(f"gpkvs check, {when}: {report.violations or 'needs recovery'}")
 
     def _one_more(self, store: Store, before: Dump) -> None:
-        """Update, delete and insert in each table; everything must be there then, and no version may be given twice."""
+        """Update, delete and insert in each table; everything must be there then, and no version may be given twice.
+
+        Where values lie in blobs, the new ones do too: they take pages that recovery found free.
+        """
+        blobs = store._engine.heap.blobs
+        has_blobs = blobs is not None and blobs.is_any
         expected = []
         next_version = before.next_version
         for name, layout, records in before.tables:
             there = {key: (value, version, expiry) for key, value, version, expiry in records}
             present, absent = list(there), [key for key in self._keys.all if key not in there]
             operations: list[tuple[Op, bytes] | tuple[Op, bytes, bytes]] = []
+            value = b"one more" * (_BLOB_BYTES // 8 if has_blobs and layout == BYTES_LAYOUT.name else 1)
             for key in (*present[:1], *absent[:1]):
                 version = 0 if layout == U64_LAYOUT.name else next_version + len(operations)
-                there[key] = b"one more", version, 0
-                operations.append((Op.SET, key, b"one more"))
+                there[key] = value, version, 0
+                operations.append((Op.SET, key, value))
             for key in present[1:2]:
                 del there[key]
                 operations.append((Op.DELETE, key))
@@ -260,7 +275,7 @@ def difference(outcome: Dump, allowed: tuple[Dump, ...]) -> str:
         for name, layout, records in of.tables:
             found.add(f"table {name} ({layout})")
             found |= {
-                f"{name}: {key.hex()} = {value!r}, version {version}, expires {expiry}"
+                f"{name}: {key.hex()} = {quoted(value)}, version {version}, expires {expiry}"
                 for key, value, version, expiry in records
             }
         return found

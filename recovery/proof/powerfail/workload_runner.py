@@ -28,8 +28,10 @@ from gpkvs.recovery.proof.powerfail.recorder import TraceRecorder
 from gpkvs.recovery.proof.powerfail.state_judge import Disk, Dump, dump
 from gpkvs.recovery.proof.powerfail.trace import CHANGES, HOST_STORE, Image, Kind, Mutation, Trace
 from gpkvs.recovery.proof.powerfail.workloads import (
+    BLOB,
     BOTH,
     COPY,
+    COPY_WITH_BLOB,
     CREATE,
     DROP,
     GROWTH,
@@ -86,7 +88,7 @@ class WorkloadRunner:
         self._is_pair = engine == "pair"
         self._engine: EngineName = "phases" if engine == "pair" else engine
         self._mutation = mutation
-        self._bases: dict[str, tuple[Image, Keys]] = {}
+        self._bases: dict[tuple[str, bool], tuple[Image, Keys]] = {}
 
     def mutated(self, mutation: Mutation | None) -> WorkloadRunner:
         """Return a runner that leaves something else out, with the same base stores."""
@@ -109,7 +111,7 @@ class WorkloadRunner:
         AssertionError
             If a batch did not do what it says, or a file changed outside of the trace.
         """
-        base, keys = self._base(workload.layout)
+        base, keys = self._base(workload.layout, has_blobs=workload.has_blobs)
         disk = Disk(self._directory / "run")
         if workload.letters == CREATE:
             return self._open(disk, workload, Image(), keys)
@@ -121,7 +123,7 @@ class WorkloadRunner:
             disk = Disk(self._directory / "run")  # `_before_idle` replaced the files of the first one
             disk.lay(in_progress)
             return self._renewed(disk, workload, keys)
-        if workload.letters in (PROCESS, COPY):
+        if workload.letters in (PROCESS, COPY, COPY_WITH_BLOB):
             return self._two_domains(disk, workload, keys)
         if workload.letters in GROWTH:
             return self._grown(disk, workload, keys)
@@ -208,8 +210,10 @@ class WorkloadRunner:
         """Run or copy what a power failure may take back; then open the store in msync, and run a batch."""
         with self._open_tiny(disk.path) as store:
             script = Script(workload, keys, _contents(dump(store, keys.all)), self._engine)
+            if workload.has_blobs:
+                script.step(BLOB, store)
         before = disk.image().copy()
-        is_copy = workload.letters == COPY
+        is_copy = workload.letters != PROCESS
         earlier = self._copy(disk, before) if is_copy else self._in_process(disk, before, script)
         with self._recorder(disk, earlier.after(), f"{workload}, opened") as recorder:
             store = self._open_tiny(disk.path)
@@ -276,12 +280,13 @@ class WorkloadRunner:
     def _recorder(self, disk: Disk, before: Image, name: str) -> TraceRecorder:
         return TraceRecorder(disk.path, before, Random(f"{self._seed} {name}"))
 
-    def _base(self, layout: str) -> tuple[Image, Keys]:
-        if layout not in self._bases:
-            path = self._directory / f"base-{layout}"
-            keys = make_base(path, layout)
-            self._bases[layout] = Disk(path).image().copy(), keys
-        return self._bases[layout]
+    def _base(self, layout: str, *, has_blobs: bool = False) -> tuple[Image, Keys]:
+        which = layout, has_blobs
+        if which not in self._bases:
+            path = self._directory / f"base-{layout}{'-blobs' * has_blobs}"
+            keys = make_base(path, layout, has_blobs=has_blobs)
+            self._bases[which] = Disk(path).image().copy(), keys
+        return self._bases[which]
 
 
 def _contents(found: Dump) -> dict[str, dict[bytes, bytes]]:

@@ -35,6 +35,8 @@ Before an A or a Y comes an E. A removal is a transaction of its own, so it is j
     L  large values: records of more lines than a thread can note until it writes them back (bytes only)
     V  a step of compaction: all records of a segment move to another one (bytes only)
     B  a step of compaction that moves records of both tables in one transaction (bytes only)
+    H  a huge value, in a blob, over another one (bytes only, in format 4)
+    R  a blob is freed, and its pages are used again (bytes only, in format 4)
     C  a table is created
     X  a table is dropped
     O  the store is opened
@@ -42,12 +44,13 @@ Before an A or a Y comes an E. A removal is a transaction of its own, so it is j
     Z  a store is created (bytes only)
     P  in the domain process a batch, a new table and a batch; then the store is opened in msync, and a batch runs
     K  the store's files are copied without a sync; then the copy is opened in msync, and a batch runs
+    k  the same of a store of format 4 in which a value lies in a blob (bytes only)
     1  a table of one block grows: file and mapping, each step, and the catalogue, with a batch after each of them
     2, 3, 5  the same of a table of so many blocks
 
 The letters of growth take minutes each: `gpkvs crash` runs them when they are named, and `make nightly` does.
 
-In the last two, power fails only after the store was opened in msync: before, nothing promised to survive that.
+In P, K and k, power fails only after the store was opened in msync: before, nothing promised to survive that.
 """
 
 from __future__ import annotations
@@ -73,10 +76,14 @@ LETTERS = "NUDMTF"
 LOOKING = "SQG"
 EXPIRING = "EAY"
 GROWTH = "1235"
-EXTRA = "JWLVBCXOIZPK" + GROWTH
+WITH_BLOBS = "HRk"
+EXTRA = "JWLVBCXOIZPK" + WITH_BLOBS + GROWTH
 BOTH, TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "BCXOIZPK"
+COPY_WITH_BLOB = "k"
 _BEGIN, _MOVE, _FINISH = "begin", "move", "finish"
-_OF_ONE_LAYOUT = dict.fromkeys("LVBIZ" + EXPIRING, BYTES_LAYOUT.name)
+BLOB, _BLOB_OVER, _BLOB_GONE = "blob", "blob over", "blob gone"
+_BLOB_BYTES = 66_000
+_OF_ONE_LAYOUT = dict.fromkeys("LVBIZ" + WITH_BLOBS + EXPIRING, BYTES_LAYOUT.name)
 LENGTH_MAX = 3
 _SOON_MS, _LATER_MS = 1000, 10**9
 _SLACK_MS = 1000  # the sweep comes so long after a key has expired
@@ -99,11 +106,18 @@ class Workload:
         """The batches: a letter each, or letters joined by a plus; of growth, its steps and batches between them."""
         if self.letters in GROWTH:
             return [_BEGIN, "U", *[_MOVE, "N"] * int(self.letters), _FINISH, "U"]
+        if self.has_blobs:
+            return [BLOB, _BLOB_OVER] if self.letters == "H" else [BLOB, _BLOB_GONE, BLOB]
         if "+" in self.letters:
             return [self.letters]
         at = next((at for at, letter in enumerate(self.letters) if letter in "AY"), len(self.letters))
         gives = [] if at == len(self.letters) or "E" in self.letters[:at] else ["E"]
         return [*self.letters[:at], *gives, *self.letters[at:]]
+
+    @property
+    def has_blobs(self) -> bool:
+        """Whether its store is of format 4, and values lie in blobs."""
+        return self.letters in WITH_BLOBS
 
     @staticmethod
     def parse(text: str) -> Workload:
@@ -190,6 +204,9 @@ class Script:
             "F": lambda: [self._set(self._full.pop(0))],
             "W": lambda: self._new(33),
             "L": lambda: [self._set(self._absent.pop(0), 3000) for _ in range(2)],
+            BLOB: lambda: [self._set_blob(self._absent.pop(0))],
+            _BLOB_OVER: lambda: [self._set_blob(self._recent[-1])],
+            _BLOB_GONE: lambda: [(Op.DELETE, self._recent[-1])],
         }
         self._steps: dict[str, Callable[[Store], None]] = {
             "S": lambda store: self._look(store, self._sums()),
@@ -243,6 +260,10 @@ class Script:
         self._values += 1
         value = value_of(self._layout, self._values)
         return Op.SET, key, value if self._layout == U64_LAYOUT.name else value.ljust(size, b"+")
+
+    def _set_blob(self, key: bytes) -> Operation:
+        self._values += 1
+        return Op.SET, key, (b"%d." % self._values * _BLOB_BYTES)[:_BLOB_BYTES]  # no page is that of another value
 
     def _new(self, count: int) -> list[Operation]:
         return [self._set(self._absent.pop(0)) for _ in range(count)]

@@ -141,6 +141,30 @@ def test_a_persist_that_is_missing_is_seen_and_its_state_can_be_visited_again(
     assert Campaign(ExplorerOptions(models=(model,)), 1).visit(StateName(state.workload, model, 0, ())).message == ""
 
 
+def test_blobs_of_a_crash_are_whole() -> None:
+    """Also after a crash of the recovery. Without what `readable` leaves out of blobs, this would take minutes."""
+    distinct, violations = explore(ExplorerOptions(), "bytes:H", "bytes:R")
+    assert violations == []
+    assert 150 < distinct < 1000
+    _, violations = explore(ExplorerOptions(depth=2, first_states=1, models=(Model.PAGE, Model.ADR)), "bytes:H")
+    assert violations == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "site", "model"),
+    [
+        (Kind.SYNC, "sync of blobs in commit_undo", Model.PAGE),
+        (Kind.FENCE, "store_pieces", Model.GPU),
+        (Kind.WRITE_BACK, "store_pieces", Model.ADR),
+        (Kind.WRITE_BACK, "store_words", Model.ADR8),
+    ],
+)
+def test_a_flag_before_blobs_are_durable_is_seen(kind: Kind, site: str, model: Model) -> None:
+    options = ExplorerOptions(models=(model,), mutation=Mutation(site, frozenset({kind})), stop_early=True)
+    _, violations = explore(options, "bytes:H")
+    assert "blob-checksum" in violations[0].message
+
+
 def test_a_missing_persist_of_recovery_is_seen_at_depth_2() -> None:
     options = ExplorerOptions(
         models=(Model.GPU,), depth=2, mutation=Mutation("undo_bytes", frozenset({Kind.FENCE})), stop_early=True
@@ -260,7 +284,9 @@ def test_the_directory_above_a_store_need_not_be_readable(store_path: Path, monk
     gpkvs.open(store_path).close()
 
 
-@pytest.mark.parametrize(("text", "workload"), [("log", "u64:P"), ("heap", "bytes:P"), ("index.region", "bytes:K")])
+@pytest.mark.parametrize(
+    ("text", "workload"), [("log", "u64:P"), ("heap", "bytes:P"), ("index.region", "bytes:K"), ("blobs", "bytes:k")]
+)
 def test_a_life_in_a_weaker_domain_is_not_relied_on(text: str, workload: str) -> None:
     """Without the sync of one file at the opening, a power failure after it takes away what the others name."""
     site = f"sync in files.fsync:{line_of(StoreFiles.fsync, f'{text}.fsync()')}"
