@@ -11,8 +11,9 @@ number, whatever it keeps of other units. So a state is a number for each unit.
     kill    what one thread has stored so far   the kernel, or the host's store, has returned
             (of a block, what all its threads have: they wait for each other)
 
-In all models but `kill`, what is stored to a page of the file `blobs` is one unit, of one step. A blob has thousands of
-words, and any loss in a page is the same to who reads it: a checksum is wrong. (`gpkvs bitflip` tries single bits.)
+In all models but `kill`, a crash keeps all or nothing of what is stored to a page of the file `blobs` and not durable
+yet. A blob has thousands of words, and any loss in a page is the same to who reads it: a checksum is wrong. (`gpkvs
+bitflip` tries single bits.)
 
 In all models but `kill`, files that are written (not mapped) and names follow the same rules. A sector, the size of a
 file, and the file that a name leads to are units. Changes to a file are durable by its fsync, a name by fsync of the
@@ -166,8 +167,6 @@ class Machine:
         if event.kind is Kind.STORE:
             if self.model is Model.KILL:
                 return "thread", block_of(event.thread)
-            if self._is_of_blob(event):
-                return "page", event.file, event.at // _PAGE_WORDS
             words = {Model.ADR: LINE_WORDS, Model.PAGE: SECTOR_WORDS}.get(self.model, 1)
             return "memory", event.file, event.at // words
         if self.model is Model.KILL:
@@ -176,13 +175,12 @@ class Machine:
             return "name", event.name
         return ("size", event.file) if event.kind is Kind.SIZE else ("sector", event.file, event.at // SECTOR_WORDS)
 
-    def _is_of_blob(self, event: Event) -> bool:
-        return event.file == self.durable.names.get(BLOBS_FILE)
-
     def units(self) -> tuple[tuple[tuple[Change, ...], ...], ...]:
         """Return the steps of each unit that has any. A change without effect joins the step of the next change."""
         found = []
         shared = self._shared()
+        blobs = self.durable.names.get(BLOBS_FILE) if self.model is not Model.KILL else None
+        pages: dict[int, list[Change]] = {}  # of blobs
         for changes in self.pending.values():
             steps: list[tuple[Change, ...]] = []
             waiting: list[Change] = []
@@ -193,11 +191,12 @@ class Machine:
                 if self._differs(event, seen) or any((event.file, at) in shared for at in _places(event)):
                     steps.append(tuple(waiting))
                     waiting = []
-            if steps and self.model is not Model.KILL and self._is_of_blob(changes[0][1]):
-                steps = [tuple(change for step in steps for change in step)]
-            if steps:
+            event = changes[0][1]
+            if event.file == blobs and event.kind is Kind.STORE:
+                pages.setdefault(event.at // _PAGE_WORDS, []).extend(change for step in steps for change in step)
+            elif steps:
                 found.append(tuple(steps))
-        return tuple(found)
+        return (*found, *((tuple(changes),) for changes in pages.values() if changes))
 
     def _shared(self) -> set[tuple[int, int]]:
         """Return the words that several units change: their contents depend on which units a crash keeps."""

@@ -157,3 +157,23 @@ def test_of_large_epochs_the_edges_and_a_sample_are_visited(steps: Choice) -> No
     assert {(0,) * len(steps), steps} <= set(found)
     assert found == list(choices(steps, Random(1), 50)), "the same seed, another sample"
     assert len(set(found)) > len(set(choices(steps, Random(1), 0)))
+
+
+@pytest.mark.parametrize("model", [Model.ADR, Model.ADR8, Model.GPU, Model.PAGE])
+def test_a_page_of_a_blob_is_kept_or_lost_as_one(model: Model) -> None:
+    """Of what is not durable: here the first line of each page is, where lines are made durable."""
+    places = (0, 8, 9, 512, 520)  # of two pages
+    before = Image({"blobs": 1}, {1: np.zeros(1024, np.uint64)})
+    events = [Event(Kind.STORE, "kernel", 1, 1, at, (7,)) for at in places]
+    events += [Event(Kind.WRITE_BACK, "kernel", 1, 1, at) for at in (0, 512)]
+    events += [Event(Kind.FENCE, "kernel", 1), Event(Kind.STORE, "kernel", 2, 1, 1, (7,))]
+    last = list(epochs(Trace(before, tuple(events)), model))[-1]
+    kept = {tuple(np.flatnonzero(last.state(choice).files[1]).tolist()) for choice in choices(last.steps, Random(1), 0)}
+    durable, first, second = {
+        Model.ADR: ((0, 512), (1, 8, 9), (520,)),
+        Model.ADR8: ((0, 512), (1, 8, 9), (520,)),
+        Model.GPU: (places, (1,), ()),
+        Model.PAGE: ((), (0, 1, 8, 9), (512, 520)),
+    }[model]
+    expected = {tuple(sorted({*durable, *one, *other})) for one in ((), first) for other in ((), second)}
+    assert kept == expected
