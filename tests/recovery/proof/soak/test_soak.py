@@ -52,7 +52,7 @@ def test_a_short_soak_with_blobs_finds_nothing_wrong(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["violations"] == []
     assert report["lives"] >= 2
-    assert report["blobs_written"] > 10
+    assert report["blobs_written"] > 0
     assert report["tables_dropped"] > 0
 
 
