@@ -99,8 +99,10 @@ class Shape:
             expiry_share=random.choice((0.0, 0.05, 0.5)),
             is_plain=random.random() < 0.5,
         )
-        if random.random() < 0.25 and shape.heap_bytes_all >= 1 * _MIB:
-            shape = replace(shape, store_format="4", blob_share=random.choice((0.003, 0.05)))
+        # Many blobs would be too many for the space that they may have: to refuse them takes several flushes each.
+        if random.random() < 0.25 and shape.heap_bytes_all >= 1 * _MIB and not shape.is_wide:
+            share, delay_us = random.choice((0.001, 0.01)), min(shape.delay_us, 1000)
+            shape = replace(shape, store_format="4", blob_share=share, delay_us=delay_us)
         if random.random() < 0.5:
             return shape
         step_bytes = random.choice((64, 128, 256)) * _KIB
