@@ -74,6 +74,8 @@ class ConnectionAccount {
     u64 bytes() const { return bytes_.load(std::memory_order_relaxed); }
     u64 bytes(Kind kind) const { return by_kind_[kind]; }
 
+    u64 lent_values = 0;  // that it has, and nobody else gets their space
+
     // What is free for all.
     u64 free_bytes() const {
         const u64 held = server_.clients_bytes(), most = server_.clients_bytes_max();

@@ -37,6 +37,7 @@ class BatchColumns {
         batch_.requests = requests;
         batch_.lends_blobs = true;
         batch_.upload = first->upload ? first->upload->engines() : nullptr;
+        if (first->upload) require_equal("bytes of a value in pieces", first->value_bytes, first->upload->have());
         batch_.value_bytes_max = value_bytes_max;
         batch_.table_id = first->table_id;
         u64 key_bytes = 0, value_bytes = 0, with_value = 0;

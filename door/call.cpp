@@ -60,7 +60,7 @@ void Call::respond(Message&& response) {
         has_headers_ = true;
         connection.submit_headers(*this);
     }
-    if (responses_.size() == 1) sent_ns_ = connection.now();
+    if (responses_.size() == 1) sending_.begin(connection.now());
     wake();
 }
 
@@ -113,10 +113,11 @@ void Call::half_close() {
 }
 
 void Call::tick(u64 now_ns) {
-    if (!responses_.empty() && responses_.front().message.has_lent() && now_ns > sent_ns_ + connection.patience().unread_ns)
-        return drop_responses();
+    if (keeps_lent() && sending_.is_late(now_ns, connection.patience().unread_ns)) return drop_responses();
     if (handler_ && is_asked_ && !ends_) {
-        if (expects_one_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
+        if (large_ && large_->is_late(now_ns)) {
+            refuse_message({DEADLINE_EXCEEDED, "the value came too slowly: at least 128 KiB a second", NOT_EXECUTED});
+        } else if (expects_one_ && !large_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
             refuse_message({DEADLINE_EXCEEDED,
                             "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
                                 " s (--receive-seconds-max)",
@@ -177,7 +178,7 @@ void Call::close() {
 void Call::send(u64 size, Output& output) {
     u64 left = 0;
     unsent_bytes_ -= size;
-    sent_ns_ = connection.now();
+    sending_.sent(size, connection.now());
     while (size) {
         Response& first = responses_.front();
         if (sent_ < PREFIX_BYTES) {
@@ -334,6 +335,10 @@ void Call::drop_input() {
     std::string().swap(unread_);
     message_ = Message();
     if (large_) LargeMessage::end(std::move(large_));
+}
+
+bool Call::keeps_lent() const {
+    return std::any_of(responses_.begin(), responses_.end(), [](const Response& response) { return response.message.has_lent(); });
 }
 
 // The client did not take them in time.

@@ -8,6 +8,7 @@
 #include "call_head.hpp"
 #include "large_message.hpp"
 #include "message.hpp"
+#include "progress.hpp"
 #include "stats.hpp"
 
 namespace door {
@@ -180,6 +181,7 @@ class Call final : public CallHead, public Responder {
     void end(const Status& status);
     void drop_input();
     void drop_responses();
+    bool keeps_lent() const;
     void count_end(int code);
     void wake();
 
@@ -202,7 +204,7 @@ class Call final : public CallHead, public Responder {
 
     std::list<Response> responses_;
     u64 sent_ = 0;  // of the first
-    u64 sent_ns_ = 0;  // when some of it was sent last
+    Progress sending_;
     u64 unsent_bytes_ = 0;
     bool has_headers_ = false, is_deferred_ = false, is_finished_ = false;
     int code_ = OK;

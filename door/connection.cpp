@@ -154,10 +154,9 @@ void Connection::send() {
         const long bytes = transport->write(output_.front());
         if (bytes < 0) return close();
         output_.sent((u64)bytes);
-        if (bytes) sent_ns_ = thread.now();
-    } else {
-        sent_ns_ = thread.now();
+        progress_.sent((u64)bytes, thread.now());
     }
+    if (!output_.size()) progress_.begin(thread.now());
     if (closes_when_sent_ && !output_.size()) return linger();
     if ((output_.size() || has_more) && !transport->wants_write()) want_fill();
     account.give(ANSWERS, counted_output_);
@@ -236,7 +235,8 @@ void Connection::tick_if_open() {
     if (is_closed_) return;
     if (transport->is_late(thread.now())) return close(STATS_SILENT, "");
     if (closes_when_sent_ && thread.now() >= ends_ns_) return is_lingering_ ? close() : close(STATS_UNREAD);
-    if (output_.has_lent() && thread.now() > sent_ns_ + thread.door.patience.unread_ns) return close(STATS_UNREAD);
+    if (output_.size() && account.lent_values && progress_.is_late(thread.now(), thread.door.patience.unread_ns))
+        return close(STATS_UNREAD);
     if (closes_when_answered_ && !lent_ && !is_waiting_ && !output_.size()) return end_for_user();
     guard([this] {
         if (is_out_of_patience()) end_patience(silent_text(thread.door.asks_for_logins, thread.door.stranger_ns()));

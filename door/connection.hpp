@@ -6,6 +6,7 @@
 #include "access.hpp"
 #include "account.hpp"
 #include "output.hpp"
+#include "progress.hpp"
 #include "queue_place.hpp"
 #include "request.hpp"
 #include "stats.hpp"
@@ -139,7 +140,7 @@ class Connection : public Watched {
     u64 lent_ = 0;  // requests that are not back, or are looked at
     Request* looking_first_ = nullptr;  // a list
     Request* looking_last_ = nullptr;
-    u64 sent_ns_ = 0;  // when its socket took something
+    Progress progress_;  // of its output
     u32 watched_events_, ready_events_ = 0;
     u64 used_ns_ = NEW_NS;  // of its thread's time; half of it is forgotten every 100 ms
     bool is_waiting_ = false;

@@ -15,10 +15,8 @@ class UnaryCall final : public Handler {
     UnaryCall(Call& call, Method method) : call_(&call), method_(method), request_(call, *this) {}
 
     void message(Message&& message) override {
-        if (!request_.take(*call_, method_, message)) return hand_on(std::move(message));
-        request_.deadline_ns = call_->deadline_ns;
-        if (const std::optional<Refusal> refusal = request_.lend()) return refuse(*refusal);
-        is_lent_ = true;
+        if (request_.take(*call_, method_, message)) lend();
+        else hand_on(std::move(message));
     }
 
     LargeMessage::Kind large_kind() const override {
@@ -27,14 +25,10 @@ class UnaryCall final : public Handler {
     }
 
     void large_message(Message&& message, std::unique_ptr<LargeValue> value) override {
-        if (!request_.take(*call_, method_, message, value.get())) {
-            if (value->refusal) return refuse(*value->refusal);
-            if (Message whole = request_.whole(message, *value); whole.is_there()) return hand_on(std::move(whole));
-            return refuse(request_.no_room(value->upload->size()));
-        }
-        request_.deadline_ns = call_->deadline_ns;
-        if (const std::optional<Refusal> refusal = request_.lend()) return refuse(*refusal);
-        is_lent_ = true;
+        if (request_.take(*call_, method_, message, value.get())) return lend();
+        if (value->refusal) return refuse(*value->refusal);
+        if (Message whole = request_.whole(message, *value); whole.is_there()) return hand_on(std::move(whole));
+        refuse(request_.no_room(value->upload->size()));
     }
 
     void half_closed() override {
@@ -73,6 +67,12 @@ class UnaryCall final : public Handler {
             case Method::MULTI_GET: return is_corrupt(request_) || !request_.fits_message();
             default: return false;
         }
+    }
+
+    void lend() {
+        request_.deadline_ns = call_->deadline_ns;
+        if (const std::optional<Refusal> refusal = request_.lend()) return refuse(*refusal);
+        is_lent_ = true;
     }
 
     void respond() {

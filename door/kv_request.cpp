@@ -64,11 +64,14 @@ KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()) {
 
 KvRequest::~KvRequest() { drop(); }
 
+void KvRequest::look(Method method, const Message& message) { parse(method, message, &said_, this); }
+
 bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* value) {
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !knows_caller(call.connection, call) || !parse(method, message, &said_, this)) return false;
     if (value && value->upload) {
-        if (request_ops || with_value != 1) return false;
+        const bool has_another = value_bytes != 0;  // the last one counts
+        if (request_ops || with_value != 1 || !memchr(ops, op::SET, n) || has_another || !value->upload->is_whole()) return false;
         values = value->upload->data();
         value_bytes = value->upload->size();
         if (method == Method::SET) value_size = (u32)value_bytes;

@@ -20,6 +20,9 @@ class KvRequest : public Request {
     // `value`: what came in pieces beside the message. Of a value without room, only its refusal is left.
     bool take(Call& call, Method method, Message& message, LargeValue* value = nullptr);
 
+    // Finds the id of a message that is refused.
+    void look(Method method, const Message& message);
+
     // Lends itself to the engine; or returns why not.
     std::optional<Refusal> lend();
 

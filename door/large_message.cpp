@@ -10,6 +10,16 @@
 
 namespace door {
 
+namespace {
+
+// Whether these are operations of which one SET brings a value, and nobody else.
+bool has_one_value(std::string_view ops) {
+    const auto brings = std::count_if(ops.begin(), ops.end(), [](char op) { return has_value((u8)op); });
+    return brings == 1 && ops.find((char)op::SET) != ops.npos;
+}
+
+}  // namespace
+
 Message LargeValue::whole(const Message& message, ConnectionAccount& account) const {
     if (!upload) return {};
     Message made = Message::admitted(account, REQUESTS, message.size() + head.size() + upload->size());
@@ -24,10 +34,6 @@ Message LargeValue::whole(const Message& message, ConnectionAccount& account) co
 LargeMessage::LargeMessage(Call& call, u64 size, Kind kind)
     : call_(&call), account_(call.account()), size_(size), kind_(kind) {
     reservation_.call = this;
-}
-
-LargeMessage::~LargeMessage() {
-    if (is_charged_) Upload::give(account_, value_bytes_);
 }
 
 void LargeMessage::end(std::unique_ptr<LargeMessage> message) {
@@ -45,7 +51,7 @@ u64 LargeMessage::take(const u8* data, u64 size) {
         look();
         if (state_ == LOOKING && (have_ == size_ || small_.size() == HEAD_BYTES_MAX)) state_ = NONE;
     } else if (state_ == TAKING) {
-        const u64 part = std::min(size, value_left_);
+        const u64 part = std::min({size, value_left_, size_ - have_});
         if (value_->upload) value_->upload->append(data, part);
         value_left_ -= part;
         const u64 rest = std::min(size - part, size_ - have_ - part);
@@ -70,43 +76,50 @@ void LargeMessage::look() {
         if (bytes > HEAD_BYTES_MAX) state_ = NONE;
         return;
     }
-    const bool is_one = !kind_.ops_field || (std::count_if(ops.begin(), ops.end(), [](char op) { return has_value((u8)op); }) == 1);
-    if (bytes < Upload::BYTES_MIN || !is_one || size_ - bytes > HEAD_BYTES_MAX || !ask(std::string(table), bytes)) {
+    const bool fits = reader.bytes_begin + bytes <= size_ && size_ - bytes <= HEAD_BYTES_MAX;
+    const bool is_one = !kind_.ops_field || has_one_value(ops);
+    if (bytes < Upload::BYTES_MIN || !fits || !is_one || !ask(std::string(table), reader, bytes)) {
         state_ = NONE;
         return;
     }
-    value_ = std::make_unique<LargeValue>();
-    value_->at = reader.field_begin;
-    value_->head = small_.substr(reader.field_begin, reader.bytes_begin - reader.field_begin);
     have_ -= small_.size() - reader.bytes_begin;
     small_.resize(reader.field_begin);
-    value_bytes_ = value_left_ = bytes;
+    value_left_ = bytes;
     state_ = WAITING;
 }
 
 // Asks the engine for room. False: the message is to come whole.
-bool LargeMessage::ask(const std::string& table_name, u64 bytes) {
+bool LargeMessage::ask(const std::string& table_name, const MessageReader& reader, u64 bytes) {
     Thread& thread = call_->connection.thread;
     const Table* const table = thread.door.is_open ? thread.tables().find(table_name.empty() ? DEFAULT_TABLE : table_name) : nullptr;
     if (!table || table->holds_numbers || bytes > table->value_bytes_max) return false;
     if (thread.door.asks_for_logins && (!call_->caller || call_->caller->is_gone || !call_->caller->may(table->id, MAY_WRITE)))
         return false;
-    if (!Upload::admit(account_, bytes)) return false;
+    value_ = std::make_unique<LargeValue>();
+    value_->upload = std::make_unique<Upload>(bytes, account_);
+    value_->at = reader.field_begin;
+    value_->head = small_.substr(reader.field_begin, reader.bytes_begin - reader.field_begin);
     reservation_.table_id = table->id;
     reservation_.reserve_bytes = bytes;
-    is_asking_ = is_charged_ = call_->connection.submit(&reservation_);
-    if (!is_asking_) Upload::give(account_, bytes);
+    is_asking_ = value_->upload->is_admitted() && call_->connection.submit(&reservation_);
+    if (!is_asking_) value_.reset();
     return is_asking_;
+}
+
+bool LargeMessage::is_late(u64 now_ns) const {
+    if (state_ != TAKING || !value_->upload) return false;
+    return now_ns > value_->upload->ends_ns(call_->connection.patience(), call_->connection.config().receive_seconds_max);
 }
 
 void LargeMessage::reserved(Request* request) {
     LargeMessage& message = *(LargeMessage*)request->call;
     const std::unique_ptr<LargeMessage> self(message.call_ ? nullptr : &message);
+    request->release_results();
     message.is_asking_ = false;
     if (request->reserved.uploads) {
-        message.value_->upload = std::make_unique<Upload>(request->reserved, message.value_bytes_, message.account_);
-        message.is_charged_ = false;
+        message.value_->upload->begin(request->reserved, request->connection->thread.now());
     } else {
+        message.value_->upload.reset();
         const std::shared_ptr<const Refusal>& no_memory = request->connection->thread.door.no_memory;
         message.value_->refusal = request->outcome == REFUSED ? request->refusal : no_memory;
     }

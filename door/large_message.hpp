@@ -13,10 +13,11 @@
 namespace door {
 
 class Call;
+class MessageReader;
 
 // What there is of a value beside a message. It stood at `at`, behind `head`.
 struct LargeValue {
-    std::unique_ptr<Upload> upload;           // null: there was no room
+    std::unique_ptr<Upload> upload;          // null: there was no room
     std::shared_ptr<const Refusal> refusal;  // why
     u64 at = 0;
     std::string head;
@@ -33,7 +34,6 @@ class LargeMessage {
     };
 
     LargeMessage(Call& call, u64 size, Kind kind);
-    ~LargeMessage();
 
     // What is known of it so far.
     enum State {
@@ -52,6 +52,8 @@ class LargeMessage {
     static void reserved(Request* request);
 
     u64 left() const { return size_ - have_; }
+    // Whether its value comes too slowly.
+    bool is_late(u64 now_ns) const;
     const std::string& small() const { return small_; }
     std::unique_ptr<LargeValue> take_value() { return std::move(value_); }
 
@@ -61,7 +63,7 @@ class LargeMessage {
     static constexpr u64 HEAD_BYTES_MAX = WINDOW_BYTES / 2;
 
     void look();
-    bool ask(const std::string& table_name, u64 bytes);
+    bool ask(const std::string& table_name, const MessageReader& reader, u64 bytes);
 
     Call* call_;  // null: it has ended
     ConnectionAccount& account_;
@@ -69,8 +71,8 @@ class LargeMessage {
     const Kind kind_;
     State state_ = LOOKING;
     std::string small_;
-    u64 have_ = 0, value_bytes_ = 0, value_left_ = 0;
-    bool is_asking_ = false, is_charged_ = false;
+    u64 have_ = 0, value_left_ = 0;
+    bool is_asking_ = false;
     std::unique_ptr<LargeValue> value_;
     Request reservation_;
 };

@@ -18,6 +18,7 @@ class LentValue {
     LentValue(EngineBlob& blob, ConnectionAccount& account) : account_(&account), blob_(blob) {
         blob.blobs = nullptr;
         account.charge(ANSWERS, counted(blob_.bytes));
+        account.lent_values++;
         view_ = blob_.blobs->view(&blob_);
     }
     LentValue(LentValue&& other) noexcept { *this = std::move(other); }
@@ -32,6 +33,7 @@ class LentValue {
         if (!blob_.blobs) return;
         blob_.blobs->give_back(&blob_, view_);
         account_->give(ANSWERS, counted(blob_.bytes));
+        account_->lent_values--;
     }
 
     bool is_there() const { return view_; }

@@ -21,14 +21,18 @@ class MessageReader {
     u64 number = 0;          // its value, if it is one
     std::string_view bytes;  // or this
     u64 field_begin = 0;     // where it is in the message
-    // Of a field of bytes that ends beyond the message, which is broken so far: how long it is, and where they begin.
+    // Of a field of bytes that ends beyond the message, which is broken so far, and is in no group: how long it is, and where
+    // they begin.
     u64 missing_bytes = 0, bytes_begin = 0;
 
     // Reads the next field that belongs to no group. Returns false if there is none, or if the bytes are broken.
     bool next() {
         u32 groups[GROUPS_MAX], depth = 0;  // the fields of the groups that are open
         while (at_ < end_ && !is_broken_) {
-            if (!read_field()) return false;
+            if (!read_field()) {
+                if (depth) missing_bytes = 0;
+                return false;
+            }
             if ((tag & 7) == GROUP_BEGIN) {
                 if (depth == GROUPS_MAX) return fail();
                 groups[depth++] = tag >> 3;

@@ -17,7 +17,9 @@ struct Patience {
     u64 login_ns = 60 * SECOND_NS, first_request_ns = 600 * SECOND_NS;
     // A stranger gives its place away sooner only if no other one is left.
     u64 young_ns = SECOND_NS;
-    // For the next byte of a value that is lent: nobody else gets its space meanwhile.
+    // For each MiB of a value that comes in pieces: its room must not be kept for ever.
+    u64 mebibyte_ns = 8 * SECOND_NS;
+    // For the next 64 KiB of what stands before a value that is lent, and of itself: nobody else gets its space meanwhile.
     u64 unread_ns = 60 * SECOND_NS;
     // Until a client that was told to calm down has read that.
     u64 calm_ns = 2 * SECOND_NS;

@@ -43,8 +43,10 @@ void Pipeline::take(Message&& message, LargeValue* value) {
     if (pythons_.empty() && request.take(*call_, Method::PIPELINE, message, value)) {
         submit(request);
     } else if (value && value->refusal) {
+        request.look(Method::PIPELINE, message);
         fail(request, *value->refusal);
     } else {
+        if (value) request.look(Method::PIPELINE, message);
         held_ = value ? request.whole(message, *value) : std::move(message);
         if (!held_.is_there()) fail(request, request.no_room(value_bytes));
         else if (!lent_) give_python();
@@ -117,9 +119,9 @@ bool Pipeline::ends_with(const Status& status) {
 void Pipeline::finish(const Status& status) {
     companion_ = nullptr;
     // What Python has not answered by now it never will.
-    u64 left = pythons_.size() + held_.is_there();
-    if (left || !status_.is_there) plan_end(status);
-    for (; left; left--) in_flight_.pop_back();
+    if (!pythons_.empty() || held_.is_there() || !status_.is_there) plan_end(status);
+    if (held_.is_there()) in_flight_.pop_back();
+    in_flight_.remove_if([](const InFlight& request) { return request.is_pythons && !request.response.is_there(); });
     pythons_.clear();
     held_ = Message();
     advance();

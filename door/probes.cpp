@@ -124,6 +124,6 @@ void gpkvs_door_hurry(Door* door, uint64_t times) {
     Patience& patience = door->patience;
     for (u64* wait : {&patience.preface_ns, &patience.headers_ns, &patience.message_ns, &patience.keepalive_ns,
                       &patience.keepalive_answer_ns, &patience.drain_ns, &patience.login_ns, &patience.first_request_ns,
-                      &patience.young_ns, &patience.unread_ns, &patience.calm_ns})
+                      &patience.young_ns, &patience.mebibyte_ns, &patience.unread_ns, &patience.calm_ns})
         *wait /= times;
 }

@@ -116,8 +116,8 @@ u64 RespConnection::take_commands(const u8* data, u64 size) {
 u64 RespConnection::take_possible_commands(const u8* data, u64 size) {
     u64 taken = 0;
     parser_.is_stranger = is_stranger() && thread.door.asks_for_logins;
-    parser_.large_bytes_min = may_come_in_pieces() ? Upload::BYTES_MIN : NEVER;
     while (is_joining_ || may_take_commands()) {
+        parser_.large_bytes_min = may_come_in_pieces() ? Upload::BYTES_MIN : NEVER;
         const RespParser::Found found = parser_.parse(data + taken, size - taken);
         if (is_joining_ && found != RespParser::Found::COMMAND && found != RespParser::Found::NOTHING) return taken;
         if (found == RespParser::Found::LARGE) {
@@ -164,34 +164,30 @@ RespConnection::Begun RespConnection::begin_incoming() {
                      " (value_bytes_max)", STATS_INVALID);
         return Begun::ENDS;
     }
-    std::string full;
-    if (!Upload::admit(account, bytes)) {
-        full = memory_text(account, LentValue::counted(bytes));
-    } else {
-        incoming_ = std::make_unique<RespIncoming>(bytes, parser_.taken);
-        incoming_->reservation.table_id = session_.table_id;
-        if (submit(&incoming_->reservation)) {
-            parser_.take_out();
-            full_since_ns_ = NEVER;
-            return Begun::BEGUN;
-        }
-        incoming_.reset();
-        Upload::give(account, bytes);
-        full = queue_text(thread.door.config.queue_requests_max);
+    auto incoming = std::make_unique<RespIncoming>(bytes, parser_.taken, account);
+    incoming->reservation.table_id = session_.table_id;
+    if (incoming->upload->is_admitted() && submit(&incoming->reservation)) {
+        incoming_ = std::move(incoming);
+        parser_.take_out();
+        full_since_ns_ = NEVER;
+        return Begun::BEGUN;
     }
     if (may_wait()) return Begun::WAITS;
+    const std::string full = incoming->upload->is_admitted() ? queue_text(thread.door.config.queue_requests_max)
+                                                             : memory_text(account, LentValue::counted(bytes));
     end_with("OOM " + full, STATS_NO_MEMORY);
     return Begun::ENDS;
 }
 
 // The engine has said whether there is room for a value.
 void RespConnection::reserved() {
-    const Request& reservation = incoming_->reservation;
+    Request& reservation = incoming_->reservation;
+    reservation.release_results();
     incoming_->is_decided = true;
     if (reservation.reserved.uploads) {
-        incoming_->upload = std::make_unique<Upload>(reservation.reserved, incoming_->bytes, account);
+        incoming_->upload->begin(reservation.reserved, thread.now());
     } else {
-        Upload::give(account, incoming_->bytes);
+        incoming_->upload.reset();
         const bool is_done = reservation.outcome == DONE;
         incoming_->refusal = is_done ? "OOM " + thread.door.no_memory->text : error_of(reservation);
     }
@@ -216,7 +212,9 @@ bool RespConnection::execute_incoming() {
     for (Word& word : parser_.words)
         if (!word.data) word.data = incoming->upload->data();
     upload_ = std::move(incoming->upload);
+    must_not_wait_ = true;
     execute();
+    must_not_wait_ = false;
     upload_.reset();  // if nobody has taken it
     return true;
 }
@@ -547,6 +545,8 @@ void RespConnection::leave_results() {
 void RespConnection::tick(u64 now_ns) {
     if (is_receiving() && now_ns > incoming_->heard_ns + thread.door.patience.message_ns)
         end_with("ERR no byte of the value came for 10 s", STATS_SLOW_HEADERS);
+    else if (is_receiving() && incoming_->upload && now_ns > incoming_->upload->ends_ns(thread.door.patience, thread.door.config.receive_seconds_max))
+        end_with("ERR the value came too slowly: at least 128 KiB a second", STATS_SLOW_HEADERS);
     if (!is_full_) return;
     is_full_ = false;  // others may have left room
     want_fill();
@@ -564,8 +564,7 @@ void RespConnection::closed() {
 
 // There is no room for a command.
 bool RespConnection::wait_or_refuse(const std::string& text) {
-    // The value that came in pieces is not there when the command is read again.
-    if (!upload_ && may_wait()) return false;
+    if (!must_not_wait_ && may_wait()) return false;
     refuse("OOM " + text);
     return true;
 }

@@ -125,6 +125,7 @@ class RespConnection final : public Connection, public Responder {
     u64 counted_input_ = 0;
     std::unique_ptr<RespIncoming> incoming_;  // of the command whose head begins `input_`
     std::unique_ptr<Upload> upload_;          // of the command that is executed now
+    bool must_not_wait_ = false;  // that command's value would not be there when it is read again
     // There is no room for the next command: nothing is read until there is, or that takes too long.
     bool is_full_ = false;
     u64 full_since_ns_ = NEVER;

@@ -10,9 +10,12 @@
 namespace door {
 
 struct RespIncoming {
-    RespIncoming(u64 bytes, u64 head_bytes) : bytes(bytes), head_bytes(head_bytes) { reservation.reserve_bytes = bytes; }
+    RespIncoming(u64 bytes, u64 head_bytes, ConnectionAccount& account)
+        : upload(std::make_unique<Upload>(bytes, account)), bytes(bytes), head_bytes(head_bytes) {
+        reservation.reserve_bytes = bytes;
+    }
 
-    // The engine has said whether there is room; `is_decided` then, whatever it said.
+    // The engine has said whether there is room; without it there is no upload any more.
     bool is_decided = false;
     std::unique_ptr<Upload> upload;
     std::string refusal;

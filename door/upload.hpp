@@ -1,10 +1,11 @@
 // A value that comes in pieces, straight to where it will lie in the store: it counts as little as one that is lent.
 #pragma once
-#include <utility>
+#include <algorithm>
 
 #include "../gpkvs/kernels/engine_batch.h"
 #include "account.hpp"
 #include "lent_value.hpp"
+#include "patience.hpp"
 
 namespace door {
 
@@ -13,16 +14,25 @@ class Upload {
     // Values from so many bytes on come in pieces.
     static constexpr u64 BYTES_MIN = 1 << 20;
 
-    // Takes over what the engine has reserved; it is charged already (`admit`).
-    Upload(const EngineUpload& upload, u64 bytes, ConnectionAccount& account) : upload_(upload), bytes_(bytes), account_(account) {}
+    // `is_admitted`: the connection may hold it. It is charged as long as it is there.
+    Upload(u64 bytes, ConnectionAccount& account)
+        : bytes_(bytes), account_(account), is_admitted_(account.admit(REQUESTS, LentValue::counted(bytes))) {}
     Upload(const Upload&) = delete;
     ~Upload() {
-        upload_.uploads->end(&upload_);
-        give(account_, bytes_);
+        if (upload_.uploads) upload_.uploads->end(&upload_);
+        if (is_admitted_) account_.give(REQUESTS, LentValue::counted(bytes_));
     }
 
-    static bool admit(ConnectionAccount& account, u64 bytes) { return account.admit(REQUESTS, LentValue::counted(bytes)); }
-    static void give(ConnectionAccount& account, u64 bytes) { account.give(REQUESTS, LentValue::counted(bytes)); }
+    bool is_admitted() const { return is_admitted_; }
+    // Takes over what the engine has reserved.
+    void begin(const EngineUpload& reserved, u64 now_ns) {
+        upload_ = reserved;
+        began_ns_ = now_ns;
+    }
+    // By then it is to be whole.
+    u64 ends_ns(const Patience& patience, double seconds_max) const {
+        return began_ns_ + (u64)(1e9 * seconds_max) + (bytes_ >> 20) * patience.mebibyte_ns;
+    }
 
     // Takes the next bytes, as many as are missing; returns how many.
     u64 append(const u8* data, u64 size) {
@@ -31,16 +41,18 @@ class Upload {
         have_ += part;
         return part;
     }
+    u64 have() const { return have_; }
     bool is_whole() const { return have_ == bytes_; }
     u64 size() const { return bytes_; }
     const u8* data() const { return upload_.uploads->value(&upload_); }
     const EngineUpload* engines() const { return &upload_; }
 
   private:
-    const EngineUpload upload_;
+    EngineUpload upload_ = {};
     const u64 bytes_;
     ConnectionAccount& account_;
-    u64 have_ = 0;
+    const bool is_admitted_;
+    u64 have_ = 0, began_ns_ = 0;
 };
 
 }  // namespace door

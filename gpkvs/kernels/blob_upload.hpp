@@ -9,8 +9,8 @@ class BlobUpload {
   public:
     // Of a blob that was taken (`Blobs::reserve`). std::bad_alloc.
     BlobUpload(Blobs& blobs, u64 first_page, u64 value_bytes)
-        : blobs_(blobs), first_page_(first_page), bytes_(value_bytes), piece_(BLOB_PIECE_BYTES),
-          checksums_((blob_pieces(value_bytes) + 1) / 2) {}
+        : blobs_(blobs), file_(blobs.file()), writes_(blobs.writes()), first_page_(first_page), bytes_(value_bytes),
+          piece_(BLOB_PIECE_BYTES), checksums_((blob_pieces(value_bytes) + 1) / 2) {}
     BlobUpload(const BlobUpload&) = delete;
     ~BlobUpload() {
         if (!is_stored_) blobs_.give_back(first_page_, blob_pages(bytes_));
@@ -18,6 +18,7 @@ class BlobUpload {
 
     // The next bytes; no more than there are.
     void append(const u8* data, u64 bytes) {
+        if (!bytes) return;
         while (bytes) {
             const u64 in_piece = have_ % BLOB_PIECE_BYTES, wanted = std::min(BLOB_PIECE_BYTES - in_piece, bytes_ - have_);
             const u64 part = std::min(wanted, bytes);
@@ -45,7 +46,7 @@ class BlobUpload {
 
     // The disk begins at once, so the flush of the batch has less to wait for.
     void begin_flush() {
-        sync_file_range(blobs_.file(), (off64_t)at(begun_), (off64_t)(have_ - begun_), SYNC_FILE_RANGE_WRITE);
+        sync_file_range(file_, (off64_t)at(begun_), (off64_t)(have_ - begun_), SYNC_FILE_RANGE_WRITE);
         begun_ = have_;
     }
 
@@ -54,9 +55,9 @@ class BlobUpload {
     void write_piece(const u8* piece, u64 bytes) {
         const u64 number = (have_ - 1) / BLOB_PIECE_BYTES, first = number * BLOB_PIECE_BYTES;
         u32* const checksum = (u32*)checksums_.data() + number;
-        if (blobs_.writes()) {
+        if (writes_) {
             *checksum = piece_crc(piece, bytes);
-            write_whole(blobs_.file(), piece, bytes, at(first));
+            write_whole(file_, piece, bytes, at(first));
             if (have_ - begun_ >= BEGUN_AT_ONCE) begin_flush();
         } else {
             const store_pieces_args taken = {piece, bytes, blobs_.place(at(first)), checksum};
@@ -68,10 +69,10 @@ class BlobUpload {
     void end() {
         const u64 checksums_at = blob_checksums_at(bytes_), bytes = checksums_.size() * 8;
         crc_ = checksums_crc((const u8*)checksums_.data(), blob_pieces(bytes_));
-        if (blobs_.writes()) {
+        if (writes_) {
             std::vector<u8> rest(blob_pages(bytes_) * BLOB_PAGE_BYTES - bytes_);
             memcpy(rest.data() + checksums_at - bytes_, checksums_.data(), bytes);
-            write_whole(blobs_.file(), rest.data(), rest.size(), at(bytes_));
+            write_whole(file_, rest.data(), rest.size(), at(bytes_));
             begin_flush();
         } else {
             const store_words_args words = {checksums_.data(), (u64*)blobs_.place(at(checksums_at))};
@@ -80,6 +81,8 @@ class BlobUpload {
     }
 
     Blobs& blobs_;
+    const int file_;
+    const bool writes_;
     const u64 first_page_, bytes_;
     u64 have_ = 0, begun_ = 0;
     std::vector<u8> piece_;  // that is not whole
@@ -87,6 +90,17 @@ class BlobUpload {
     u32 crc_ = 0;
     bool is_stored_ = false;
 };
+
+// Whether a batch stores what came in pieces as it is: what else it does with that value, it does as with any other.
+static bool stores_upload(const EngineBatch& batch) {
+    const BlobUpload& upload = *(const BlobUpload*)batch.upload->self;
+    u64 sets = 0, others = 0;
+    for (u64 op = 0; op < batch.n; op++) {
+        sets += batch.ops[op] == OP_SET;
+        others += batch.ops[op] != OP_SET && has_value(batch.ops[op]);
+    }
+    return batch.requests == 1 && sets == 1 && !others && upload.is_whole() && *batch.value_lengths == upload.bytes();
+}
 
 inline bool Blobs::is_offered(u64 value_bytes) const {
     return offered_ && offered_->is_of(*this) && offered_->is_whole() && offered_->bytes() == value_bytes;

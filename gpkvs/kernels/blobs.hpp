@@ -119,7 +119,7 @@ class Blobs {
     bool writes() const { return writes_; }
     const u8* fixed_base() const { return fixed_base_; }
     // Of a file that stays, and is stored to.
-    u8* place(u64 at) { return (u8*)fixed_base_ + at; }
+    u8* place(u64 at) { return fixed_base_ + at; }
 
     // Takes a place for a value that will come in pieces; NO_BLOB where no free pages are side by side. Python's next step has
     // as many side by side.
@@ -225,7 +225,7 @@ class Blobs {
     BlobSpace& space_;
     const bool reads_disk_;
     u8* base_ = nullptr;
-    const u8* fixed_base_ = nullptr;  // null: the file may move
+    u8* fixed_base_ = nullptr;  // null: the file may move
     u64 pages_ = 0;
     int file_ = -1;
     bool writes_ = false;

@@ -8,11 +8,11 @@
 extern "C" {
 #endif
 
+struct EngineUpload;
+
 // Whole requests on one table, in arrival order. Lengths have a step: 1, or 0 where one number stands for all. Values are of
 // the operations that bring one (`has_value` in layout.cuh). Expiries are of the operations; what they say of those that give
 // none counts for nothing. Columns of bytes may be unaligned. A column without an item may be null.
-struct EngineUpload;
-
 typedef struct EngineBatch {
     uint64_t n;  // operations
     const uint8_t* ops;
@@ -34,7 +34,7 @@ typedef struct EngineBatch {
     uint32_t table_id;
     uint64_t* found_words;  // where GETs of numbers, the only operations, leave what they find, or null; they may be the result
     uint64_t lends_blobs;   // whether values in blobs are lent (EngineBlob), and not copied
-    const struct EngineUpload* upload;  // the only value of the only request is that, and lies there; null: it is none
+    const struct EngineUpload* upload;  // null, or the value of the only SET of the only request: `values` is where it lies
 } EngineBatch;
 
 struct EngineBlob;
@@ -42,7 +42,8 @@ struct EngineBlob;
 // The file of a store's blobs; it is there as long as the store is open. Any thread.
 typedef struct EngineBlobs {
     void* self;
-    // Maps a value that was lent; null where the system does not. It stays as it is until it is given back, whatever becomes of its key.
+    // Maps a value that was lent; null where the system does not. Until it is given back it stays as it is, whatever becomes
+    // of its key.
     const uint8_t* (*view)(const struct EngineBlob* blob);
     // Whether a part of it is as it was written: from a piece on (64 KiB), up to so many bytes.
     bool (*is_sound)(const struct EngineBlob* blob, const uint8_t* view, uint64_t from, uint64_t bytes);
@@ -94,7 +95,7 @@ typedef struct EngineRoom {
     // longer, or a record is damaged, no value is given. Null: they lie one after the other.
     const uint64_t* places;
     const uint64_t* place_bytes;
-    // Values that are lent: how many there are is known before there is room for them, and each is whoever's has the room.
+    // Values that are lent. How many there are is told before there is room for them. Whoever has the room gives each back.
     EngineBlob* blobs;
     uint64_t blob_count;
 } EngineRoom;

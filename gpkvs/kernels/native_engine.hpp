@@ -335,6 +335,7 @@ template <class Planner>
 static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineBatch batch, EngineGivesRoom give_room,
                         void* sink, u64& requests, u64& gate) {
     const bool may_shrink = a.outside_bytes && !is_closed(e, LEFT_COLUMNS);
+    if (batch.upload && !stores_upload(batch)) batch.upload = nullptr;
     if (batch.n > a.ops_room || (may_shrink && batch.n <= a.ops_kept)) return leave(e.meter, LEFT_COLUMNS);
     KeptResolver kept;
     const bool looks = looks_first(batch);

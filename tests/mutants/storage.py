@@ -16,6 +16,7 @@ _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_
 _NATIVE_JOURNAL = "engine/test_native_journal.py::"
 _CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/checkpoint.py", "engine/test_closing.py::"
 _BLOBS, _BLOB_TESTS = "gpkvs/engine/blob_space.py", "engine/test_blob_space.py::"
+_MESSAGE_TESTS = "server/door/test_large_messages.py::"
 _UPLOAD_TESTS = "server/door/test_uploads.py::"
 _LENT_TESTS = "server/door/test_lent_values.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
@@ -190,6 +191,22 @@ MUTANTS = (
         (f"{_LENT_TESTS}test_a_value_stays_as_long_as_it_is_read",),
     ),
     Mutant(
+        "large-messages-may-lie",
+        "door/large_message.cpp",
+        "reader.bytes_begin + bytes <= size_ && ",
+        "",
+        "a value whose message is too short has bytes of values that others have deleted, or the process ends",
+        (f"{_MESSAGE_TESTS}test_a_length_beyond_the_message_is_refused",),
+    ),
+    Mutant(
+        "a-full-queue-forgets-a-command",
+        "door/resp.cpp",
+        "    if (!must_not_wait_ && may_wait()) return false;\n",
+        "    if (!upload_ && may_wait()) return false;\n",
+        "a command is not answered, and all later answers are taken for those before them",
+        (f"{_UPLOAD_TESTS}test_a_full_queue_refuses_a_value_that_is_there",),
+    ),
+    Mutant(
         "a-value-that-never-came-keeps-its-place",
         "gpkvs/kernels/blob_upload.hpp",
         "        if (!is_stored_) blobs_.give_back(first_page_, blob_pages(bytes_));\n",
@@ -240,10 +257,10 @@ MUTANTS = (
     Mutant(
         "a-client-that-stops-keeps-what-it-reads",
         "door/connection.cpp",
-        "    if (output_.has_lent() && thread.now() > sent_ns_",
-        "    if (false && thread.now() > sent_ns_",
+        "    if (output_.size() && account.lent_values && progress_.is_late(",
+        "    if (output_.has_lent() && progress_.is_late(",
         "clients that read nothing on fill the disk with values that are long gone",
-        (f"{_LENT_TESTS}test_a_client_that_does_not_read_on_loses_its_connection",),
+        (f"{_LENT_TESTS}test_answers_before_a_value_that_is_lent_are_waited_for_no_longer",),
     ),
     Mutant(
         "runs-of-pages-stay-apart",

@@ -88,9 +88,11 @@ class PythonSide:
 
 
 @contextmanager
-def resp_door(store: Store, answer_of: Callable[[list[bytes]], bytes]) -> Iterator[tuple[Library, int]]:
+def resp_door(
+    store: Store, answer_of: Callable[[list[bytes]], bytes], **settings: float
+) -> Iterator[tuple[Library, int]]:
     """Yield a door on a store, and its port; commands that it hands on are answered so."""
-    library = _library(store.open_tables())
+    library = _library(store.open_tables(), **settings)
     stopping = threading.Event()
     python = threading.Thread(target=PythonSide(library).serve, args=(answer_of, stopping))
     python.start()
@@ -120,7 +122,7 @@ def bare_door(limits: Limits | None = None, **settings: int) -> Iterator[tuple[L
         library.delete()
 
 
-def _library(tables: Iterable[OpenTable], **settings: int) -> Library:
+def _library(tables: Iterable[OpenTable], **settings: float) -> Library:
     config = ServerConfig(**settings)  # type: ignore[arg-type]
     library = Library(config, bounds_of(config, Limits(), 4 * MIB, 256 * MIB))
     library.set_tables(tables)

@@ -15,7 +15,7 @@ from gpkvs.config import MIB
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.conftest import assert_clean
 from tests.server.door.test_lent_values import COMMITS, wait_for
-from tests.server.wire import ABSENT, GET, SET, Operation, Refused, batch, values_of
+from tests.server.wire import ABSENT, APPEND, GET, SET, Operation, Refused, batch, values_of
 from tests.serving import Server, StartServer
 
 SIZES = (70_000, MIB - 30, MIB, MIB + 1, 2 * MIB + 4093, 9 * MIB)
@@ -80,19 +80,65 @@ def test_several_values_of_a_message_come_whole(server: Server) -> None:
 
 
 def test_fields_in_another_order_come_whole(server: Server) -> None:
-    def field(number: int, data: bytes) -> bytes:
-        size, length = len(data), b""
-        while size >= 128:
-            length += bytes([size & 127 | 128])
-            size >>= 7
-        return bytes([number << 3 | 2]) + length + bytes([size]) + data
-
     value = random.Random(1).randbytes(2 * MIB)
     call = server.channel.unary_unary("/gpkvs.v1.KV/Set")
     call(field(3, value) + field(2, b"behind"))
     call(field(9, b"x" * MIB) + field(2, b"unknown") + field(3, value))  # a field that nobody knows
     for key in (b"behind", b"unknown"):
         assert server.kv.Get(kv_pb2.GetRequest(key=key)).value == value
+
+
+def field(number: int, data: bytes, size: int | None = None) -> bytes:
+    """Return a field of bytes; `size` may say another length."""
+    return bytes([number << 3 | 2]) + varint(len(data) if size is None else size) + data
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number >= 128:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def test_a_large_value_is_appended(server: Server) -> None:
+    begin, end = b"begin" * 1000, random.Random(1).randbytes(MIB + MIB // 2)
+    server.kv.Set(kv_pb2.SetRequest(key=b"k", value=begin))
+    assert server.kv.Batch(batch([(APPEND, b"k", end)])).status == b"\0"
+    assert [one.status for one in server.kv.Pipeline(iter([batch([(GET, b"k"), (APPEND, b"k", end)])]))] == [b"\0\0"]
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == begin + end + end
+
+
+def test_a_length_beyond_the_message_is_refused(server: Server) -> None:
+    call = server.channel.unary_unary("/gpkvs.v1.KV/Set")
+    for missing in (1, 7, 5000, MIB // 2):
+        value = b"x" * (2 * MIB - missing)
+        for message in (field(2, b"k") + field(3, value, 2 * MIB), field(3, value, 2 * MIB)):
+            with Refused(grpc.StatusCode.INVALID_ARGUMENT, "no gpkvs.v1.SetRequest"):
+                call(message, timeout=20)
+    assert not server.kv.Get(kv_pb2.GetRequest(key=b"k")).found
+
+
+def test_the_last_of_several_fields_counts(server: Server) -> None:
+    call, large = server.channel.unary_unary("/gpkvs.v1.KV/Set"), b"x" * 2 * MIB
+    call(field(2, b"k") + field(3, large) + field(3, b"small"))
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b"small"
+    call(field(2, b"k") + field(3, b"small") + field(3, large))
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == large
+    group = 9 << 3 | 3
+    call(field(2, b"k") + bytes([group]) + field(3, large) + bytes([group + 1]))  # of a field that nobody knows
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == b""
+
+
+def test_a_stream_refuses_a_large_value_by_its_id(start_server: StartServer) -> None:
+    server = start_server(*OPTIONS[:-1], "8MiB", "--heap-bytes-max", "16MiB", "--memory-max", "1GiB")
+    server.kv.Set(kv_pb2.SetRequest(key=b"a", value=b"x" * 12 * MIB))
+    requests = [batch([(GET, b"a")], id=number + 1, table="no") for number in range(40)]
+    requests.append(batch([(SET, b"b", b"y" * 5 * MIB)], id=99))
+    for _ in range(5):  # Python may still have those before it
+        answered = list(server.kv.Pipeline(iter(requests), timeout=30))
+        assert [one.id for one in answered] == [*range(1, 41), 99]
+        assert answered[-1].code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
 def test_what_is_not_stored_takes_no_place(server: Server) -> None:

@@ -170,6 +170,18 @@ def test_a_client_that_does_not_read_on_loses_its_connection(store: gpkvs.Store)
             assert len(stream.read()) < size
 
 
+def test_answers_before_a_value_that_is_lent_are_waited_for_no_longer(store: gpkvs.Store) -> None:
+    with door(store) as (library, connection):
+        probes.hurry(library._door, 100)
+        store.set(b"small", bytes(60_000))
+        store.set(b"k", bytes(2 * MIB))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(command(b"GET", b"small") * 200 + command(b"GET", b"k"))
+        wait_for(lambda: closed_connections(library.stats())["unread"] == 1)
+        store.delete(b"k")
+        wait_for(lambda: is_read(store, 0))
+
+
 def test_a_client_that_goes_leaves_nothing(store: gpkvs.Store) -> None:
     size = 24 * MIB
     with door(store) as (library, connection):

@@ -33,8 +33,8 @@ def store(store_path: Path, request: pytest.FixtureRequest) -> Iterator[gpkvs.St
 
 
 @contextmanager
-def door(store: gpkvs.Store) -> Iterator[tuple[Library, socket.socket]]:
-    opened = resp_door(store, lambda words: b"-ERR handed on %s\r\n" % words[0])
+def door(store: gpkvs.Store, **settings: float) -> Iterator[tuple[Library, socket.socket]]:
+    opened = resp_door(store, lambda words: b"-ERR handed on %s\r\n" % words[0], **settings)
     with opened as (library, port), connect(port) as connection:
         yield library, connection
 
@@ -169,6 +169,48 @@ def test_what_python_must_see_has_its_limit(store: gpkvs.Store) -> None:
         assert answers(connection, 4) == b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n+OK\r\n"
         assert store.get(b"k") == small
         assert counts_of(store).taken == 0
+
+
+def test_a_transaction_in_one_packet_has_all_of_its_commands(store: gpkvs.Store) -> None:
+    with door(store) as (_, connection):
+        value = b"x" * 2 * MIB
+        sent = [(b"MULTI",), (b"SET", b"k", value), (b"SET", b"other", b"y"), (b"EXEC",)]
+        connection.sendall(b"".join(command(*words) for words in sent))
+        assert answers(connection, 4) == b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n+OK\r\n"
+        sent[1] = (b"SET", b"k", value * 4)  # longer than a message: nothing of it is done
+        sent[2] = (b"SET", b"other", b"z")
+        connection.sendall(b"".join(command(*words) for words in sent))
+        assert answers(connection, 2).startswith(b"+OK\r\n-ERR Protocol error: a command of more than")
+        assert (store.get(b"k"), store.get(b"other")) == (value, b"y")
+
+
+def test_a_full_queue_refuses_a_value_that_is_there(store: gpkvs.Store) -> None:
+    with door(store, queue_requests_max=1) as (library, connection), connect(connection.getpeername()[1]) as other:
+        begin_to_send(connection, 2 * MIB, MIB)
+        wait_for(lambda: counts_of(store).taken > 0)
+        with store.turn():  # the door has none
+            other.sendall(command(b"SET", b"first", b"1"))
+            wait_for(lambda: library.waiting() == 1)
+            connection.sendall(b"x" * MIB + b"\r\n" + command(b"ECHO", b"behind"))
+            found = answers(connection, 2)
+        assert found.startswith(b"-OOM queue full: 1 requests wait")
+        assert found.endswith(b"\r\n$6\r\nbehind\r\n")
+        assert answers(other, 1) == b"+OK\r\n"
+        wait_for(lambda: counts_of(store).taken == 0)
+
+
+def test_a_value_that_comes_slowly_has_an_end(store: gpkvs.Store) -> None:
+    with door(store, receive_seconds_max=0.2) as (library, connection):
+        probes.hurry(library._door, 100)  # 80 ms for each MiB
+        begin_to_send(connection, 2 * MIB, MIB)
+        with suppress(OSError):
+            for _ in range(1000):
+                connection.sendall(b"x")
+                time.sleep(0.02)
+                if closed_connections(library.stats())["slow"]:
+                    break
+        assert answers(connection, 1) == b"-ERR the value came too slowly: at least 128 KiB a second\r\n"
+        wait_for(lambda: counts_of(store).taken == 0)
 
 
 @pytest.mark.parametrize("commit", COMMITS)
