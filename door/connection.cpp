@@ -190,8 +190,7 @@ void Connection::came_back(Request* request) {
     if (is_closed_ || !request->blob_count) return tell_answered(request);
     if (!request->take_lent(account)) {
         request->release_results();
-        request->outcome = REFUSED;
-        request->refusal = thread.door.no_memory;
+        request->outcome = NO_ROOM;
         return tell_answered(request);
     }
     request->next = nullptr;

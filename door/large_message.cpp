@@ -12,10 +12,11 @@ namespace door {
 
 namespace {
 
-// Whether these are operations of which one SET brings a value, and nobody else.
-bool has_one_value(std::string_view ops) {
-    const auto brings = std::count_if(ops.begin(), ops.end(), [](char op) { return has_value((u8)op); });
-    return brings == 1 && ops.find((char)op::SET) != ops.npos;
+// Whether the only record that these operations make is that of a SET.
+bool make_one_record(std::string_view ops) {
+    const auto sets = std::count(ops.begin(), ops.end(), (char)op::SET);
+    const auto is_other = [](char op) { return op != op::SET && op != op::DELETE && !only_reads((u8)op); };
+    return sets == 1 && std::none_of(ops.begin(), ops.end(), is_other);
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ void LargeMessage::look() {
         return;
     }
     const bool fits = reader.bytes_begin + bytes <= size_ && size_ - bytes <= HEAD_BYTES_MAX;
-    const bool is_one = !kind_.ops_field || has_one_value(ops);
+    const bool is_one = !kind_.ops_field || make_one_record(ops);
     if (bytes < Upload::BYTES_MIN || !fits || !is_one || !ask(std::string(table), reader, bytes)) {
         state_ = NONE;
         return;

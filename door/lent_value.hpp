@@ -11,13 +11,11 @@ namespace door {
 class LentValue {
   public:
     // What is lent counts as its size, up to this: its bytes are the system's, which has them anyway.
-    static constexpr u64 COUNTED_MOST = 1 << 20;
-    static u64 counted(u64 bytes) { return std::min(bytes, COUNTED_MOST); }
+    static u64 counted(u64 bytes) { return std::min<u64>(bytes, ENGINE_LENT_BYTES); }
 
-    // Takes it over, and charges it; it is there if the system maps it.
+    // Takes it over, which is charged already; it is there if the system maps it.
     LentValue(EngineBlob& blob, ConnectionAccount& account) : account_(&account), blob_(blob) {
         blob.blobs = nullptr;
-        account.charge(ANSWERS, counted(blob_.bytes));
         account.lent_values++;
         view_ = blob_.blobs->view(&blob_);
     }
@@ -52,6 +50,7 @@ class LentValue {
     u64 value() const { return blob_.value; }
     const u8* data() const { return view_; }
     u64 size() const { return blob_.bytes; }
+    u64 counted() const { return counted(blob_.bytes); }
 
   private:
     static constexpr u64 PIECE_BYTES = 64 << 10;  // of EngineBlobs::is_sound

@@ -90,7 +90,7 @@ void Pipeline::answered(Request* back) {
         fail(request, *refusal);
     } else {
         learn(request);
-        set_room(request, request.message_bytes + request.response_bytes() + request.result_value_bytes);
+        set_room(request, request.message_bytes + request.response_bytes() + request.result_value_bytes + request.lent_counted);
         request.response = request.make_response();
         request.drop();
     }
@@ -174,7 +174,7 @@ void Pipeline::set_room(InFlight& request, u64 bytes) {
 
 void Pipeline::learn(const InFlight& request) {
     if (!request.returning) return;
-    const u64 mean = (request.result_value_bytes + request.returning - 1) / request.returning;
+    const u64 mean = (request.result_value_bytes + request.lent_counted + request.returning - 1) / request.returning;
     value_bytes_ = value_bytes_ == NEVER ? mean : std::max(value_bytes_, mean);
 }
 

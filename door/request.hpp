@@ -1,6 +1,7 @@
 // A request that waits for the engine: operations on one table, as columns in its message. Or several requests of one
 // message, which stay together.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -87,7 +88,7 @@ struct Request {
     u64 first_op = 0, first_returning = 0, first_value = 0, result_value_bytes = 0;
     std::shared_ptr<const Refusal> refusal;
     // Values that are lent to it: first in the results, then its own, in the order of the operations.
-    u64 first_blob = 0, blob_count = 0;
+    u64 first_blob = 0, blob_count = 0, lent_counted = 0;  // the last one: bytes
     std::vector<LentValue> lent_values;
     // Of several requests those that were not done, by their numbers in the message; they lie in the results, which have
     // nothing of their operations.
@@ -111,13 +112,16 @@ struct Request {
     const u32* result_value_lengths() const { return results->value_lengths + first_returning; }
     const u8* result_values() const { return results->values + first_value; }
 
-    // Takes over what is lent to it. False: there is no memory for it.
+    // Takes over what is lent to it. False: the connection may not hold it, or there is no memory for it. What
+    // was executed and changed something must be told, whatever it takes.
     bool take_lent(ConnectionAccount& account) try {
         lent_values.reserve(blob_count);
+        const bool may_be_refused = std::all_of(ops, ops + n, [](u8 op) { return only_reads(op); });
         EngineBlob* const first = results->blobs + first_blob;
         for (EngineBlob* blob = first; blob < first + blob_count; blob++) {
+            account.take_over(ANSWERS, LentValue::counted(blob->bytes));
             lent_values.emplace_back(*blob, account);
-            if (!lent_values.back().is_there()) return false;
+            if (!lent_values.back().is_there() || (may_be_refused && !account.has_room(0))) return false;
         }
         return true;
     } catch (const std::bad_alloc&) {

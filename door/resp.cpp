@@ -25,7 +25,7 @@ struct RespConnection::Pending {
         : bytes(bytes), protocol(session.protocol), is_silent(session.is_silent) {}
     ~Pending() { request.release_results(); }
 
-    u64 held_bytes() const { return bytes + answer_bytes + pythons.size(); }
+    u64 held_bytes() const { return bytes + answer_bytes + request.lent_counted + pythons.size(); }
     RespAnswer engines(RespStats& stats) {
         const bool is_transaction = !parts.empty();
         return {request, is_transaction ? parts.data() : &part, is_transaction ? parts.size() : 1,
@@ -423,7 +423,7 @@ void RespConnection::answered(Request* request) {
     pending.is_done = true;
     pending.answer_bytes = request->result_value_bytes;
     account.charge(ANSWERS, pending.answer_bytes);
-    held_bytes_ += pending.answer_bytes;
+    held_bytes_ += pending.answer_bytes + request->lent_counted;
     want_fill();
     if (watching_ == &pending) note_watched(pending);
     if (handed_ && !executing_) give_python();

@@ -11,6 +11,7 @@
 
 #include "../gpkvs/kernels/engine_batch.h"
 #include "account.hpp"
+#include "lent_value.hpp"
 
 namespace door {
 
@@ -36,6 +37,13 @@ class Results {
             this->~Results();
             free(this);
         }
+    }
+
+    // The server's account has what is lent, too, until somebody takes that over.
+    void charge_blobs() {
+        has_charged_blobs_ = true;
+        for (const EngineBlob* blob = blobs; blob < blobs + blob_count; blob++)
+            account_.change(ANSWERS, (i64)LentValue::counted(blob->bytes));
     }
 
     // The values are charged to somebody else from now on. For a lone holder.
@@ -76,12 +84,18 @@ class Results {
     }
     ~Results() {
         for (const EngineBlob* blob = blobs; blob < blobs + blob_count; blob++)
-            if (blob->blobs) blob->blobs->give_back(blob, nullptr);
+            if (blob->blobs) give_back(*blob);
         leave_charge();
+    }
+
+    void give_back(const EngineBlob& blob) {
+        if (has_charged_blobs_) account_.change(ANSWERS, -(i64)LentValue::counted(blob.bytes));
+        blob.blobs->give_back(&blob, nullptr);
     }
 
     Account& account_;
     u64 charged_bytes_;
+    bool has_charged_blobs_ = false;
     std::atomic<u64> holders_{1};
 };
 

@@ -319,6 +319,7 @@ void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_bac
 // Gives each request its part of the results; answers leave when the gate is durable. Requests that are not covered come again.
 void Turn::share_out(u64 covered, u64 gate) {
     u64 op = 0, returned = 0, value = 0, operations = 0, blob = 0;
+    if (results_) results_->charge_blobs();
     Request** end = &first_;
     for (u64 number = 0; number < covered; end = &(*end)->next) {
         Request& request = **end;
@@ -337,8 +338,9 @@ void Turn::share_out(u64 covered, u64 gate) {
         request.first_blob = blob;
         u64 counted = request.result_value_bytes;
         for (; blob < results_->blob_count && results_->blobs[blob].value < returned; blob++)
-            counted += LentValue::counted(results_->blobs[blob].bytes);
+            request.lent_counted += LentValue::counted(results_->blobs[blob].bytes);
         request.blob_count = blob - request.first_blob;
+        counted += request.lent_counted;
         if (request.done_returning()) request.connection->queue_place.learn(counted);
         request.results = results_;
         results_->keep();

@@ -91,15 +91,24 @@ class BlobUpload {
     bool is_stored_ = false;
 };
 
-// Whether a batch stores what came in pieces as it is: what else it does with that value, it does as with any other.
+// Whether the only record that a batch makes is that of what came in pieces. In any other batch it is a value like others.
 static bool stores_upload(const EngineBatch& batch) {
     const BlobUpload& upload = *(const BlobUpload*)batch.upload->self;
-    u64 sets = 0, others = 0;
+    u64 sets = 0;
     for (u64 op = 0; op < batch.n; op++) {
-        sets += batch.ops[op] == OP_SET;
-        others += batch.ops[op] != OP_SET && has_value(batch.ops[op]);
+        switch (batch.ops[op]) {
+            case OP_SET: sets++; break;
+            case OP_GET:
+            case OP_DELETE:
+            case OP_EXISTS:
+            case OP_CHECK:
+            case OP_EXPIRY:
+            case OP_LENGTH:
+            case OP_REQUIRE: break;
+            default: return false;
+        }
     }
-    return batch.requests == 1 && sets == 1 && !others && upload.is_whole() && *batch.value_lengths == upload.bytes();
+    return batch.requests == 1 && sets == 1 && upload.is_whole() && *batch.value_lengths == upload.bytes();
 }
 
 inline bool Blobs::is_offered(u64 value_bytes) const {

@@ -8,6 +8,9 @@
 extern "C" {
 #endif
 
+// A value that is lent counts as its bytes, up to so many.
+#define ENGINE_LENT_BYTES (1u << 20)
+
 struct EngineUpload;
 
 // Whole requests on one table, in arrival order. Lengths have a step: 1, or 0 where one number stands for all. Values are of
@@ -29,7 +32,8 @@ typedef struct EngineBatch {
     uint64_t requests;
     const uint32_t* message_requests;  // requests of each message
     uint64_t messages;
-    // Of the values that GETs return, and of those that are made of others; the first message may have more if it is one request.
+    // Of the values that GETs return, with ENGINE_LENT_BYTES of each that is lent, and of those that are made of others; the
+    // first message may have more if it is one request.
     uint64_t value_bytes_max;
     uint32_t table_id;
     uint64_t* found_words;  // where GETs of numbers, the only operations, leave what they find, or null; they may be the result

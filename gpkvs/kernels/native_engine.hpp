@@ -90,6 +90,21 @@ static bool may_read(const NativeEngine& e, const Planner& a, const EngineBatch&
     return may;
 }
 
+template <class Planner>
+static u64 lent_count(const Planner& a) { return a.lends_blobs ? a.blob_plan->lent().size() : 0; }
+
+// What a value that is lent counts as.
+template <class Planner>
+static u64 lent_bytes(const Planner& a, u64 lent) { return std::min<u64>(a.blob_plan->lent()[lent].bytes, ENGINE_LENT_BYTES); }
+
+// How many bytes a planned batch returns.
+template <class Planner>
+static u64 returned_bytes(const Planner& a) {
+    u64 bytes = a.planned[PLANNED_RESULT_BYTES];
+    for (u64 lent = 0; lent < lent_count(a); lent++) bytes += lent_bytes(a, lent);
+    return bytes;
+}
+
 // The first messages of a batch, as long as the next one fits: `fits` is given what there is so far, and the requests of that
 // message and where its operations end.
 template <class Fits>
@@ -110,10 +125,14 @@ static EngineBatch first_messages(const EngineBatch& batch, Fits fits) {
 // Those of a planned batch that bring no more values than they may: a lone request may, or none.
 template <class Planner>
 static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
-    u64 bytes = 0, get = 0;
+    u64 bytes = 0, get = 0, lent = 0;
     return first_messages(batch, [&](const EngineBatch& first, u64 requests, u64 end) {
-        for (u64 op = first.n; op < end; op++)
-            if (a.ops[op] == OP_GET) bytes += length_of(a, get++);
+        for (u64 op = first.n; op < end; op++) {
+            if (a.ops[op] != OP_GET) continue;
+            bytes += length_of(a, get);
+            if (lent < lent_count(a) && a.blob_plan->lent()[lent].value == get) bytes += lent_bytes(a, lent++);
+            get++;
+        }
         return bytes <= batch.value_bytes_max || (!first.messages && requests == 1);
     });
 }
@@ -169,7 +188,7 @@ static void give_blobs(Planner& a, NativeResolver* resolver, const EngineRoom& r
 template <class Planner>
 static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom give_room, void* sink) try {
     EngineRoom room = {};
-    if (a.lends_blobs) room.blob_count = a.blob_plan->lent().size();
+    room.blob_count = lent_count(a);
     if (resolver) {
         resolver->place_results(a);
         const NativeResolver& r = *resolver;
@@ -293,7 +312,7 @@ static EngineLeft plan_first(NativeEngine& e, Planner& a, const EngineTable& tab
         batch = half_of(batch);
         left = plan_given(e, a, table, batch, resolver);
     }
-    if (batch.requests > 1 && a.planned[PLANNED_RESULT_BYTES] > batch.value_bytes_max) {
+    if (batch.requests > 1 && returned_bytes(a) > batch.value_bytes_max) {
         batch = cut_to_values(a, batch);
         if (!batch.messages) return LEFT_LARGE_READS;
         left = plan_given(e, a, table, batch, resolver);

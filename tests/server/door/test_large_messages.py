@@ -15,7 +15,7 @@ from gpkvs.config import MIB
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.conftest import assert_clean
 from tests.server.door.test_lent_values import COMMITS, wait_for
-from tests.server.wire import ABSENT, APPEND, GET, SET, Operation, Refused, batch, values_of
+from tests.server.wire import ABSENT, APPEND, EXPIRE, GET, SET, Operation, Refused, batch, u64, values_of
 from tests.serving import Server, StartServer
 
 SIZES = (70_000, MIB - 30, MIB, MIB + 1, 2 * MIB + 4093, 9 * MIB)
@@ -107,6 +107,17 @@ def test_a_large_value_is_appended(server: Server) -> None:
     assert server.kv.Batch(batch([(APPEND, b"k", end)])).status == b"\0"
     assert [one.status for one in server.kv.Pipeline(iter([batch([(GET, b"k"), (APPEND, b"k", end)])]))] == [b"\0\0"]
     assert server.kv.Get(kv_pb2.GetRequest(key=b"k")).value == begin + end + end
+
+
+@pytest.mark.parametrize("size", [15, 100_000, 2 * MIB])
+def test_another_record_of_the_request_is_its_own(server: Server, size: int) -> None:
+    large, old = b"a" * 2 * MIB, random.Random(1).randbytes(size)
+    for order in (0, 1):
+        server.kv.Set(kv_pb2.SetRequest(key=b"old", value=old))
+        operations: list[Operation] = [(SET, b"large", large), (EXPIRE, b"old")]
+        server.kv.Batch(batch(operations[:: 1 - 2 * order], ttls=u64(10**8, 10**8)))
+        assert server.kv.Get(kv_pb2.GetRequest(key=b"old")).value == old
+        assert server.kv.Get(kv_pb2.GetRequest(key=b"large")).value == large
 
 
 def test_a_length_beyond_the_message_is_refused(server: Server) -> None:

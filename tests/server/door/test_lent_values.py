@@ -6,7 +6,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -168,6 +168,22 @@ def test_a_client_that_does_not_read_on_loses_its_connection(store: gpkvs.Store)
         wait_for(lambda: is_read(store, 0))
         with connection.makefile("rb") as stream, suppress(ConnectionError):
             assert len(stream.read()) < size
+
+
+def test_clients_that_do_not_read_leave_others_room(store: gpkvs.Store) -> None:
+    with door(store) as (library, _), ExitStack() as stack:
+        store.set(b"k", bytes(MIB))
+        port = library.listen("127.0.0.1", 0, Protocol.RESP)
+        for _ in range(4):
+            connection = stack.enter_context(connect(port))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(command(b"GET", b"k") * 1000)
+        with connect(port) as other:
+            for _ in range(20):
+                assert ask(other, b"GET", b"k") == bulk(bytes(MIB))
+                assert library.clients_bytes() < 128 * MIB  # of 256
+        refused = ask(stack.enter_context(connect(port)), b"MGET", *[b"k"] * 200)
+        assert refused.startswith(b"-OOM memory full: this connection holds ")
 
 
 def test_answers_before_a_value_that_is_lent_are_waited_for_no_longer(store: gpkvs.Store) -> None:
