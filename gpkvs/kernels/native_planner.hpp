@@ -6,6 +6,7 @@
 #pragma once
 #include <sys/mman.h>
 
+#include <atomic>
 #include <new>
 
 #include "allocate.hpp"
@@ -250,14 +251,34 @@ static bool finds_all_numbers(const PlannerU64& a) {
 static u32 length_of(const PlannerBytes& a, u64 get) { return a.length[get]; }
 static u32 length_of(const PlannerU64& a, u64 get) { return a.status[a.get_op ? a.get_op[get] : get] == STATUS_OK ? sizeof(u64) : 0; }
 
-// Values in blobs are no part of the result. std::bad_alloc.
-static void lend_blobs(const PlannerBytes& a, u64 gets) {
+static const u64 LOOKED_AT_ONCE = 1 << 20;  // of a blob: whole pieces, for a thread
+
+// Whether a blob is as it was written; all threads look at it.
+static bool is_blob_sound(const PlannerBytes& a, const Record& record) {
+    const u64 bytes = value_bytes_of(record);
+    const u8* const value = record_value(record, blob_file_of(a));
+    std::atomic<bool> is_sound{are_checksums_sound(value, bytes, record.blob[BLOB_CRC])};
+    a.pool->run_parts((bytes + LOOKED_AT_ONCE - 1) / LOOKED_AT_ONCE, [&](u64 part) {
+        const u64 from = part * LOOKED_AT_ONCE;
+        if (is_sound && !are_pieces_sound(value, bytes, from, std::min(from + LOOKED_AT_ONCE, bytes))) is_sound = false;
+    });
+    return is_sound;
+}
+
+// Values in blobs that the GETs found are lent, and no part of the result; or they are looked at. std::bad_alloc.
+static void lend_or_look(const PlannerBytes& a, u64 gets) {
     for (u64 get = 0; get < gets; get++) {
         const u32 op = op_of(a, get);
-        if (writer_of(a, op) != NO_OP || a.status[op] != STATUS_OK) continue;
+        if (!is_in_blob(a.record_format, a.key_lengths[op], a.length[get]) || writer_of(a, op) != NO_OP) continue;
         const Record record = read_record(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES, a.record_format);
-        if (!record.blob) continue;
-        a.blob_plan->lend(get, record.blob);
+        if (a.lends_blobs) {
+            a.blob_plan->lend(get, record.blob);
+        } else if (is_blob_sound(a, record)) {
+            continue;
+        } else {
+            a.status[op] = STATUS_CORRUPT;
+            a.versions[op] = 0;
+        }
         a.length[get] = 0;
     }
 }
@@ -268,7 +289,7 @@ static void measure_values(const Args& a) {
     const u64 gets = a.planned[PLANNED_GETS];
     if constexpr (has_records<typename Args::Slot>) {
         PLANNER_RUN(measure, MEASURE_ARGS, gets);
-        if (a.lends_blobs) lend_blobs(a, gets);
+        if (a.blobs) lend_or_look(a, gets);
     } else if (finds_all_numbers(a)) {
         if (!a.found_words) std::fill_n(a.length, gets, sizeof(u64));
         a.planned[PLANNED_RESULT_BYTES] = gets * sizeof(u64);
@@ -468,12 +489,25 @@ static void locate_run(const void* args, u64, u64) {
     for (u64 position = 0; position < a.n; position++) a.chain[a.order[position]] = a.chain_of[position];
 }
 
+// Long values are copied by all threads; then nobody needs their lengths any more.
+static void copy_blobs(const PlannerBytes& a) {
+    for (u64 get = 0; get < a.planned[PLANNED_GETS]; get++) {
+        const u32 op = op_of(a, get);
+        if (a.length[get] < LOOKED_AT_ONCE || writer_of(a, op) != NO_OP) continue;
+        const Record record = read_record(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES, a.record_format);
+        a.pool->copy(a.out + a.offset[get], record_value(record, blob_file_of(a)), a.length[get]);
+        a.length[get] = 0;
+    }
+}
+
 // The values of the GETs, to `out`.
 template <class Args>
 static void values_run(const void* args, u64, u64) {
     const Args& a = *(const Args*)args;
-    if constexpr (has_records<typename Args::Slot>) PLANNER_RUN(gather_bytes, GATHER_BYTES_ARGS, a.planned[PLANNED_GETS]);
-    else if (finds_all_numbers(a)) {
+    if constexpr (has_records<typename Args::Slot>) {
+        if (a.blobs) copy_blobs(a);
+        PLANNER_RUN(gather_bytes, GATHER_BYTES_ARGS, a.planned[PLANNED_GETS]);
+    } else if (finds_all_numbers(a)) {
         if (a.out != (u8*)a.source_word) a.pool->copy(a.out, (const u8*)a.source_word, a.n * sizeof(u64));
     } else PLANNER_RUN(gather_u64, GATHER_U64_ARGS, a.planned[PLANNED_GETS]);
 }

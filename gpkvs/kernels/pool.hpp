@@ -105,12 +105,14 @@ class Pool {
         return all;
     }
 
-  private:
+    // Does each of so many parts, by its number.
     template <class Function>
     void run_parts(u64 parts, Function function) {
         const Kernel kernel = of_parts(function);
         run(&kernel, &function, parts, ITEMS_PER_THREAD);
     }
+
+  private:
 
     template <class Function>
     static Kernel of_parts(const Function&) {

@@ -41,11 +41,11 @@ GPKVS_KERNEL(result_bound, RESULT_BOUND_ARGS) {
     a.length[i] = in_blob ? (u32)in_blob : is_record ? (u32)(held - other) : 0;
 }
 
-// measure: how long each value is, after checking the record it comes from. One that is lent is looked at by whoever gets it.
+// measure: how long each value is, after checking the record it comes from. What lies in a blob nobody has looked at yet.
 #define MEASURE_ARGS(F)                                                                     \
     F(const u32*, get_op) F(const u64*, source_word) F(const u32*, source_op) F(const u32*, value_lengths) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) F(const u8*, heap) F(u64, heap_bytes) \
-    F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, lends_blobs) F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
+    F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, table_id) F(u8*, status) F(u64*, versions) F(u32*, length)
 
 GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
     const u32 op = op_of(a, i);
@@ -58,7 +58,7 @@ GPKVS_KERNEL_SOON(measure, MEASURE_ARGS, record_soon) {
         const bool good = record.words && record.table_id == a.table_id && record.key_bytes == a.key_lengths[op] &&
                           record.version == a.versions[op] &&
                           same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes) &&
-                          (a.lends_blobs ? is_blob_placed(record, blob_file_of(a)) : is_blob_sound(record, blob_file_of(a)));
+                          is_blob_placed(record, blob_file_of(a));
         if (good) length = (u32)value_bytes_of(record);
         else {
             a.status[op] = STATUS_CORRUPT;

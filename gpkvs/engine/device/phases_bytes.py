@@ -105,7 +105,6 @@ class BytesPhases(Phases):
             heap_bytes=heap.bytes,
             record_format=self._files.root.record_format,
             **_NO_BLOBS,
-            lends_blobs=0,
             table_id=self.table.entry.id,
             status=plan.seen.status,
             versions=plan.seen.versions,

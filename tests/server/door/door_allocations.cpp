@@ -173,7 +173,7 @@ class ToyPython {
 // The toy engine, whose own allocations never fail; the room for its results is the door's.
 class SparedEngine {
   public:
-    Engine engine() { return {this, run, newest_durable, wait, ~0ull, true}; }
+    Engine engine() { return {this, run, newest_durable, wait, nullptr, ~0ull, true}; }
 
   private:
     static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,
