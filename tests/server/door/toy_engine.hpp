@@ -78,7 +78,7 @@ class ToyEngine {
                 value_length += batch.value_length_step;
             }
         }
-        EngineRoom out;
+        EngineRoom out = {};
         if (!room(sink, batch.n, lengths_.size(), found_.size(), 0, &out)) return ENGINE_LEFT;
         memcpy(out.status, status_.data(), batch.n);
         memset(out.versions, 0, 8 * batch.n);
