@@ -190,7 +190,8 @@ void Connection::came_back(Request* request) {
     if (is_closed_ || !request->blob_count) return tell_answered(request);
     if (!request->take_lent(account)) {
         request->release_results();
-        request->outcome = NO_ROOM;
+        request->outcome = request->changes_nothing() ? NO_ROOM : REFUSED;
+        request->refusal = thread.door.no_memory;
         return tell_answered(request);
     }
     request->next = nullptr;

@@ -104,6 +104,9 @@ struct Request {
     u64 done() const { return n - stopped; }
     u64 done_returning() const { return returning - stopped_returning; }
 
+    bool changes_nothing() const {
+        return std::all_of(ops, ops + n, [](u8 op) { return only_reads(op); });
+    }
     u64 payload_bytes() const { return key_bytes + (upload ? 0 : value_bytes); }
     // Whether it is a batch of its own.
     bool is_alone() const { return upload || reserve_bytes; }
@@ -116,7 +119,7 @@ struct Request {
     // was executed and changed something must be told, whatever it takes.
     bool take_lent(ConnectionAccount& account) try {
         lent_values.reserve(blob_count);
-        const bool may_be_refused = std::all_of(ops, ops + n, [](u8 op) { return only_reads(op); });
+        const bool may_be_refused = changes_nothing();
         EngineBlob* const first = results->blobs + first_blob;
         for (EngineBlob* blob = first; blob < first + blob_count; blob++) {
             account.take_over(ANSWERS, LentValue::counted(blob->bytes));
