@@ -191,6 +191,7 @@ void RespConnection::reserved() {
         const bool is_done = reservation.outcome == DONE;
         incoming_->refusal = is_done ? "OOM " + thread.door.no_memory->text : error_of(reservation);
     }
+    if (is_closed()) return;  // maybe because what came with the head was not kept
     receive_waiting();
     want_fill();
 }
