@@ -96,6 +96,7 @@ void Call::count_end(int code) {
 
 void Call::forward(Message&& first) {
     handler_ = nullptr;
+    if (large_) LargeMessage::end(std::move(large_));
     connection.forward(*this, std::move(first));
 }
 
@@ -113,11 +114,11 @@ void Call::half_close() {
 }
 
 void Call::tick(u64 now_ns) {
-    if (keeps_lent() && sending_.is_late(now_ns, connection.patience().unread_ns)) return drop_responses();
+    if (sending_.is_late(now_ns, connection.patience().unread_ns) && keeps_lent()) return drop_responses();
     if (handler_ && is_asked_ && !ends_) {
         if (large_ && large_->is_late(now_ns)) {
             refuse_message({DEADLINE_EXCEEDED, "the value came too slowly: at least 128 KiB a second", NOT_EXECUTED});
-        } else if (expects_one_ && !large_ && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
+        } else if (expects_one_ && (!large_ || large_->state() == LargeMessage::LOOKING) && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
             refuse_message({DEADLINE_EXCEEDED,
                             "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
                                 " s (--receive-seconds-max)",
@@ -294,10 +295,7 @@ bool Call::begin_message() {
 bool Call::begin_whole(u64 size) {
     const u64 size_max = connection.config().message_bytes_max;
     if (size > size_max) {
-        refuse_message({RESOURCE_EXHAUSTED,
-                        "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " +
-                            std::to_string(size_max) + ")",
-                        NOT_EXECUTED});
+        refuse_message({RESOURCE_EXHAUSTED, large_message_text(size, size_max), NOT_EXECUTED});
     } else {
         message_ = Message::admitted(connection.account, REQUESTS, size);
         if (message_.is_there()) return true;

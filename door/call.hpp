@@ -31,7 +31,8 @@ enum Code {
     OUT_OF_RANGE = 11,
     UNIMPLEMENTED = 12,
     INTERNAL = 13,
-    UNAVAILABLE = 14
+    UNAVAILABLE = 14,
+    DATA_LOSS = 15
 };
 
 // What a call is charged for: what its client may send unasked, and itself.

@@ -26,9 +26,8 @@ class UnaryCall final : public Handler {
 
     void large_message(Message&& message, std::unique_ptr<LargeValue> value) override {
         if (request_.take(*call_, method_, message, value.get())) return lend();
-        if (value->refusal) return refuse(*value->refusal);
         if (Message whole = request_.whole(message, *value); whole.is_there()) return hand_on(std::move(whole));
-        refuse(request_.no_room(value->upload->size()));
+        refuse(request_.why_not_whole(message, *value));
     }
 
     void half_closed() override {
@@ -60,7 +59,7 @@ class UnaryCall final : public Handler {
 
   private:
     bool is_for_python() {
-        if (request_.outcome != DONE) return false;
+        if (request_.outcome != DONE || request_.damaged_values()) return false;
         switch (method_) {
             case Method::GET:
             case Method::INCREMENT: return is_corrupt(request_);

@@ -70,7 +70,7 @@ bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* va
     Thread& thread = connection->thread;
     if (!thread.door.is_open || !knows_caller(call.connection, call) || !parse(method, message, &said_, this)) return false;
     if (value && value->upload) {
-        const bool has_another = value_bytes != 0;  // the last one counts
+        const bool has_another = values;  // the last one counts, also if it is empty
         if (request_ops || with_value != 1 || !memchr(ops, op::SET, n) || has_another || !value->upload->is_whole()) return false;
         values = value->upload->data();
         value_bytes = value->upload->size();
@@ -112,6 +112,8 @@ std::optional<Refusal> KvRequest::why_not_done() const {
     switch (outcome) {
         case DONE:
             if (method_ == Method::INCREMENT) return why_not_incremented(*status());
+            if ((method_ == Method::GET || method_ == Method::MULTI_GET) && damaged_values())
+                return Refusal{DATA_LOSS, "a large value fails its checksum, so it is not returned: run gpkvs check", "", true};
             if (lent_bytes() > PROTOBUF_BYTES_MAX - connection->thread.door.config.message_bytes_max)
                 return Refusal{RESOURCE_EXHAUSTED,
                                "the values have " + grouped(lent_bytes()) + " bytes, and a message of gRPC ends at 2 GiB: ask for fewer keys",
@@ -128,8 +130,17 @@ std::optional<Refusal> KvRequest::why_not_done() const {
 }
 
 Message KvRequest::whole(const Message& message, const LargeValue& value) const {
+    if (!value.upload) return {};
     const u64 bytes = message.size() + value.head.size() + value.upload->size();
     return bytes > connection->thread.door.config.message_bytes_max ? Message() : value.whole(message, account_);
+}
+
+Refusal KvRequest::why_not_whole(const Message& message, const LargeValue& value) const {
+    if (value.refusal) return *value.refusal;
+    const u64 bytes = message.size() + value.head.size() + value.upload->size();
+    const u64 bytes_max = connection->thread.door.config.message_bytes_max;
+    if (bytes > bytes_max) return {RESOURCE_EXHAUSTED, large_message_text(bytes, bytes_max), "", true};
+    return no_room(bytes);
 }
 
 Refusal KvRequest::no_room(u64 bytes) const {

@@ -33,6 +33,9 @@ class KvRequest : public Request {
     // A message with a value that came in pieces, as Python takes it: it is not there if it is too long, or there is no memory.
     Message whole(const Message& message, const LargeValue& value) const;
 
+    // Why not, or why there was no room for its value.
+    Refusal why_not_whole(const Message& message, const LargeValue& value) const;
+
     // Why it is refused where so many bytes more are not free.
     Refusal no_room(u64 bytes) const;
 

@@ -7,6 +7,7 @@
 #include "http2.hpp"
 #include "message_reader.hpp"
 #include "messages.hpp"
+#include "texts.hpp"
 
 namespace door {
 
@@ -17,6 +18,13 @@ bool make_one_record(std::string_view ops) {
     const auto sets = std::count(ops.begin(), ops.end(), (char)op::SET);
     const auto is_other = [](char op) { return op != op::SET && op != op::DELETE && !only_reads((u8)op); };
     return sets == 1 && std::none_of(ops.begin(), ops.end(), is_other);
+}
+
+std::shared_ptr<const Refusal> why_not_reserved(const Request& request) {
+    if (request.outcome == REFUSED) return request.refusal;
+    if (request.outcome == GONE)
+        return std::make_shared<const Refusal>(Refusal{NOT_FOUND, "table: the table was dropped meanwhile", "", true});
+    return std::make_shared<const Refusal>(Refusal{UNAVAILABLE, NO_ROOM_NOW_TEXT, "", true});
 }
 
 }  // namespace
@@ -40,6 +48,7 @@ LargeMessage::LargeMessage(Call& call, u64 size, Kind kind)
 void LargeMessage::end(std::unique_ptr<LargeMessage> message) {
     if (!message->is_asking_) return;
     message->call_ = nullptr;
+    message->reservation_.is_cancelled = true;
     (void)message.release();  // it goes when it is back
 }
 
@@ -107,23 +116,19 @@ bool LargeMessage::ask(const std::string& table_name, const MessageReader& reade
     return is_asking_;
 }
 
-bool LargeMessage::is_late(u64 now_ns) const {
-    if (state_ != TAKING || !value_->upload) return false;
-    return now_ns > value_->upload->ends_ns(call_->connection.patience(), call_->connection.config().receive_seconds_max);
-}
-
 void LargeMessage::reserved(Request* request) {
     LargeMessage& message = *(LargeMessage*)request->call;
     const std::unique_ptr<LargeMessage> self(message.call_ ? nullptr : &message);
     request->release_results();
     message.is_asking_ = false;
     if (request->reserved.uploads) {
-        message.value_->upload->begin(request->reserved, request->connection->thread.now());
+        message.value_->upload->begin(request->reserved);
     } else {
         message.value_->upload.reset();
-        const std::shared_ptr<const Refusal>& no_memory = request->connection->thread.door.no_memory;
-        message.value_->refusal = request->outcome == REFUSED ? request->refusal : no_memory;
+        message.value_->refusal = why_not_reserved(*request);
     }
+    const Thread& thread = request->connection->thread;
+    message.ends_ns_ = thread.now() + Upload::time_ns(request->reserve_bytes, thread.door.patience, thread.door.config.receive_seconds_max);
     message.state_ = TAKING;
     if (!self) message.call_->room_decided();
 }

@@ -53,13 +53,13 @@ class LargeMessage {
 
     u64 left() const { return size_ - have_; }
     // Whether its value comes too slowly.
-    bool is_late(u64 now_ns) const;
+    bool is_late(u64 now_ns) const { return state_ == TAKING && now_ns > ends_ns_; }
     const std::string& small() const { return small_; }
     std::unique_ptr<LargeValue> take_value() { return std::move(value_); }
 
   private:
-    // Of what stands before the value, and of what stands behind it: of a call it is charged with the window. With a longer
-    // key, a message must come whole.
+    // Of what stands around the value, together: of a call it is charged with the window. With a longer key, a message must
+    // come whole.
     static constexpr u64 HEAD_BYTES_MAX = WINDOW_BYTES / 2;
 
     void look();
@@ -71,7 +71,7 @@ class LargeMessage {
     const Kind kind_;
     State state_ = LOOKING;
     std::string small_;
-    u64 have_ = 0, value_left_ = 0;
+    u64 have_ = 0, value_left_ = 0, ends_ns_ = NEVER;
     bool is_asking_ = false;
     std::unique_ptr<LargeValue> value_;
     Request reservation_;

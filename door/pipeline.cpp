@@ -42,13 +42,10 @@ void Pipeline::take(Message&& message, LargeValue* value) {
     room_bytes_ += request.room_bytes;
     if (pythons_.empty() && request.take(*call_, Method::PIPELINE, message, value)) {
         submit(request);
-    } else if (value && value->refusal) {
-        request.look(Method::PIPELINE, message);
-        fail(request, *value->refusal);
     } else {
         if (value) request.look(Method::PIPELINE, message);
         held_ = value ? request.whole(message, *value) : std::move(message);
-        if (!held_.is_there()) fail(request, request.no_room(value_bytes));
+        if (!held_.is_there()) fail(request, request.why_not_whole(message, *value));
         else if (!lent_) give_python();
     }
     advance();

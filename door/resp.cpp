@@ -185,12 +185,14 @@ void RespConnection::reserved() {
     reservation.release_results();
     incoming_->is_decided = true;
     if (reservation.reserved.uploads) {
-        incoming_->upload->begin(reservation.reserved, thread.now());
+        incoming_->upload->begin(reservation.reserved);
     } else {
         incoming_->upload.reset();
         const bool is_done = reservation.outcome == DONE;
-        incoming_->refusal = is_done ? "OOM " + thread.door.no_memory->text : error_of(reservation);
+        incoming_->refusal = is_done ? std::string("OOM ") + NO_ROOM_NOW_TEXT : error_of(reservation);
     }
+    incoming_->ends_ns =
+        thread.now() + Upload::time_ns(incoming_->bytes, thread.door.patience, thread.door.config.receive_seconds_max);
     if (is_closed()) return;  // maybe because what came with the head was not kept
     receive_waiting();
     want_fill();
@@ -546,7 +548,7 @@ void RespConnection::leave_results() {
 void RespConnection::tick(u64 now_ns) {
     if (is_receiving() && now_ns > incoming_->heard_ns + thread.door.patience.message_ns)
         end_with("ERR no byte of the value came for 10 s", STATS_SLOW_HEADERS);
-    else if (is_receiving() && incoming_->upload && now_ns > incoming_->upload->ends_ns(thread.door.patience, thread.door.config.receive_seconds_max))
+    else if (is_receiving() && now_ns > incoming_->ends_ns)
         end_with("ERR the value came too slowly: at least 128 KiB a second", STATS_SLOW_HEADERS);
     if (!is_full_) return;
     is_full_ = false;  // others may have left room
@@ -561,6 +563,7 @@ void RespConnection::drain() {
 void RespConnection::closed() {
     if (python_) python_->over();
     python_ = nullptr;
+    if (incoming_) incoming_->reservation.is_cancelled = true;
 }
 
 // There is no room for a command.

@@ -38,7 +38,10 @@ class RespConnection final : public Connection, public Responder {
     void closed() override;
     bool wants_input() const override { return (may_take_commands() || is_receiving()) && !is_half_closed_; }
     bool lingers() const override { return is_refused_; }
-    bool has_asked() const override { return first_ && !is_refused_; }
+    bool has_asked() const override {
+        const bool has_sent = first_ || (incoming_ && incoming_->is_decided && incoming_->upload);
+        return has_sent && !is_refused_;
+    }
     void end_patience(const std::string& why) override { end_with("ERR " + why, STATS_SILENT); }
     void take_leave(const std::string& why, Output& output) override;
     bool input_ended() override;  // as with Redis, what was sent is executed and answered

@@ -37,7 +37,7 @@ struct RespIncoming {
     const u64 bytes;
     const u64 head_bytes;  // of the command, before the value
     u64 received = 0;      // with the value's end
-    u64 heard_ns = 0;
+    u64 heard_ns = 0, ends_ns = NEVER;
     Request reservation;
 };
 

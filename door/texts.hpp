@@ -20,6 +20,12 @@ inline std::string memory_text(const ConnectionAccount& account, u64 bytes) {
            " are free for all (--memory-max): read the responses that wait, then try again";
 }
 
+constexpr const char* NO_ROOM_NOW_TEXT = "there is no room for the value now: send it again";
+
+inline std::string large_message_text(u64 bytes, u64 bytes_max) {
+    return "SERVER: Received message larger than max (" + std::to_string(bytes) + " vs. " + std::to_string(bytes_max) + ")";
+}
+
 inline std::string queue_text(u64 requests_max) {
     return "queue full: " + grouped(requests_max) +
            " requests wait, as many as queue_requests_max allows: try again later, or send fewer and larger batches";

@@ -25,13 +25,10 @@ class Upload {
 
     bool is_admitted() const { return is_admitted_; }
     // Takes over what the engine has reserved.
-    void begin(const EngineUpload& reserved, u64 now_ns) {
-        upload_ = reserved;
-        began_ns_ = now_ns;
-    }
-    // By then it is to be whole.
-    u64 ends_ns(const Patience& patience, double seconds_max) const {
-        return began_ns_ + (u64)(1e9 * seconds_max) + (bytes_ >> 20) * patience.mebibyte_ns;
+    void begin(const EngineUpload& reserved) { upload_ = reserved; }
+    // How long so many bytes may take to come.
+    static u64 time_ns(u64 bytes, const Patience& patience, double seconds_max) {
+        return (u64)(1e9 * seconds_max) + (bytes >> 20) * patience.mebibyte_ns;
     }
 
     // Takes the next bytes, as many as are missing; returns how many.
@@ -52,7 +49,7 @@ class Upload {
     const u64 bytes_;
     ConnectionAccount& account_;
     const bool is_admitted_;
-    u64 have_ = 0, began_ns_ = 0;
+    u64 have_ = 0;
 };
 
 }  // namespace door

@@ -144,7 +144,7 @@ class BlobSpace:
                 "--sparse=never",
             ) from error
 
-    def make_room(self, pages: int, bytes_max: int) -> None:
+    def make_room(self, pages: int, bytes_max: int, *, is_again: bool = False) -> None:
         """Have a run of so many present pages, for whoever then takes it first; from any thread.
 
         Parameters
@@ -153,6 +153,9 @@ class BlobSpace:
             Of a blob for which no run fits.
         bytes_max
             How much of the disk all blobs may have.
+        is_again
+            A batch of several blobs has got room for one before: nothing is punched now. That room may look spare, and
+            without it the batch would lack it again, and so on for ever.
 
         Raises
         ------
@@ -168,14 +171,16 @@ class BlobSpace:
                 self._settle()
             if self.pages.fits(pages):
                 return
-            self._punch_spare(pages)
+            if not is_again:
+                self._punch_spare(pages)
             with suppress(RefusedError, NoSpaceError):
                 self._reserve(pages, _AHEAD_PAGES, bytes_max)
                 return
             self._settle()
             if self.pages.fits(pages):
                 return
-            self._punch_spare(_ALL)
+            if not is_again:
+                self._punch_spare(_ALL)
             try:
                 self._reserve(pages, 0, bytes_max)
             except RefusedError as error:

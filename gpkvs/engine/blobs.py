@@ -164,8 +164,10 @@ class Blobs:
         """What the file has of the disk."""
         return self._space.present_bytes
 
-    def make_room(self) -> bool:
+    def make_room(self, *, is_again: bool = False) -> bool:
         """Have the pages that the last plan lacked, between two batches; return whether there are some now.
+
+        `is_again` is that of `BlobSpace.make_room`.
 
         Raises
         ------
@@ -177,7 +179,8 @@ class Blobs:
             return True
         self.refusal = None
         try:
-            self._space.make_room(library.gpkvs_blobs_lacking_pages(self.address), self._bytes_max)
+            lacking = library.gpkvs_blobs_lacking_pages(self.address)
+            self._space.make_room(lacking, self._bytes_max, is_again=is_again)
         except NoSpaceError as refusal:
             self.refusal = refusal
             return False

@@ -128,7 +128,7 @@ class Crew:
                 is_done = False
                 if reason not in asked or reason in _GROWS:
                     with self._on_device():
-                        is_done = self._do(reason, batch, now)
+                        is_done = self._do(reason, batch, now, is_again=reason in asked)
                 if is_done:
                     asked.add(reason)
                 elif left in _CLOSES and left not in closed:
@@ -171,7 +171,7 @@ class Crew:
                 refusal = heap_too_small(self._heap)
         return refusal
 
-    def _do(self, reason: Left, batch: Batch, now: int) -> bool:
+    def _do(self, reason: Left, batch: Batch, now: int, *, is_again: bool) -> bool:
         """Do what a reason asks for; return whether it was done."""
         is_done = False
         match reason:
@@ -194,7 +194,7 @@ class Crew:
                 is_done = self._heap_growth.make_room(record_bytes_max(self._heap, batch))
             case Left.GROW_BLOBS:
                 assert self._heap.blobs
-                is_done = self._heap.blobs.make_room()
+                is_done = self._heap.blobs.make_room(is_again=is_again)
             case Left.GROW_LOG:  # one entry for each operation; if it has room for that, keys are displaced: two each
                 is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
             case Left.RENEW:

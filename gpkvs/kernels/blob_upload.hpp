@@ -103,8 +103,7 @@ static bool stores_upload(const EngineBatch& batch) {
             case OP_EXISTS:
             case OP_CHECK:
             case OP_EXPIRY:
-            case OP_LENGTH:
-            case OP_REQUIRE: break;
+            case OP_LENGTH: break;
             default: return false;
         }
     }

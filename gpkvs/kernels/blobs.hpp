@@ -51,7 +51,11 @@ class Blobs {
     }
 
     // The only value of the next plan may be one that came in pieces; null: it is none.
-    void offer(const EngineUpload* upload) { offered_ = upload ? (BlobUpload*)upload->self : nullptr; }
+    void offer(const EngineUpload* upload) {
+        offered_ = upload ? (BlobUpload*)upload->self : nullptr;
+        lent_.clear();
+    }
+    bool is_any() const { return space_.counts().live; }
 
     // A GET of the plan, by its number, is lent the blob that a record names (BlobWords). std::bad_alloc.
     void lend(u64 get, const u64* blob) {

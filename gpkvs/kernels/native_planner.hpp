@@ -289,7 +289,7 @@ static void measure_values(const Args& a) {
     const u64 gets = a.planned[PLANNED_GETS];
     if constexpr (has_records<typename Args::Slot>) {
         PLANNER_RUN(measure, MEASURE_ARGS, gets);
-        if (a.blobs) lend_or_look(a, gets);
+        if (a.blobs && a.blob_plan->is_any()) lend_or_look(a, gets);
     } else if (finds_all_numbers(a)) {
         if (!a.found_words) std::fill_n(a.length, gets, sizeof(u64));
         a.planned[PLANNED_RESULT_BYTES] = gets * sizeof(u64);
@@ -505,7 +505,7 @@ template <class Args>
 static void values_run(const void* args, u64, u64) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<typename Args::Slot>) {
-        if (a.blobs) copy_blobs(a);
+        if (a.blobs && a.blob_plan->is_any()) copy_blobs(a);
         PLANNER_RUN(gather_bytes, GATHER_BYTES_ARGS, a.planned[PLANNED_GETS]);
     } else if (finds_all_numbers(a)) {
         if (a.out != (u8*)a.source_word) a.pool->copy(a.out, (const u8*)a.source_word, a.n * sizeof(u64));
