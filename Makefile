@@ -247,6 +247,7 @@ sanitize-door: $(DOOR_PROGRAMS)  ## the native door under ThreadSanitizer and Ad
 	build/sanitize/address/door_allocations plain engine 1
 	build/sanitize/address/door_allocations plain left 20
 	build/sanitize/address/door_allocations logins engine 1
+	build/sanitize/address/door_allocations large engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 19 + 1)) 19)
 	build/sanitize/address/door_allocations tls engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 37 + 1)) 37)
 
 # In CI one life of a store: seconds more than it takes to start the server.

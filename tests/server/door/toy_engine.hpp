@@ -1,4 +1,4 @@
-// An engine for the native door that stands on nothing: a map.
+// An engine for the native door that stands on nothing: a map. It lends its long values, and takes large ones in pieces.
 #pragma once
 #include <atomic>
 #include <cstring>
@@ -9,6 +9,7 @@
 
 #include "../../../door/door.h"
 #include "../../../door/operations.hpp"
+#include "toy_blobs.hpp"
 
 using namespace door;
 
@@ -33,12 +34,18 @@ inline DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
     return config;
 }
 
-// A map that looks at no condition and no time, whose batches are durable a while after they were executed. One thread at a time runs them.
+// A map that looks at no condition and no time, whose batches are durable a while after they were executed. One thread at a time
+// runs them.
 class ToyEngine {
   public:
     explicit ToyEngine(u64 flush_us) : flush_us_(flush_us) {}
 
-    Engine engine() { return {this, run, newest_durable, wait, nullptr, ~0ull, true}; }
+    // Values from so many bytes on are lent.
+    static constexpr u64 LENT_BYTES_MIN = 10000;
+
+    Engine engine() { return {this, run, newest_durable, wait, reserve, ~0ull, true}; }
+
+    const ToyBlobs& blobs() const { return blobs_; }
 
   private:
     static int run(void* self, const EngineBatch* batch, EngineGivesRoom room, void* sink, u64* requests, u64* gate,
@@ -51,6 +58,8 @@ class ToyEngine {
         status_.clear();
         lengths_.clear();
         found_.clear();
+        lent_.clear();
+        changed_.clear();
         const char* key = (const char*)batch.keys;
         const char* value = (const char*)batch.values;
         const u32* key_length = batch.key_lengths;
@@ -60,15 +69,18 @@ class ToyEngine {
             key += *key_length;
             const auto found = values_.find(name);
             const bool is_there = found != values_.end();
+            if (!only_reads(batch.ops[i])) changed_.push_back({name, is_there ? found->second : nullptr});
             const bool is_made = batch.ops[i] == op::SET || batch.ops[i] == op::INCREMENT;
             status_.push_back(is_there || is_made ? status::OK : status::NOT_FOUND);
             if (batch.ops[i] == op::SET) {
-                values_[name] = std::string(value, *value_length);
+                values_[name] = made(batch, value, *value_length);
                 value += *value_length;
                 value_length += batch.value_length_step;
             } else if (batch.ops[i] == op::GET) {
-                lengths_.push_back(is_there ? (u32)found->second.size() : 0);
-                if (is_there) found_ += found->second;
+                const bool is_lent = is_there && batch.lends_blobs && found->second->size() >= LENT_BYTES_MIN;
+                if (is_lent) lent_.push_back({found->second, i, lengths_.size()});
+                lengths_.push_back(is_there && !is_lent ? (u32)found->second->size() : 0);
+                if (is_there && !is_lent) found_ += *found->second;
             } else if (batch.ops[i] == op::DELETE && is_there) {
                 values_.erase(found);
             } else if (batch.ops[i] == op::INCREMENT) {  // of 0, and forgets the sum
@@ -79,14 +91,42 @@ class ToyEngine {
             }
         }
         EngineRoom out = {};
-        if (!room(sink, batch.n, lengths_.size(), found_.size(), 0, &out)) return ENGINE_LEFT;
+        out.blob_count = lent_.size();
+        if (!room(sink, batch.n, lengths_.size(), found_.size(), 0, &out)) {
+            undo();
+            return ENGINE_LEFT;
+        }
         memcpy(out.status, status_.data(), batch.n);
         memset(out.versions, 0, 8 * batch.n);
         if (!lengths_.empty()) memcpy(out.value_lengths, lengths_.data(), 4 * lengths_.size());
         memcpy(out.values, found_.data(), found_.size());
+        for (const Lent& lent : lent_) *out.blobs++ = blobs_.lend(lent.value, lent.operation, lent.number);
         *gate = flush_us_ ? ++newest_ : 0;
         *has_versions = 0;
         return batch.n % 7 ? ENGINE_DONE : ENGINE_DUE;
+    }
+
+    // Of a batch that is left nothing has happened.
+    void undo() {
+        for (; !changed_.empty(); changed_.pop_back())
+            if (changed_.back().second) values_[changed_.back().first] = changed_.back().second;
+            else values_.erase(changed_.back().first);
+    }
+
+    // What came in pieces is where it lies.
+    static ToyBlobs::Value made(const EngineBatch& batch, const char* value, u64 bytes) {
+        if (!batch.upload) return std::make_shared<std::string>(value, bytes);
+        const ToyBlobs::Value uploaded = ToyBlobs::value_of(*batch.upload);
+        assert(batch.requests == 1 && value == uploaded->data() && bytes == uploaded->size());
+        return uploaded;
+    }
+
+    static int reserve(void* self, u64 bytes, EngineUpload* out, u64* lacks) {
+        ToyEngine& engine = *(ToyEngine*)self;
+        if (ToyBlobs::is_left(bytes) && (engine.has_left_ = !engine.has_left_)) return ENGINE_LEFT;
+        if (ToyBlobs::is_lacking(bytes)) *lacks = LEFT_GROW_BLOBS;
+        else *out = engine.blobs_.reserve(bytes);
+        return ENGINE_DONE;
     }
 
     static u64 newest_durable(void* self) { return ((ToyEngine*)self)->durable_; }
@@ -97,8 +137,17 @@ class ToyEngine {
         if (gate > engine.durable_) engine.durable_ = gate;
     }
 
+    struct Lent {
+        ToyBlobs::Value value;
+        u64 operation, number;
+    };
+
     const u64 flush_us_;
-    std::unordered_map<std::string, std::string> values_;
+    ToyBlobs blobs_;
+    std::unordered_map<std::string, ToyBlobs::Value> values_;
+    std::vector<Lent> lent_;
+    std::vector<std::pair<std::string, ToyBlobs::Value>> changed_;  // what was there before
+    bool has_left_ = false;
     std::vector<u8> status_;
     std::vector<u32> lengths_;
     std::string found_;
