@@ -329,23 +329,31 @@ void run_tls_clients() {
     run_clients(&files);
 }
 
-// Doors stop while clients come.
+// Doors stop while clients come, some of them with a large value: the toy engine gets back what it lent and reserved.
 void stop_doors() {
     std::mt19937_64 random(seed);
+    const std::string text = command({"SET", "k", std::string(MIB, 'v')}) + command({"GET", "k"}) + command({"MGET", "k", "k"});
     for (int life = 0; life < 100; life++) {
         std::atomic<bool> is_over{false};
         std::thread clients;
         {
             RunningDoor running(config_of(2), 0);
-            clients = std::thread([&, port = running.port] {
-                while (!is_over) {
+            const bool are_large = life % 4 == 0;
+            clients = std::thread([&, are_large, port = running.port, most = random()] {
+                for (u64 bytes = most; !is_over; bytes += 700001) {
                     const int file = socket(AF_INET, SOCK_STREAM, 0);
                     const sockaddr_in address = loopback(port);
-                    connect(file, (const sockaddr*)&address, sizeof address);  // refused when the door has stopped
+                    const bool is_there = connect(file, (const sockaddr*)&address, sizeof address) == 0;  // the door has not stopped
+                    if (is_there && are_large) {
+                        const u64 size = bytes % 2 ? text.size() : bytes % text.size();
+                        char got[4096];
+                        send(file, text.data(), size, MSG_NOSIGNAL);
+                        if (size == text.size()) (void)!read(file, got, sizeof got);
+                    }
                     close(file);
                 }
             });
-            usleep((useconds_t)(random() % 2000));
+            usleep((useconds_t)(random() % (are_large ? 20000 : 2000)));
         }
         is_over = true;
         clients.join();
