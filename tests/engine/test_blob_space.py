@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -428,3 +429,32 @@ def test_threads_get_places_of_their_own(in_memory: Blobs) -> None:
         thread.join()
     in_memory.live = found
     in_memory.check()
+
+
+def test_a_batch_of_several_blobs_finds_room_in_the_end(tmp_path: Path) -> None:
+    """What one of them got may look spare when the next one asks; a try begins with all given back that was taken."""
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    blobs = Blobs(tmp_path / "blobs")
+    for _ in range(300):
+        wanted = [rng.choice((18, 513, 513, 514, 769)) for _ in range(rng.randrange(2, 5))]
+        for tries in range(20):
+            for blob in list(blobs.taken):
+                blobs.give_back(blob)
+            lacking = next((pages for pages in wanted if not take_if_any(blobs, pages)), None)
+            if lacking is None:
+                break
+            blobs.space.make_room(lacking, blobs.bytes_max, is_again=tries > 0)
+        assert lacking is None, wanted
+        for blob in list(blobs.taken):
+            blobs.commit(blob)
+        while len(blobs.live) > 3:
+            blobs.free(rng.choice(blobs.live), waits=False)
+
+
+def take_if_any(blobs: Blobs, pages: int) -> bool:
+    first = blobs.space.pages.take(pages)
+    if first is not None:
+        blobs.taken.append(Run(first, pages))
+    return first is not None
