@@ -14,7 +14,7 @@ import gpkvs
 from gpkvs.config import MIB
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.conftest import assert_clean
-from tests.server.door.test_lent_values import COMMITS, wait_for
+from tests.server.door.blob_door import COMMITS, wait_for
 from tests.server.wire import ABSENT, APPEND, EXPIRE, GET, SET, Operation, Refused, batch, u64, values_of
 from tests.serving import Server, StartServer
 

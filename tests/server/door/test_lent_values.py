@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -14,14 +13,13 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Status
-from gpkvs.config import MIB, CommitName
-from gpkvs.engine.blob_pages import PageCounts
+from gpkvs.config import MIB
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.door.library import Library, Protocol
+from gpkvs.server.door.library import Protocol
 from gpkvs.server.door.stats import closed_connections
-from tests.conftest import SMALL, assert_clean
 from tests.server.door import probes
-from tests.server.door.resp_door import answers, command, connect, resp_door
+from tests.server.door.blob_door import COMMITS, ask, blob_store, bulk, counts_of, door, wait_for
+from tests.server.door.resp_door import answers, command, connect
 from tests.server.http2_client import Http2Client, framed
 from tests.server.wire import EXISTS, GET, SET, Operation, batch, u32s, values_of
 from tests.serving import Server, StartServer
@@ -30,34 +28,12 @@ KIB = 1 << 10
 PSEUDO = [(":method", "POST"), (":scheme", "http"), (":path", "/gpkvs.v1.KV/Get"), (":authority", "a")]
 HEADERS = [*PSEUDO, ("content-type", "application/grpc"), ("te", "trailers")]
 SIZES = (0, 100, 64 * KIB, 65 * KIB, 128 * KIB, 200_001, MIB, 3 * MIB + 7)
-LARGER = SMALL | {"heap_bytes": 64 * MIB}
-COMMITS: tuple[CommitName, ...] = ("undo", "journal")
 
 
 @pytest.fixture(params=COMMITS)
 def store(store_path: Path, request: pytest.FixtureRequest) -> Iterator[gpkvs.Store]:
-    with gpkvs.open(store_path, store_format="4", commit=request.param, durability="process", **LARGER) as opened:
+    with blob_store(store_path, request.param) as opened:
         yield opened
-    assert_clean(store_path)
-
-
-@contextmanager
-def door(store: gpkvs.Store) -> Iterator[tuple[Library, socket.socket]]:
-    opened = resp_door(store, lambda words: b"-ERR handed on %s\r\n" % words[0])
-    with opened as (library, port), connect(port) as connection:
-        yield library, connection
-
-
-def counts_of(store: gpkvs.Store) -> PageCounts:
-    assert store._engine.heap.blobs
-    return store._engine.heap.blobs._space.pages.counts
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
-    give_up = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
 
 
 def is_read(store: gpkvs.Store, pages: int) -> bool:
@@ -66,15 +42,6 @@ def is_read(store: gpkvs.Store, pages: int) -> bool:
     counts = counts_of(store)
     assert counts.file == sum(counts[1:-1])
     return counts.read == pages and not counts.waiting
-
-
-def ask(connection: socket.socket, *words: bytes) -> bytes:
-    connection.sendall(command(*words))
-    return answers(connection, 1)
-
-
-def bulk(value: bytes | None) -> bytes:
-    return b"$-1\r\n" if value is None else b"$%d\r\n%s\r\n" % (len(value), value)
 
 
 def test_commands_see_what_a_dictionary_holds(store: gpkvs.Store) -> None:

@@ -6,37 +6,27 @@ import random
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import gpkvs
 from gpkvs.config import MIB
-from gpkvs.server.door.library import Library
 from gpkvs.server.door.stats import closed_connections
 from tests.conftest import SMALL, assert_clean
 from tests.server.door import probes
-from tests.server.door.resp_door import answers, command, connect, resp_door
-from tests.server.door.test_lent_values import COMMITS, ask, bulk, counts_of, wait_for
+from tests.server.door.blob_door import COMMITS, LARGER, ask, blob_store, bulk, counts_of, door, wait_for
+from tests.server.door.resp_door import answers, command, connect
 from tests.serving import Server, StartServer
 
-LARGER = SMALL | {"heap_bytes": 64 * MIB}
 SIZES = (10, 70_000, MIB - 1, MIB, MIB + 1, MIB + 65_536, 2 * MIB + 4093, 5 * MIB)
 
 
 @pytest.fixture(params=COMMITS)
 def store(store_path: Path, request: pytest.FixtureRequest) -> Iterator[gpkvs.Store]:
-    with gpkvs.open(store_path, store_format="4", commit=request.param, durability="process", **LARGER) as opened:
+    with blob_store(store_path, request.param) as opened:
         yield opened
-    assert_clean(store_path)
-
-
-@contextmanager
-def door(store: gpkvs.Store, **settings: float) -> Iterator[tuple[Library, socket.socket]]:
-    opened = resp_door(store, lambda words: b"-ERR handed on %s\r\n" % words[0], **settings)
-    with opened as (library, port), connect(port) as connection:
-        yield library, connection
 
 
 def test_commands_do_what_a_dictionary_does(store: gpkvs.Store) -> None:
