@@ -464,7 +464,7 @@ def test_bad_input_is_refused_before_anything_is_sent(run: Run, timeout: Timeout
             with pytest.raises(InvalidArgumentError, match="key_bytes_max"):
                 await client.delete(bytes(4097), timeout=timeout)
             with pytest.raises(InvalidArgumentError, match="value_bytes_max"):
-                await client.set(b"k", bytes((16 << 20) + 1), timeout=timeout)
+                await client.set(b"k", bytes((128 << 20) + 1), timeout=timeout)
             with pytest.raises(TypeError, match=r"\.encode\(\)"):
                 await client.get("text")  # type: ignore[arg-type]
             with pytest.raises(TypeError, match="a value is bytes"):
