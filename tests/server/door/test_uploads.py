@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -178,11 +180,23 @@ def test_a_full_queue_refuses_a_value_that_is_there(store: gpkvs.Store) -> None:
     with door(store, queue_requests_max=1) as (library, connection), connect(connection.getpeername()[1]) as other:
         begin_to_send(connection, 2 * MIB, MIB)
         wait_for(lambda: counts_of(store).taken > 0)
-        with store.turn():  # the door has none
-            other.sendall(command(b"SET", b"first", b"1"))
-            wait_for(lambda: library.waiting() == 1)
-            connection.sendall(b"x" * MIB + b"\r\n" + command(b"ECHO", b"behind"))
-            found = answers(connection, 2)
+        sent, has_turn = MIB, threading.Event()
+
+        def keep_alive() -> None:  # the turn may be long in coming, and a value that stalls is given up
+            nonlocal sent
+            while not has_turn.wait(1):
+                connection.sendall(b"x")
+                sent += 1
+
+        with ThreadPoolExecutor(1) as pool:
+            alive = pool.submit(keep_alive)
+            with store.turn():  # the door has none
+                has_turn.set()
+                alive.result()
+                other.sendall(command(b"SET", b"first", b"1"))
+                wait_for(lambda: library.waiting() == 1)
+                connection.sendall(b"x" * (2 * MIB - sent) + b"\r\n" + command(b"ECHO", b"behind"))
+                found = answers(connection, 2)
         assert found.startswith(b"-OOM queue full: 1 requests wait")
         assert found.endswith(b"\r\n$6\r\nbehind\r\n")
         assert answers(other, 1) == b"+OK\r\n"
