@@ -50,7 +50,6 @@ class LentValue {
     u64 value() const { return blob_.value; }
     const u8* data() const { return view_; }
     u64 size() const { return blob_.bytes; }
-    u64 counted() const { return counted(blob_.bytes); }
 
   private:
     static constexpr u64 PIECE_BYTES = 64 << 10;  // of EngineBlobs::is_sound
