@@ -294,7 +294,8 @@ void Turn::left_refused(u64 number, const std::shared_ptr<const Refusal>& refusa
 
 void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate) {
     u64 n = 0, returning = 0, value_bytes = 0, number = 0;
-    for (Request* request = first_; number < covered; request = request->next, number++) {
+    for (Request* request = first_; number < covered; request = request->next) {
+        number += request->requests;
         if (request->refusal) continue;
         n += request->n;
         returning += request->returning;

@@ -90,6 +90,9 @@ library.gpkvs_tiles.argtypes = [ctypes.c_uint64]
 library.gpkvs_tiles.restype = ctypes.c_uint64
 library.gpkvs_number_plan_fields.argtypes = []
 library.gpkvs_number_plan_fields.restype = ctypes.c_char_p
+for _planner_fields in (library.gpkvs_planner_bytes_fields, library.gpkvs_planner_u64_fields):
+    _planner_fields.argtypes = []
+    _planner_fields.restype = ctypes.c_char_p
 library.gpkvs_number_counts.argtypes = []
 library.gpkvs_number_counts.restype = ctypes.c_char_p
 library.gpkvs_number_steps.argtypes = []

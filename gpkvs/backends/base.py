@@ -199,8 +199,6 @@ class Shard:
     stripe_blocks: int
 
 
-ALL_OPS = 1 << 62  # operations: more than a batch can have
-
 WHOLE = Shard(0, 1, 1)
 """The share of a processor that has no others beside it."""
 
@@ -260,6 +258,9 @@ class Backend(Processor, Protocol):
     def catch_up(self) -> None:
         """Bring all read images up to date with what the host's threads stored."""
 
+    def catch_up_seconds(self, index: Index, /) -> float:
+        """Return what that will take for one of them, as far as is known; 0: it is up to date."""
+
     def begin(self) -> None:
         """Begin a transaction: all scratch columns may be used again, those of the host too."""
 
@@ -289,6 +290,9 @@ class Backend(Processor, Protocol):
 
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """Take note that the host's threads stored to slots of an index."""
+
+    def late_slots(self, index: Index, /) -> int:
+        """Return the address of the notes of slots that the read image of an index lags behind in; 0: there is none."""
 
     def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
         """Take note that the host's threads stored to the blocks `first` to `last - 1` of an index."""

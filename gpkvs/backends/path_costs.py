@@ -20,6 +20,9 @@ _FASTER = 0.5  # of the median: what came before is forgotten, since chance make
 _SURE = 5
 _TRIED_PART = 0.01  # of the time, for trying the other path
 _WORSE_MAX = 2  # a path that is so many times as slow, or slower, is tried so many times as seldom
+_MAY_BE_BETTER = 2.0  # times what the host takes: what is measured there next may show it
+_BITS_MAX = 24  # of the operations: no batch has more
+ALL_OPS = 1 << 62  # operations: more than a batch can have
 _WRITES_FEW = 0.25  # of a batch's operations: with fewer writes, a GPU does not order most of the others
 
 
@@ -108,22 +111,53 @@ class PathCosts:
         self._at_start = {Path.GPU: (gpu_seconds, 0.0), Path.HOST: (0.0, host_seconds)}
         self._taken: dict[tuple[Kind, Path], dict[int, _Taken]] = defaultdict(dict)  # by bits of the operations
         self._credit: dict[tuple[Kind, int], float] = defaultdict(float)
+        self._missed = 0.0  # seconds that the host took longer than a GPU that has caught up
         self.forced: Path | None = None
 
-    def choose(self, kind: Kind, operations: int) -> Path:
-        """Return who is to plan a batch: who takes less time, or now and then the other one, to see what it takes."""
+    def choose(self, kind: Kind, operations: int, catch_up_seconds: float = 0.0) -> Path:
+        """Return who is to plan a batch: who takes less time, or now and then the other one, to see what it takes.
+
+        Parameters
+        ----------
+        kind, operations
+            Of the batch.
+        catch_up_seconds
+            What a GPU takes before, to follow what the host has done since the last batch that it planned. It does so
+            when that would have been worth it: for batches that took the host longer than they would have taken it.
+        """
         if self.forced:
             return self.forced
         if operations <= _FEW:
             return Path.HOST
         host, gpu = self.expected(kind, Path.HOST, operations), self.expected(kind, Path.GPU, operations)
         better, less, more = (Path.HOST, host, gpu) if host <= gpu else (Path.GPU, gpu, host)
+        if better is Path.GPU and catch_up_seconds:
+            self._missed += more - less
+            if self._missed < catch_up_seconds:
+                return Path.HOST
+            self._missed = 0.0
+            return Path.GPU
         size = kind, operations.bit_length()
-        credit = self._credit[size]
-        if not credit or credit < (more - less) * min(more / max(less, 1e-9), _WORSE_MAX):
+        credit, price = self._credit[size], (more - less) * min(more / max(less, 1e-9), _WORSE_MAX)
+        if not credit or credit < price + catch_up_seconds:
             return better
         self._credit[size] = 0.0
         return better.other
+
+    def least_for_gpu(self, layout: str, mix: Mix) -> int:
+        """Return from how many operations on a GPU may be the better one, for keys on the host; `ALL_OPS`: never.
+
+        Of smaller batches nobody need ask `choose`. A GPU may be better if it is believed to be half as fast.
+        """
+        if self.forced:
+            return 1 if self.forced is Path.GPU else ALL_OPS
+        kind = Kind(layout, mix, is_on_gpu=False)
+        for bits in range(_FEW.bit_length(), _BITS_MAX):
+            operations = 1 << bits
+            host, gpu = (self.expected(kind, path, operations) for path in (Path.HOST, Path.GPU))
+            if gpu < _MAY_BE_BETTER * host:
+                return operations
+        return ALL_OPS
 
     def measured(self, kind: Kind, operations: int, path: Path, seconds: float) -> None:
         """Take note of what a batch took."""

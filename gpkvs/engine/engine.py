@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from gpkvs import failpoint
-from gpkvs.backends.base import ALL_OPS, Backend
-from gpkvs.backends.path_costs import Kind, Path, PathCosts, mix_of
-from gpkvs.batch import U8, Batch, BatchResult, RequestResult, is_constant
+from gpkvs.backends.base import Backend
+from gpkvs.backends.path_costs import ALL_OPS, Kind, Mix, Path, PathCosts, mix_of
+from gpkvs.batch import U8, U64, Batch, BatchResult, RequestResult, is_constant
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.crew import Crew
@@ -44,7 +44,7 @@ from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES
+from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES, U64_LAYOUT
 from gpkvs.scan import ScanPiece
 
 # How long native code may run batches; less where something goes on beside them.
@@ -133,6 +133,7 @@ class Engine:
         self.expiry = Expiry(backend, files, tables, meter, self._remove, committer)
         self._began = 0.0  # when the batch that runs did, where what it takes is measured
         self.native = NativeEngine(
+            backend,
             files,
             tables,
             heap,
@@ -144,7 +145,6 @@ class Engine:
             self._after_turn,
             value_bytes_max,
             batch_result_bytes_max,
-            has_mirrors=backend is not backend.host,
         )
         self.own_turn = OwnTurn(self.native, self.crew(), meter)
 
@@ -190,9 +190,88 @@ class Engine:
             return self._run_on_host(batch)
         if costs is None:
             return self._run_on_device(batch)
+        kind, path = self._choose(batch, table, costs)
+        return self._run_measured(batch, kind, path, costs)
+
+    def begin_turn(self) -> None:
+        """Begin a turn of the native engine for a door; a batch that may be for a GPU is left (`Left.DEVICE`)."""
+        self.native.begin_turn(device_ops=self._device_ops())
+
+    def _device_ops(self) -> U64 | None:
+        """Return from how many operations on a batch may be for a GPU; None: none is."""
+        if self.is_on_host:
+            return None
+        costs, blobs = self._backend.path_costs, self.heap.blobs
+        least = [
+            [self._backend.host_ops_max + 1 if costs is None else costs.least_for_gpu(layout, mix) for mix in Mix]
+            for layout in (BYTES_LAYOUT.name, U64_LAYOUT.name)
+        ]
+        if blobs and blobs.is_any:
+            least[0] = [ALL_OPS] * len(Mix)
+        return np.array(least, np.uint64)
+
+    def run_left(self, batch: Batch) -> tuple[BatchResult, int] | None:
+        """Run a batch on a GPU that the native engine has left for it: all of it, or nothing.
+
+        Parameters
+        ----------
+        batch
+            Valid columns of the host, of plain operations.
+
+        Returns
+        -------
+        BatchResult
+            Of all its requests; none is rejected.
+        int
+            Its gate.
+        None
+            The batch is for the host, perhaps because not all of it fits.
+        """
+        table, costs = self.tables[batch.table], self._backend.path_costs
+        if self._may_have_blobs(batch, table):
+            return None
+        self.own_turn.end()
+        if costs is None:
+            return self._run_whole_on_device(batch)
+        kind, path = self._choose(batch, table, costs)
+        if path is Path.HOST:
+            return None
+        self._catch_up()
+        ran = self._run_whole_on_device(batch)
+        if ran:
+            costs.measured(kind, len(batch), path, perf_counter() - self._began)
+        return ran
+
+    def run_left_on_host(self, batch: Batch, run: Callable[[], bool]) -> bool:
+        """Have the native engine run such a batch after all, in a turn of its own.
+
+        Parameters
+        ----------
+        batch
+            As there; its columns are gone when it has run.
+        run
+            Runs it; says whether it ran.
+        """
+        costs, operations = self._backend.path_costs, len(batch)
+        kind = _kind_of(batch, self.tables[batch.table])
+        self.native.begin_turn()
+        self.meter.helped(Left.DEVICE)
+        began = perf_counter()
+        has_run = run()
+        if costs and has_run:
+            costs.measured(kind, operations, Path.HOST, perf_counter() - began)
+        return has_run
+
+    def _choose(self, batch: Batch, table: Table, costs: PathCosts) -> tuple[Kind, Path]:
+        """Choose who is to plan a batch."""
         count_kinds(batch)
-        kind = Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
-        return self._run_measured(batch, kind, costs.choose(kind, len(batch)), costs)
+        kind = _kind_of(batch, table)
+        return kind, costs.choose(kind, len(batch), self._backend.catch_up_seconds(table.index))
+
+    def _catch_up(self) -> None:
+        """Have GPUs follow what the host has stored, before the clock of a batch starts."""
+        with self._on_device():
+            self._backend.catch_up()
 
     def _may_have_blobs(self, batch: Batch, table: Table) -> bool:
         """Whether a batch may meet blobs, or make some: then it is for the host."""
@@ -208,8 +287,7 @@ class Engine:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
         self._began = perf_counter()
         if path is Path.GPU:
-            with self._on_device():
-                self._backend.catch_up()  # with what the host stored: it would seem to be the time of this batch
+            self._catch_up()
             result, gate = self._run_on_device(batch)
         else:
             self.own_turn.have_turn()
@@ -234,13 +312,27 @@ class Engine:
     def _run_on_device(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run a batch of plain operations phase by phase, as a GPU does."""
         self.own_turn.end()
-        count_kinds(batch)
         self.meter.left(Left.DEVICE)
+        with self._for_device_batch(batch):
+            return self._commit(batch, self._plan_to_fit(batch))
+
+    def _run_whole_on_device(self, batch: Batch) -> tuple[BatchResult, int] | None:
+        """Do the same with all requests of a batch; None: not all of them fit, and nothing has happened."""
+        with self._for_device_batch(batch):
+            planned = self._plan_to_fit(batch)
+            if planned.result.rejected or planned.result.requests < len(batch.request_ops):
+                return None
+            return self._commit(batch, planned)
+
+    @contextmanager
+    def _for_device_batch(self, batch: Batch) -> Iterator[None]:
+        """Use the backend for a batch, after what is due before it."""
+        count_kinds(batch)
         with self._on_device():
             self.meter.begin()
             self._before_batch()
             self._began = perf_counter()  # what others leave to do is not the time of this batch
-            return self._execute(batch)
+            yield
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -251,7 +343,8 @@ class Engine:
         finally:
             self._backend.leave(entered)
 
-    def _execute(self, batch: Batch) -> tuple[BatchResult, int]:
+    def _plan_to_fit(self, batch: Batch) -> Planned:
+        """Plan a batch, with room for as much of it as may be."""
         if batch.expiries is not None:
             self.expiry.expect(batch)
         if len(batch) > self._files.log_entries_max and batch.has_writes:
@@ -259,6 +352,10 @@ class Engine:
         planned = self._plan(batch)
         if planned.result.rejected:
             planned = self._make_fit(batch, planned)
+        return planned
+
+    def _commit(self, batch: Batch, planned: Planned) -> tuple[BatchResult, int]:
+        """Store what a batch changes."""
         if not planned.write_set:
             self._backend.delivered()
             return planned.result, self.committer.read_gate()
@@ -475,6 +572,10 @@ class Engine:
         if self.free_space.count_step(budget_bytes):
             return True
         return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step() or is_due
+
+
+def _kind_of(batch: Batch, table: Table) -> Kind:
+    return Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
 
 
 def _is_on_host(batch: Batch) -> bool:

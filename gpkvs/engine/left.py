@@ -1,4 +1,4 @@
-"""What a batch lacks that the native engine leaves (``EngineLeft`` in kernels/engine_batch.h)."""
+"""Why the native engine leaves a batch (``EngineLeft`` in kernels/engine_batch.h)."""
 
 from __future__ import annotations
 

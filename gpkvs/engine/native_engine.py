@@ -16,8 +16,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gpkvs import failpoint
+from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
+from gpkvs.backends.path_costs import ALL_OPS
 from gpkvs.batch import U64, Batch
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
@@ -26,7 +28,6 @@ from gpkvs.engine.left import Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.table import Table
-from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import NO_GROWTH
@@ -35,15 +36,15 @@ from gpkvs.native import library, native_step
 _log = logging.getLogger("gpkvs")
 
 # `EngineTable` in kernels/native_engine.hpp has so many words; these change while a table is there.
-_TABLE_WORDS: Final = 13
-_LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(9, 13)
+_TABLE_WORDS: Final = 14
+_LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(10, 14)
 # While a table grows, it is looked at again after so many new keys: as many as a block has, less in a small table.
 _LOOKS_SHARE: Final = 64
 
 # What changes between turns. The sums of a turn come last.
 _OF_TURN = (
     *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
-    *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max"),
+    *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max", "device_ops"),
 )
 _SUMS = ("commits", "heap_units")
 
@@ -86,7 +87,7 @@ class NativeEngine:
 
     Parameters
     ----------
-    files, tables, heap, committer, meter, expiry
+    backend, files, tables, heap, committer, meter, expiry
         Of the store.
     planner
         Plans the batches.
@@ -96,8 +97,6 @@ class NativeEngine:
         Of the longest value that may be stored.
     made_bytes_max
         Of the values that a transaction may make of others.
-    has_mirrors
-        Whether GPUs have the indexes, too.
 
     Attributes
     ----------
@@ -117,6 +116,7 @@ class NativeEngine:
 
     def __init__(
         self,
+        backend: Backend,
         files: StoreFiles,
         tables: dict[int, Table],
         heap: Heap,
@@ -128,17 +128,14 @@ class NativeEngine:
         after_turn: Callable[[TurnSums], None],
         value_bytes_max: int,
         made_bytes_max: int,
-        *,
-        has_mirrors: bool,
     ) -> None:
+        self._backend = backend
         self._files = files
         self._tables = tables
         self._committer = committer
         self._expiry = expiry
         self._planner = planner
         self._before_turn, self._after_turn = before_turn, after_turn
-        self._has_mirrors = has_mirrors
-        self._unnoted: int | None = None  # the table of a batch that has run
         names = [field.name for field in KernelFields("begin_turn").fields]
         self.made_bytes_max = made_bytes_max
         self._words = (ctypes.c_uint64 * len(names))()
@@ -159,7 +156,6 @@ class NativeEngine:
             "result_bytes_max": planner.result_bytes_max,
             "value_bytes_max": value_bytes_max,
             "made_bytes_max": made_bytes_max,
-            "keeps_columns": has_mirrors,
         }
         for name, word in words.items():
             self._words[at[name]] = word
@@ -177,11 +173,19 @@ class NativeEngine:
         self._calls.never_waits = self.never_waits = files.undo_log is not None and not files.heap.is_paged
         self.address = ctypes.addressof(self._calls)
         self.is_in_turn, self.ends_at_ns = False, 0
+        self._device_ops: U64 | None = None  # kept as long as native code may read it
         self._generation, self._remaps, self._growth = -1, 0, NO_GROWTH  # when the tables were described
         self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
         self._row_of: dict[int, int] = {}
 
-    def begin_turn(self, held_ms: int = 0, closed: Collection[Left] = (), *, is_within: bool = False) -> None:
+    def begin_turn(
+        self,
+        held_ms: int = 0,
+        closed: Collection[Left] = (),
+        device_ops: U64 | None = None,
+        *,
+        is_within: bool = False,
+    ) -> None:
         """Do what is due beside batches, and let native code run them.
 
         Parameters
@@ -191,6 +195,9 @@ class NativeEngine:
             somebody has set the store's clock, and keys may expire, a turn is of one batch.
         closed
             The reasons for which nothing can be done: requests that lack one of them are refused.
+        device_ops : (2, mixes) uint64
+            From how many operations on a batch is left for a GPU (`Left.DEVICE`): of tables with records, and of
+            numbers. `None`: none is.
         is_within
             Whether what is due beside batches is being done, and asks for this turn.
         """
@@ -204,7 +211,8 @@ class NativeEngine:
         if may_expire and not expiry.time.clocks.are_native:
             held_ms, seconds = held_ms or expiry.time.now_ms(), 0.0
             may_expire = held_ms > 0
-        self._calls.operations_max = OPS_MAX
+        self._device_ops = device_ops
+        self._calls.operations_max = OPS_MAX if device_ops is None else ALL_OPS
         self.ends_at_ns = time.monotonic_ns() + int(seconds * 1e9)
         self._words[self._of_turn] = [
             address_of(self._rows),
@@ -218,6 +226,7 @@ class NativeEngine:
             limits.heap_units,
             sum(1 << reason for reason in closed),
             self._files.log_entries_max,
+            0 if device_ops is None else address_of(device_ops),
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
@@ -227,31 +236,6 @@ class NativeEngine:
         table = self._tables.get(batch.table)
         return table is None or table.index.has_records
 
-    def run(self, table: int, run: Callable[..., int], *given: object) -> int:
-        """Run a batch on a table by a call of native code; return how it ran.
-
-        What it has stored is noted for the mirrors of GPUs: if an interrupt comes before, then before anything else.
-        """
-        if not self._has_mirrors:
-            return run(*given)
-        self._note_stored()
-        self._planner.begin_stores(table)
-        self._unnoted = table
-        ran = run(*given)
-        if ran == Ran.LEFT:
-            self._unnoted = None
-        self._note_stored()
-        return ran
-
-    def _note_stored(self) -> None:
-        if self._unnoted is None:
-            return
-        try:
-            self._planner.note_stored(self._unnoted)
-        except Exception as error:  # noqa: BLE001 - a mirror may not know of it: only recovery may go on
-            stop_process("what a transaction has stored could not be noted for the GPU", error)
-        self._unnoted = None
-
     def leave_all(self) -> None:
         """Leave every batch of the next turn."""
         self._words[_OF_TURN.index("table_count")] = 0
@@ -260,7 +244,6 @@ class NativeEngine:
 
     def end_turn(self) -> None:
         """Do what the batches of the turn ask for, if there is one; what fails is tried again after the next turn."""
-        self._note_stored()
         if not self.is_in_turn:
             return
         self.is_in_turn = False
@@ -319,6 +302,7 @@ class NativeEngine:
             index.unmoved,
             marks,
             table.records_address,
+            self._backend.late_slots(index),
             looks_at,
             0,
             0,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
-from gpkvs.backends.fields import Field, KernelFields
+from gpkvs.backends.fields import Field, fields_of
 from gpkvs.batch import U8, U64, Batch
 from gpkvs.engine.capacity import NoRoomError, request_of_op
 from gpkvs.engine.heap import Heap, record_units
@@ -25,7 +25,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import FILLED_WORDS, TableWrites
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import LAYOUTS, SlotLayout
-from gpkvs.native import native_step
+from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
 
 OPS_MAX = 65_536  # of a batch that a server gathers, or a request of Python's objects
@@ -38,6 +38,8 @@ _ELEMENTS = {"changed_slot": 2, "contents": 2, "digest": 2}
 _HAVE_END = {"chain_start", "block_first"}  # one element more
 # Only tables with records need these.
 _OF_RECORDS = {"old_meta", "reference", "freed_reference", "versions", "put_op", "put_reference"}
+# What plans batches of a layout.
+_LISTS = {"bytes": library.gpkvs_planner_bytes_fields, "u64": library.gpkvs_planner_u64_fields}
 # The columns that the committer reads.
 _OF_WRITES = (
     *("changed_slot", "contents", "digest", "put_op", "put_reference", "key_offsets", "key_lengths"),
@@ -99,21 +101,6 @@ class NativePlanner:
         planner = self._of_layout[layout]
         return planner.address, planner.ops_max
 
-    def begin_stores(self, number: int) -> None:
-        """Forget what the last batch has changed: the native engine is to run one on a table."""
-        if table := self._tables.get(number):
-            self._of_layout[table.index.layout.name].writes.set(slots=0)
-
-    def note_stored(self, number: int) -> None:
-        """Tell the backend which slots were changed since `begin_stores`."""
-        if table := self._tables.get(number):
-            planner = self._of_layout[table.index.layout.name]
-            writes = planner.writes
-            writes.read_counters()
-            if writes.slots:
-                self._backend.host_stored(table.index, writes.changed_slot[: writes.slots])
-            planner.lend_columns()
-
     def planned_last(self, batch: Batch) -> tuple[Table, int]:
         """Return the table of a batch that was planned last, perhaps in vain, and how many new keys were met."""
         table = self._tables[batch.table]
@@ -150,7 +137,7 @@ class _LayoutPlanner:
         self._files = files
         self._heap = heap
         self._has_records = layout.has_records
-        self._fields = KernelFields(f"lend_{layout.name}").fields
+        self._fields = fields_of(_LISTS[layout.name]())
         self._words = (ctypes.c_uint64 * len(self._fields))()
         self.address = ctypes.addressof(self._words)
         self._at = {field.name: at for at, field in enumerate(self._fields)}
@@ -166,7 +153,6 @@ class _LayoutPlanner:
             writes=self.writes.address,
         )
         self.take_over_heap()
-        self._lend = native_step(f"lend_{layout.name}", keeps_lock=False)
         # A batch fills each segment once at most. What nobody touches takes no memory.
         segments = heap.space_bytes // files.root.segment_bytes if layout.has_records else 0
         self._filled: U64 = np.empty(FILLED_WORDS * (segments + 1), np.uint64)
@@ -232,15 +218,9 @@ class _LayoutPlanner:
         self._set(ops_room=0)
         self._set(**addresses, outside=address_of(outside), outside_bytes=len(outside))
         self.writes.set(**of_writes)
-        self.writes.changed_slot = columns["changed_slot"]
         self._columns, self.kept_bytes = columns, first_outside
         self._set(ops_room=ops_max)
         self.ops_max = ops_max  # last: after an interrupt the columns are made again
-
-    def lend_columns(self) -> None:
-        """Let the system have the memory of columns outside the block, until a large batch needs them again."""
-        if self.ops_max > self.ops_kept:
-            self._lend(self.address, 0, 1)
 
     def kept_records(self) -> tuple[NDArray[np.intp], U64]:
         """Return the operations of the last batch that leave a record, and its units at most, also without room."""

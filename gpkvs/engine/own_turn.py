@@ -131,11 +131,11 @@ class OwnTurn:
         given: tuple[object, ...] = columns
         if into:
             run_own, given = self._run_into, (columns.ops, columns.keys, columns.key_lengths, *into)
-        ran = native.run(table, run_own, native.engine_address, self._room, table, n, *given)
+        ran = run_own(native.engine_address, self._room, table, n, *given)
         if ran == Ran.LEFT:
             with memory_refused():
                 batch = columns.batch(table)
-            run = partial(native.run, table, run_own, native.engine_address, self._room, table, n, *given)
+            run = partial(run_own, native.engine_address, self._room, table, n, *given)
             ran = self._run_again(batch, run, lacking)
             if ran == Ran.LEFT:
                 return None
@@ -190,7 +190,7 @@ class OwnTurn:
         given_bytes = len(batch.keys) + len(batch.values)
         is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX and not batch.into and not is_long
         run_batch = self._run_short if is_short else self._run_long
-        ran = native.run(batch.table, run_batch, native.engine_address, given.struct, *own.addresses, is_short)
+        ran = run_batch(native.engine_address, given.struct, *own.addresses, is_short)
         lacking: dict[Left, GpkvsError] = {}
         if ran == Ran.LEFT:
             ran = self._run_columns_again(batch, given, own, lacking, is_within=is_within)
@@ -201,9 +201,8 @@ class OwnTurn:
     def _run_columns_again(
         self, batch: Batch, given: GivenBatch, own: OwnBatch, lacking: dict[Left, GpkvsError], *, is_within: bool
     ) -> int:
-        native, meter = self._native, self._meter
-        run_batch = partial(self._run_long, native.engine_address, given.struct, *own.addresses, False)
-        run = partial(native.run, batch.table, run_batch)
+        meter = self._meter
+        run = partial(self._run_long, self._native.engine_address, given.struct, *own.addresses, False)
         ran = int(Ran.LEFT)
         # A short one may return more than one may while Python's lock is kept.
         if meter.last_left is Left.MEMORY:

@@ -107,7 +107,7 @@ typedef struct EngineRoom {
 typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t refusals,
                                 EngineRoom* out);
 
-// Why a batch is left, until Python has done what it lacks: the list (gpkvs/engine/left.py). The last one is a batch that no native engine is asked to run.
+// Why a batch is left, until Python has done what it lacks: the list (gpkvs/engine/left.py).
 #define ENGINE_LEFT_REASONS(F)                                                                                                 \
     F(TURN)         /* Python wants the engine: no turn has begun, or what is due beside batches failed */                     \
     F(TABLE)        /* nobody knows it in this turn */                                                                         \
@@ -124,7 +124,7 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(GROW_LOG)     /* more words of entries than undo log or journal take */                                                  \
     F(RENEW)        /* the last epoch of an incarnation */                                                                     \
     F(MEMORY)       /* none for the plan, the results or the frame */                                                          \
-    F(DEVICE)       /* a GPU runs it */
+    F(DEVICE)       /* a GPU may take less time for it, or runs it */
 
 #define ENGINE_LEFT_REASON(name) LEFT_##name,
 enum EngineLeft { LEFT_NOT, ENGINE_LEFT_REASONS(ENGINE_LEFT_REASON) LEFT_COUNT };

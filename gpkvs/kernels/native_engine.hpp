@@ -7,13 +7,16 @@
 #include "counted_time.hpp"
 #include "engine_batch.h"
 #include "kept_resolver.hpp"
+#include "kinds.hpp"
+#include "late_slots.hpp"
 #include "native_planner.hpp"
 #include "native_resolve.hpp"
 
 // A table, as it is for a turn. `earliest`: when a key of each of its `ranges` expires first; null: none may expire yet.
+// `late`: of the mirror that a GPU has of the index; null: there is none.
 #define ENGINE_TABLE_FIELDS(F)                                                              \
     F(u64, id) F(u64, generation) F(u64, entry_bytes) F(void*, index) F(u64, index_file) GEOMETRY_ARGS(F) \
-    F(u64*, marks) F(u64*, records) F(u64, looks_at) F(u64, gained) F(u64, ranges) F(u64*, earliest)
+    F(u64*, marks) F(u64*, records) F(LateSlots*, late) F(u64, looks_at) F(u64, gained) F(u64, ranges) F(u64*, earliest)
 
 struct EngineTable {
     ENGINE_TABLE_FIELDS(GPKVS_FIELD)
@@ -23,15 +26,15 @@ struct EngineTable {
 // units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `ahead_us`: the word
 // of the time that counts (counted_time.hpp), where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
 // `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused. `log_ops_max`: the
-// operations of the largest batch that is not of GETs alone. `keeps_columns`: Python reads what a batch has changed, and lends
-// the columns itself (`lend_bytes`).
+// operations of the largest batch that is not of GETs alone. `device_ops`: the operations from which on a GPU may take less time
+// for a batch, by mix, of tables with records and of tables of numbers; null: no batch is for a GPU.
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
-    F(int64_t*, ahead_us) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) \
+    F(int64_t*, ahead_us) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) F(const u64*, device_ops) \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
-    F(u64, value_bytes_max) F(u64, made_bytes_max) F(u64, keeps_columns)
+    F(u64, value_bytes_max) F(u64, made_bytes_max)
 
 static const u64 NO_BOUND = ~0ull;
 
@@ -234,6 +237,7 @@ static u64 commit_planned(NativeEngine& e, Planner& a, EngineTable& table) {
     e.commits++;
     e.heap_units += w.heap_units;
     table.gained += w.new_keys;
+    if (table.late) note_late(*table.late, w.changed_slot, w.slots);
     return c.gate;
 }
 
@@ -398,6 +402,23 @@ static EngineRan refuse_all(NativeEngine& e, const EngineBatch& batch, EngineGiv
     return ENGINE_DONE;
 }
 
+// What a batch mostly does (`Mix` in gpkvs/backends/path_costs.py).
+enum Mix { MIX_READS, MIX_FEW_WRITES, MIX_WRITES, MIXES };
+
+static Mix mix_of(const EngineBatch& batch) {
+    const u64 writes = batch.n - count_kinds(batch.ops, batch.n).gets;
+    return !writes ? MIX_READS : 4 * writes < batch.n ? MIX_FEW_WRITES : MIX_WRITES;
+}
+
+// Whether a GPU may take less time for a batch than the host's threads do; Python decides that.
+static bool may_be_for_device(const NativeEngine& e, const EngineBatch& batch, bool is_bytes) {
+    if (!e.device_ops) return false;
+    const u64* const least = e.device_ops + (is_bytes ? 0 : MIXES);
+    if (batch.n < *std::min_element(least, least + MIXES)) return false;
+    if (looks_first(batch) || batch.upload || (batch.expiries && !is_bytes)) return false;
+    return batch.n >= least[mix_of(batch)];
+}
+
 // Runs a batch; see `Engine` (engine_batch.h). Nobody has been told of it yet.
 static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGivesRoom give_room, void* sink, u64& requests,
                            u64& gate, u64& has_versions) {
@@ -406,13 +427,13 @@ static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGive
     if (!table && is_closed(e, LEFT_TABLE)) return refuse_all(e, batch, give_room, sink, requests, gate);
     if (!table) return leave(e.meter, LEFT_TABLE);
     const bool is_bytes = has_versions = table->entry_bytes == sizeof(Entry<BytesSlot>);
+    if (may_be_for_device(e, batch, is_bytes)) return leave(e.meter, LEFT_DEVICE);
     if (batch.n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return leave(e.meter, LEFT_COLUMNS);
     e.meter[METER_LAST] = monotonic_ns();
     const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, batch, give_room, sink, requests, gate)
                                    : run_on(e, *e.planner_u64, *table, batch, give_room, sink, requests, gate);
     if (ran == ENGINE_LEFT) return ran;  // Python looks at the columns
     e.held_ms = 0;
-    if (e.keeps_columns) return ran;
     if (is_bytes) lend_outside(*e.planner_bytes);
     else lend_outside(*e.planner_u64);
     return ran;

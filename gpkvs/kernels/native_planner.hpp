@@ -536,10 +536,9 @@ static void lend_outside(const Args& a) {
     if (a.outside_bytes) madvise(a.outside, a.outside_bytes, MADV_FREE);
 }
 
-template <class Args>
-static void lend_run(const void* args, u64, u64) {
-    lend_outside(*(const Args*)args);
-}
+extern "C" {
 
-GPKVS_STEP(lend_bytes, PlannerBytes, PLANNER_BYTES_FIELDS, lend_run<PlannerBytes>, 0);
-GPKVS_STEP(lend_u64, PlannerU64, PLANNER_U64_FIELDS, lend_run<PlannerU64>, 0);
+const char* gpkvs_planner_bytes_fields() { return PLANNER_BYTES_FIELDS(GPKVS_NAME); }
+const char* gpkvs_planner_u64_fields() { return PLANNER_U64_FIELDS(GPKVS_NAME); }
+
+}  // extern "C"

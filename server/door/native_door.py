@@ -101,7 +101,7 @@ class NativeDoor:
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
         self.receives = DoorReceives(config.receive_seconds_max)
         self.engine_thread = EngineThread(self._library.interrupt)
-        self._flush_thread = begun_threads("door-flush")
+        self._stop_thread = begun_threads("door-stop")
         self._calls: dict[int, _Running] = {}
         self._turns: Turns | None = None
         self._store: Store | None = None
@@ -167,7 +167,7 @@ class NativeDoor:
         """Serve an open store."""
         self._set_tables(store)
         self._store = store
-        self._turns = Turns(self._library, store, self._flush_thread, self._metrics)
+        self._turns = Turns(self._library, store, self._metrics)
         self.engine_thread.begin(self._turns.turn)
         self._library.open()
         self._give_back_freed(FreeMemory(self._free_bytes_max, self._helpers))
@@ -229,8 +229,8 @@ class NativeDoor:
                     "clients do not read their responses, or do not hear that they end: given up after %.0f s",
                     grace_seconds + _CANCEL_SECONDS,
                 )
-        # In a thread that is there, and that has nothing else to do when the last batch is durable.
-        await self._loop.run_in_executor(self._flush_thread, self._library.stop)
+        # In a thread that is there.
+        await self._loop.run_in_executor(self._stop_thread, self._library.stop)
 
     def close(self) -> None:
         """End what runs beside the calls; the port is closed."""
@@ -247,7 +247,7 @@ class NativeDoor:
         self.engine_thread.shutdown()
         if self._look_at:
             self._look_at.cancel()
-        self._flush_thread.shutdown()  # the door itself stays: a scrape may still read what it has counted
+        self._stop_thread.shutdown()  # the door itself stays: a scrape may still read what it has counted
 
     def _give_back_freed(self, memory: FreeMemory) -> None:
         """Look at freed memory, now and again, while the door serves."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.left import Left
@@ -29,23 +28,18 @@ class Turns:
         The door.
     store
         Runs what a turn leaves.
-    flush_thread
-        Waits until batches are durable, one after the other.
     metrics
         Counts the requests that are refused.
     """
 
-    def __init__(self, library: Library, store: Store, flush_thread: ThreadPoolExecutor, metrics: Metrics) -> None:
+    def __init__(self, library: Library, store: Store, metrics: Metrics) -> None:
         self._library = library
         self._store = store
         store.begin_turns(library.interrupt)
         with store.turn() as engine:
-            self._native = engine.native if engine.is_on_host else None
-            self._crew = engine.crew()
+            self._engine, self._native, self._crew = engine, engine.native, engine.crew()
             library.set_clock(engine.expiry.time.address)
-        if self._native:
-            library.set_engine(self._native.address)
-        self._flush_thread = flush_thread
+        library.set_engine(self._native.address)
         self._metrics = metrics
         self._idle_seconds = _IDLE_SECONDS
         self.maintains = True
@@ -68,19 +62,39 @@ class Turns:
         return True
 
     def _run(self) -> Turn:
-        """Let the door run batches, by the native engine if there is one."""
-        if self._native is None:
-            return self._library.turn(self._idle_seconds)
+        """Let the door run batches, by the native engine."""
         try:
-            self._native.begin_turn()
+            self._engine.begin_turn()
         except Exception as error:  # noqa: BLE001 - whoever sends the next batch hears of it
             _log.warning("batches have to wait: what is due beside them failed: %r", error)
             self._native.leave_all()
         ended = self._library.turn(self._idle_seconds)
-        if ended is Turn.LEFT and self._run_again():
+        if ended is Turn.LEFT and (self._run_for_device() or self._run_again()):
             ended = Turn.DUE
         self._native.end_turn()
         return ended
+
+    def _run_for_device(self) -> bool:
+        """Run the batch that is left for a GPU, there or natively after all; return whether it ran."""
+        meter = self._engine.meter
+        if meter.last_left is not Left.DEVICE:
+            return False
+        batch = self._library.left()
+        try:
+            ran = self._engine.run_left(batch)
+        except Exception as error:  # noqa: BLE001 - nothing of it has happened: the host runs it
+            _log.warning("the host runs a batch that a GPU could not: %r", error)
+            ran = None
+        if ran:
+            meter.take_left()
+            result, gate = ran
+            self._library.left_done(result.requests, results_of(result), gate)
+            return True
+        try:
+            return self._engine.run_left_on_host(batch, self._library.run_left)
+        except Exception as error:  # noqa: BLE001 - the next turn says what is wrong
+            _log.warning("a batch has to wait: what is due beside it failed: %r", error)
+            return False
 
     def _run_again(self) -> bool:
         """Have the batch that is left run natively after all; return whether it ran."""
@@ -112,7 +126,7 @@ class Turns:
 
         Of several requests of a message some may be done now and others later: the handlers of calls keep account.
         """
-        if self._native and self._library.hand_on_left():
+        if self._library.hand_on_left():
             return
         try:
             begun = self._store.begin_requests(self._library.left())
@@ -129,19 +143,7 @@ class Turns:
         result = begun.result
         for number, reason in result.rejected.items():
             self._library.left_refused(number, self._refusal(reason))
-        if self._native:  # the door waits for the gate
-            self._library.left_done(result.requests, results_of(result), begun.gate)
-        elif begun.is_durable:
-            begun.finish()
-            self._library.left_done(result.requests, results_of(result), 0)
-        else:
-            self._library.left_done(result.requests, results_of(result), begun.gate)
-            self._flush_thread.submit(self._finish, begun)
-
-    def _finish(self, begun: BegunBatch) -> None:
-        """Wait until a batch is durable; in the second thread."""
-        begun.finish()
-        self._library.durable(begun.gate)
+        self._library.left_done(result.requests, results_of(result), begun.gate)
 
     def _refusal(self, error: Exception) -> Refusal:
         return _packed(tell(error, "batch", self._metrics))

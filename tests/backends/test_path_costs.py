@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gpkvs.backends.path_costs import Kind, Mix, Path, PathCosts, mix_of
+from gpkvs.backends.path_costs import ALL_OPS, Kind, Mix, Path, PathCosts, mix_of
 
 KIND = Kind("u64", Mix.WRITES, is_on_gpu=False)
 
@@ -108,6 +108,47 @@ def test_a_path_can_be_forced() -> None:
     costs = PathCosts(400e-6, 30e-9)
     costs.forced = Path.GPU
     assert costs.choose(KIND, 1) is Path.GPU
+
+
+def test_a_gpu_catches_up_when_that_would_have_been_worth_it() -> None:
+    """For batches that took the host longer, together, than to catch up and to run one more."""
+    costs = PathCosts(400e-6, 30e-9)
+    for path, seconds in ((Path.HOST, 3e-3), (Path.GPU, 1e-3)):
+        for _ in range(9):
+            costs.measured(KIND, 100_000, path, seconds)
+    chosen = [costs.choose(KIND, 100_000, 9e-3) for _ in range(10)]
+    assert chosen == 2 * [Path.HOST, Path.HOST, Path.HOST, Path.HOST, Path.GPU]
+    assert costs.choose(KIND, 100_000) is Path.GPU, "it has caught up"
+
+
+def test_to_try_a_gpu_pays_for_its_catching_up() -> None:
+    costs = PathCosts(400e-6, 30e-9)
+    tries = {}
+    for catch_up_seconds in (0.0, 20e-3):
+        kind = Kind("u64", Mix.WRITES, is_on_gpu=catch_up_seconds > 0)
+        for path, seconds in ((Path.HOST, 1e-3), (Path.GPU, 1.1e-3)):
+            for _ in range(9):
+                costs.measured(kind, 100_000, path, seconds)
+        tries[catch_up_seconds] = 0
+        for _ in range(4000):
+            path = costs.choose(kind, 100_000, catch_up_seconds)
+            tries[catch_up_seconds] += path is Path.GPU
+            costs.measured(kind, 100_000, path, 1e-3 if path is Path.HOST else 1.1e-3)
+    assert tries[0.0] > 100
+    assert 0 < tries[20e-3] <= 4000 * 1e-3 * 0.01 / 20e-3 + 1
+
+
+def test_batches_that_may_be_for_a_gpu_have_at_least_so_many_operations() -> None:
+    costs = PathCosts(400e-6, 30e-9)
+    assert costs.least_for_gpu("u64", Mix.WRITES) == 8192, "it is believed to take less than twice as long"
+    for bits, seconds in 9 * [(17, 1e-3), (20, 8e-3)]:
+        costs.measured(KIND, 1 << bits, Path.HOST, seconds)
+        costs.measured(KIND, 1 << bits, Path.GPU, 3e-3)
+    assert costs.least_for_gpu("u64", Mix.WRITES) == 1 << 19
+    assert costs.least_for_gpu("u64", Mix.READS) == 8192
+    for path, least in ((Path.GPU, 1), (Path.HOST, ALL_OPS)):
+        costs.forced = path
+        assert costs.least_for_gpu("u64", Mix.WRITES) == least
 
 
 def test_the_mix_of_a_batch() -> None:

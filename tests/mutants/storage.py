@@ -55,22 +55,6 @@ MUTANTS = (
         (f"{_JOURNAL_GROWTH_TESTS}test_records_never_go_to_an_extent",),
     ),
     Mutant(
-        "mirrors-hear-nothing-after-an-interrupt",
-        "gpkvs/engine/native_engine.py",
-        "        self._note_stored()\n        if not self.is_in_turn:\n",
-        "        if not self.is_in_turn:\n",
-        "a GPU reads slots as they were before the host's last batch",
-        ("engine/test_mirrors.py::test_an_interrupt_leaves_nothing_out",),
-    ),
-    Mutant(
-        "mirrors-hear-of-another-table",
-        "gpkvs/engine/native_engine.py",
-        "        self._planner.begin_stores(table)\n",
-        "",
-        "slots of one table are noted for another one, which may have fewer",
-        ("engine/test_mirrors.py::test_nothing_of_another_table_is_noted",),
-    ),
-    Mutant(
         "mirrors-hear-nothing-of-journals",
         "gpkvs/engine/journal_committer.py",
         "                self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])\n",

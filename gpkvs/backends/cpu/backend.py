@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import ALL_OPS, Argument, Column, Processor, Result, Stored
+from gpkvs.backends.base import Argument, Column, Processor, Result, Stored
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
-from gpkvs.backends.path_costs import PathCosts
+from gpkvs.backends.path_costs import ALL_OPS, PathCosts
 from gpkvs.backends.stores import launch_stores
 from gpkvs.batch import U8, U32, U64, Batch
 from gpkvs.errors import BackendError, InvalidArgumentError, NoMemoryError
@@ -165,6 +165,11 @@ class CpuBackend:
     def catch_up(self) -> None:
         """See `Backend.catch_up`; there is no other image."""
 
+    def catch_up_seconds(self, index: Index, /) -> float:
+        """See `Backend.catch_up_seconds`."""
+        del index
+        return 0.0
+
     @property
     def kept_bytes(self) -> int:
         """See `Backend.kept_bytes`."""
@@ -302,6 +307,11 @@ class CpuBackend:
 
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """See `Backend.host_stored`; there is no other image."""
+
+    def late_slots(self, index: Index, /) -> int:
+        """See `Backend.late_slots`."""
+        del index
+        return 0
 
     def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
         """See `Backend.host_stored_blocks`; there is no other image."""

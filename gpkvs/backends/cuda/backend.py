@@ -44,7 +44,6 @@ _log = logging.getLogger("gpkvs")
 _HOST_AWAKE_NS = 100_000  # the host's shares of log and slots follow each other: to wake a thread takes as long
 _DLPACK_CUDA = 2  # kDLCUDA
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
-_LATE_SLOTS_MAX = 1 << 20  # with so many late slots, a mirror catches up even if nobody reads it
 _SHARED_OPS_MIN = 1 << 17  # a smaller batch takes one GPU less time than it takes to have several begin
 
 
@@ -115,11 +114,15 @@ class CudaBackend(GpuProcessor):
     @explained
     def catch_up(self) -> None:
         """See `Backend.catch_up`."""
-        late = [mirror for mirror in self._attached.mirrors.values() if mirror.late_slots]
+        late = [mirror for mirror in self._attached.mirrors.values() if mirror.late.is_any]
         if late and len(self.processors) > 1:
             self._wait_for_each_other()  # another GPU may still store what the host has stored over since
         for mirror in late:
             self._catch_up(mirror)
+
+    def catch_up_seconds(self, index: Index, /) -> float:
+        """See `Backend.catch_up_seconds`."""
+        return self._attached.mirrors[index].catch_up_seconds
 
     @explained
     def meet(self) -> None:
@@ -249,15 +252,12 @@ class CudaBackend(GpuProcessor):
         return adopted  # of another GPU than the first: its columns are copied where they are used
 
     def host_stored(self, index: Index, slots: U64, /) -> None:
-        """See `Backend.host_stored`; the mirror follows when it is read next. Without that, no call of CUDA."""
-        mirror = self._attached.mirrors[index]
-        mirror.note(slots)
-        if mirror.late_slots > _LATE_SLOTS_MAX:
-            entered = self.enter()
-            try:
-                self.catch_up()
-            finally:
-                self.leave(entered)
+        """See `Backend.host_stored`; the mirror follows when it is read next."""
+        self._attached.mirrors[index].late.note(slots)
+
+    def late_slots(self, index: Index, /) -> int:
+        """See `Backend.late_slots`."""
+        return self._attached.mirrors[index].late.address
 
     @explained
     def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
@@ -278,7 +278,7 @@ class CudaBackend(GpuProcessor):
     def grow_index(self, index: Index, /) -> None:
         """See `Backend.grow_index`: the mirror grows, then what was registered; neither is copied if it is large."""
         mirror, size = self._attached.mirrors[index], index.grown_bytes
-        mirror.memory.grow(size, _SPARE_BYTES)
+        mirror.grow(size, _SPARE_BYTES)
         registered = mirror.registered
         if registered is None:
             index.grow_region()

@@ -1,28 +1,32 @@
-"""The read image of an index on a GPU: a mirror in its memory, and the slots in which it lags behind."""
+"""The read image of an index on a GPU: a mirror in its memory, and the slots in which it lags behind.
+
+Batches that run on the host change the index and not its mirror, which lags behind in their slots. Before the next
+kernel reads the mirror, it follows: from PM, which is the truth.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import cupy
-import numpy as np
 from cupy.cuda import runtime
 
 from gpkvs.backends.cuda.device_memory import DeviceMemory
 from gpkvs.backends.cuda.gpus import Gpus
 from gpkvs.backends.cuda.host_memory import GrowingHostMemory
-from gpkvs.batch import U64
+from gpkvs.backends.late_slots import ROOM_MAX, LateSlots
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
 
-_LATE_ROOM = 1024  # slots that may be noted at first
+# Of an index's slots: with more of them late, a copy of the whole index takes less than each of them.
+_LATE_PART = 1 / 32
+_LATE_MIN = 1024  # a copy takes a moment, however small the index is
+# What it takes to follow: a launch, and each slot, which the host's threads read; or a copy of the whole over the link.
+_MOMENT_SECONDS, _SLOT_SECONDS, _COPIED_A_SECOND = 2e-4, 2e-8, 40e9
 
 
 class Mirror:
     """The mirror of one index.
-
-    Batches that run on the host change the index and not its mirror. The mirror notes their slots. The backend reads
-    them from PM, which is the truth, before the next kernel reads the mirror.
 
     Parameters
     ----------
@@ -34,6 +38,11 @@ class Mirror:
         The index, if CUDA has registered it.
     gpus
         Where the memory lies: each copies its own stripes over its own link.
+
+    Attributes
+    ----------
+    late
+        The slots in which it lags behind.
     """
 
     def __init__(self, index: Index, memory: DeviceMemory, registered: GrowingHostMemory | None, gpus: Gpus) -> None:
@@ -41,8 +50,7 @@ class Mirror:
         self.memory = memory
         self.registered = registered
         self._gpus = gpus
-        self.late_slots = 0
-        self._late: U64 = np.empty(_LATE_ROOM, np.uint64)  # the first `late_slots` are noted
+        self.late = LateSlots(_late_room(index.slots))
 
     @property
     def array(self) -> Any:
@@ -50,8 +58,10 @@ class Mirror:
         return self.memory.array
 
     def copy_whole(self) -> None:
-        """Copy the index as it is now."""
+        """Copy the index as it is now, when the GPUs have done all that was launched."""
+        self._gpus.synchronize()
         self._copy(0, self.index.region.bytes)
+        self.late.forget()
 
     def copy_blocks(self, first: int, last: int) -> None:
         """Copy some blocks of the index as they are now."""
@@ -70,21 +80,18 @@ class Mirror:
                 )
         self._gpus.synchronize()
 
-    def note(self, slots: U64) -> None:
-        """Remember slots of the index that changed, by their numbers; they are copied."""
-        count = self.late_slots + len(slots)
-        if count > len(self._late):
-            late: U64 = np.empty(2 * count, np.uint64)
-            late[: self.late_slots] = self._late[: self.late_slots]
-            self._late = late
-        self._late[self.late_slots : count] = slots
-        self.late_slots = count
+    @property
+    def catch_up_seconds(self) -> float:
+        """What it takes to bring it up to date, about; 0: it is."""
+        if self.late.are_too_many:
+            return _MOMENT_SECONDS + self.index.region.bytes / _COPIED_A_SECOND
+        return _MOMENT_SECONDS + _SLOT_SECONDS * self.late.count if self.late.is_any else 0.0
 
-    def late(self) -> U64:
-        """Return the noted slots; a slot that changed often is there often."""
-        # Without np.unique: it takes a hundred times as long as it saves.
-        return self._late[: self.late_slots].copy()
+    def grow(self, bytes_after: int, spare_bytes: int) -> None:
+        """Have room for a longer index."""
+        self.memory.grow(bytes_after, spare_bytes)
+        self.late.room = _late_room(bytes_after // BLOCK_BYTES * self.index.layout.block_slots)
 
-    def forget_late(self) -> None:
-        """Forget the noted slots: the copy has them."""
-        self.late_slots = 0
+
+def _late_room(slots: int) -> int:
+    return min(max(int(slots * _LATE_PART), _LATE_MIN), ROOM_MAX)

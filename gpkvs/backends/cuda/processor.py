@@ -407,7 +407,11 @@ class GpuProcessor:
 
     def _catch_up(self, mirror: Mirror) -> None:
         """Bring a mirror up to date in the slots that only the host stored to."""
-        slots, layout = mirror.late(), mirror.index.layout
+        if mirror.late.are_too_many:
+            mirror.copy_whole()
+            runtime.setDevice(self.number)
+            return
+        slots, layout = mirror.late.noted(), mirror.index.layout
         contents = np.empty(len(slots) * layout.slot_bytes // 8, np.uint64)
         self.host.launch(f"load_slots_{layout.name}", len(slots), slot=slots, index=mirror.index, contents=contents)
         self._run(
@@ -415,13 +419,13 @@ class GpuProcessor:
             len(slots),
             {"changed_slot": slots, "contents": contents, "index": mirror.array},
         )
-        mirror.forget_late()
+        mirror.late.forget()
 
     @explained
     def mirror(self, index: Index) -> Any:
         """Return the mirror of an index, on the device, as the index is now."""
         mirror = self._attached.mirrors[index]
-        if mirror.late_slots:
+        if mirror.late.is_any:
             self._catch_up(mirror)
         return mirror.array
 

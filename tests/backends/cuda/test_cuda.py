@@ -252,19 +252,24 @@ def check_ddio(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (state.value in store.info().backend) is warned
 
 
-def test_a_mirror_that_lags_far_behind_catches_up(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpkvs.backends.cuda.backend._LATE_SLOTS_MAX", 10_000)
+@pytest.mark.parametrize("room", [1 << 20, 10_000])
+def test_a_mirror_that_lags_far_behind_catches_up(store_path: Path, room: int) -> None:
+    """With slots that it knows, or with the whole index, since there were too many."""
     with open_numbers(store_path) as store:
         backend: Any = store._backend
+        index = store._files.indexes[store.table(TABLE).id]
+        late = backend._attached.mirrors[index].late
+        late.room = room
         backend.host_ops_max = 1 << 40
         keys = numbers(5, 30_000)
         for first in range(0, len(keys), 3_000):
             store.set_many(keys[first : first + 3_000], ~keys[first : first + 3_000], table=TABLE)
             store.set_many(keys[:7], ~keys[:7], table=TABLE)  # the same slots again and again
-        late = backend._attached.mirrors[store._files.indexes[store.table(TABLE).id]].late_slots
-        assert 0 < late <= 10_000
-        index = store._files.indexes[store.table(TABLE).id].region
-        assert mirror(store, store.table(TABLE).id) == index.read(0, index.bytes)
+        assert late.are_too_many is (room == 10_000)
+        assert backend.catch_up_seconds(index) > 0
+        backend.catch_up()
+        assert backend.catch_up_seconds(index) == 0
+        assert mirror(store, store.table(TABLE).id) == index.region.read(0, index.region.bytes)
         backend.host_ops_max = 0
         held, found = store.get_many(keys, table=TABLE)
         assert found.all()

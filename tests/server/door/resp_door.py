@@ -7,7 +7,6 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from gpkvs.config import DEFAULT_TABLE, MIB, Limits, ServerConfig
@@ -96,9 +95,8 @@ def resp_door(
     stopping = threading.Event()
     python = threading.Thread(target=PythonSide(library).serve, args=(answer_of, stopping))
     python.start()
-    flush_thread = ThreadPoolExecutor(max_workers=1)
     engine_thread = EngineThread(library.interrupt)
-    engine_thread.begin(Turns(library, store, flush_thread, Metrics()).turn)
+    engine_thread.begin(Turns(library, store, Metrics()).turn)
     try:
         yield library, library.listen("127.0.0.1", 0, Protocol.RESP)
     finally:
@@ -106,7 +104,6 @@ def resp_door(
         python.join()
         library.stop()
         engine_thread.shutdown()
-        flush_thread.shutdown()
         library.delete()
 
 

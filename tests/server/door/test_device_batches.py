@@ -1,0 +1,157 @@
+"""A served store with a GPU: native code runs what its host does better, and leaves the rest for the GPU."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import grpc
+import numpy as np
+import pytest
+
+from gpkvs.backends.cpu.backend import HOST_OPS_MAX
+from gpkvs.client import Client
+from gpkvs.proto.v1 import kv_pb2
+from tests.server.wire import (
+    CHECK,
+    DELETE,
+    EXISTS,
+    GET,
+    INCREMENT,
+    PRESENT,
+    SET,
+    Refused,
+    batch,
+    i64,
+    u32,
+    values_of,
+)
+from tests.serving import Server, StartServer
+
+ON_HOST = 8  # operations: a batch with more is left
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
+    # Larger batches run phase by phase, as on a GPU.
+    return start_server("--door", "native", "--backend", "cpu", env={HOST_OPS_MAX: str(ON_HOST)})
+
+
+def counter(server: Server) -> Callable[[], tuple[int, int]]:
+    """Return what says how many batches were left for a GPU since the last call, and how many of them the host ran."""
+    seen = [0, 0]
+
+    def more() -> tuple[int, int]:
+        names = "gpkvs_engine_left_batches_total", "gpkvs_engine_helped_batches_total"
+        now = [int(server.metric(name, reason="device")) for name in names]
+        left, helped = (new - old for new, old in zip(now, seen, strict=True))
+        seen[:] = now
+        return left, helped
+
+    return more
+
+
+def sets(count: int, value: bytes = b"value") -> list[tuple[int, bytes, bytes]]:
+    return [(SET, b"key %d" % number, value) for number in range(count)]
+
+
+def test_large_batches_are_left_and_small_ones_are_not(server: Server) -> None:
+    more = counter(server)
+    server.kv.Batch(batch(sets(ON_HOST)))
+    assert more() == (0, 0)
+    response = server.kv.Batch(batch(sets(ON_HOST + 1, b"other")))
+    assert more() == (1, 0)
+    assert len(response.versions) == 8 * (ON_HOST + 1)
+    read = server.kv.Batch(batch([(GET, b"key %d" % number) for number in range(ON_HOST + 2)]))
+    assert more() == (1, 0)
+    assert values_of(read) == [b"other"] * (ON_HOST + 1) + [b""]
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"key 0")).value == b"other"
+    assert more() == (0, 0)
+
+
+def test_what_a_gpu_does_not_run_is_the_hosts(server: Server) -> None:
+    more = counter(server)
+    server.kv.Set(kv_pb2.SetRequest(key=b"there", value=b""))
+    operations = [*sets(ON_HOST), (INCREMENT, b"n", i64(2)), (CHECK, b"there")]
+    conditions = bytes([0] * (ON_HOST + 1) + [PRESENT])
+    response = server.kv.Batch(batch(operations, conditions=conditions))
+    assert values_of(response) == [i64(2)]
+    assert more() == (0, 0)
+
+
+def test_several_requests_of_a_message_run_together(server: Server) -> None:
+    more = counter(server)
+    message = batch(sets(3 * ON_HOST), request_ops=u32(ON_HOST, ON_HOST, ON_HOST), id=7)
+    response = server.kv.Batch(message)
+    assert (response.id, response.code, len(response.failures)) == (7, 0, 0)
+    assert response.status == bytes(3 * ON_HOST)
+    assert more() == (1, 0)
+    keys = [b"key %d" % number for number in range(3 * ON_HOST)]
+    read = server.kv.MultiGet(kv_pb2.MultiGetRequest(keys=keys))
+    assert [found.value for found in read.results] == [b"value"] * len(keys)
+
+
+def test_the_host_runs_what_does_not_fit(server: Server) -> None:
+    """It says why, refuses no more than it must, and both go on."""
+    more = counter(server)
+    value = bytes(1 << 19)
+    full = [*((SET, b"large %d" % number, value) for number in range(40)), *sets(ON_HOST)]
+    with Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "heap", full="heap"):
+        server.kv.Batch(batch(full))
+    assert more() == (1, 1)
+    server.kv.Batch(batch([(SET, b"large", value), *sets(ON_HOST)]))
+    assert more() == (1, 0)
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"key 1")).value == b"value"
+    assert server.kv.Get(kv_pb2.GetRequest(key=b"large 0")).found is False
+
+
+@pytest.mark.parametrize("layout", ["bytes", "u64"])
+def test_both_work_on_one_table(server: Server, layout: str) -> None:
+    """Batches of all sizes, one after the other, beside a dictionary."""
+    seed = int(os.environ.get("GPKVS_SEED", random.randrange(1 << 32)))
+    print(f"GPKVS_SEED={seed}")
+    chance = random.Random(seed)
+    more = counter(server)
+    with Client(server.target) as client:
+        client.create_table("t", layout=layout)
+    model: dict[bytes, bytes] = {}
+    for _ in range(60):
+        operations, expected, returned = [], [], []
+        for _ in range(chance.choice([1, 3, ON_HOST, 20, 300])):
+            key, kind = chance.randrange(200).to_bytes(8, "little"), chance.choice([GET, GET, SET, SET, DELETE, EXISTS])
+            is_there = key in model
+            if kind == SET:
+                model[key] = chance.randbytes(8)
+                operations.append((SET, key, model[key]))
+                expected.append(0)
+                continue
+            operations.append((kind, key))
+            expected.append(0 if is_there else 1)
+            if kind == GET:
+                returned.append(model.get(key, b""))
+            if kind == DELETE:
+                model.pop(key, None)
+        response = server.kv.Batch(batch(operations, table="t"))
+        assert list(response.status) == expected
+        if layout == "bytes":
+            assert values_of(response) == returned
+        else:
+            assert response.values == b"".join(returned)
+    left, helped = more()
+    assert left > 5
+    assert not helped
+
+
+def test_a_table_grows_under_both(server: Server) -> None:
+    more = counter(server)
+    with Client(server.target) as client:
+        client.create_table("numbers", layout="u64", index_bytes=64 << 10)
+        table, keys = client.table("numbers"), np.arange(40_000, dtype=np.uint64)
+        for first in range(0, len(keys), 2000):
+            table.set_many(keys[first : first + 2000], ~keys[first : first + 2000])
+            assert table.get(int(keys[first])) == int(~keys[first])
+        values, found = table.get_many(keys)
+        assert found.all()
+        assert np.array_equal(values, ~keys)
+    assert more()[0] >= 20
