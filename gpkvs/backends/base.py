@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.path_costs import PathCosts
-from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.batch import U8, U32, U64
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.pm.region import Region
@@ -86,9 +86,6 @@ class Processor(Protocol):
     def result_column(self, count: int, dtype: type[np.generic], /) -> NDArray[Any]:
         """Return an uninitialised column of the host that outlives the transaction."""
 
-    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
-        """Return the operations, first and last + 1, between which a batch that only reads is best cut on its way."""
-
     def total(self, column: NDArray[Any], /) -> int:
         """Return the sum of a column of numbers modulo 2^64, or how many of its truth values are true."""
 
@@ -141,6 +138,27 @@ class Processor(Protocol):
         -------
         callable
             Waits until its stores to PM are complete.
+        """
+
+    def get_numbers(self, keys: U8, index: Index, status: U8, values: U64, /) -> int:
+        """Look up keys of 8 bytes in a table of numbers; all is there when this returns.
+
+        Parameters
+        ----------
+        keys : (8 n,) uint8
+            On the host, or a column of `xp`.
+        index
+            Of the table.
+        status : (n,) uint8
+            What each of them sees: `OK` or `NOT_FOUND`. As `values`, it is of `result_column` if the keys are on the
+            host, else a column of `xp`.
+        values : (n,) uint64
+            Their values; 0 where there is none.
+
+        Returns
+        -------
+        int
+            How many keys are not there.
         """
 
     def address(self, argument: NDArray[Any] | Index, /) -> int:

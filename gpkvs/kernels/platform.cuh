@@ -51,6 +51,11 @@ GPKVS_DEVICE u32 first_bit(u32 mask) { return __ffs(mask) - 1; }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return __popc(mask); }
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { atomicAdd(at, value); }
 GPKVS_DEVICE void atomic_max(u64* at, u64 value) { atomicMax(at, value); }
+// Counts the threads for which something holds: one addition for those that run side by side.
+GPKVS_DEVICE void count_where(u64* at, bool holds) {
+    const u32 together = __activemask(), votes = __ballot_sync(together, holds);
+    if (votes && (threadIdx.x & 31) == first_bit(together)) atomicAdd(at, (u64)count_bits(votes));
+}
 // Several threads may mark one place at once.
 GPKVS_DEVICE void mark_place(u8* at) { *(volatile u8*)at = 1; }
 GPKVS_DEVICE void set_mark(u64* at, u64 mark) { *(volatile u64*)at = mark; }
@@ -173,6 +178,9 @@ GPKVS_DEVICE u32 count_bits(u32 mask) { return (u32)__builtin_popcount(mask); }
 GPKVS_DEVICE void mark_place(u8* at) { __atomic_store_n(at, (u8)1, __ATOMIC_RELAXED); }
 GPKVS_DEVICE void set_mark(u64* at, u64 mark) { __atomic_store_n(at, mark, __ATOMIC_RELAXED); }
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
+GPKVS_DEVICE void count_where(u64* at, bool holds) {
+    if (holds) atomic_add(at, 1);
+}
 GPKVS_DEVICE void atomic_max(u64* at, u64 value) {
     u64 seen = __atomic_load_n(at, __ATOMIC_RELAXED);
     while (seen < value && !__atomic_compare_exchange_n(at, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {

@@ -90,9 +90,9 @@ def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monke
             shares = [items[id(processor), kernel] for processor in processors]
             assert sum(shares) == len(keys), kernel
             assert min(shares) > 0.25 * len(keys), (kernel, shares)
-        assert sum(items[id(processor), "look_u64"] for processor in processors) == 0
+        assert sum(items[id(processor), "get_u64"] for processor in processors) == 0
         store.get_many(keys, table="t")
-        assert [items[id(processor), "look_u64"] for processor in processors] == [3000] * 3
+        assert [items[id(processor), "get_u64"] for processor in processors] == [3000] * 3
         monkeypatch.undo()
         values, there = store.get_many(keys, table="t")
         assert there.all()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.backends.base import ALL_OPS
+from gpkvs.backends.path_costs import ALL_OPS
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName, Sizes
 from gpkvs.engine.device.phase_planner import PhasePlanner

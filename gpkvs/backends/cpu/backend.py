@@ -18,7 +18,7 @@ from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.path_costs import ALL_OPS, PathCosts
 from gpkvs.backends.stores import launch_stores
-from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.batch import U8, U32, U64
 from gpkvs.errors import BackendError, InvalidArgumentError, NoMemoryError
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
@@ -206,10 +206,6 @@ class CpuBackend:
         """See `Processor.result_column`."""
         return np.empty(count, dtype)
 
-    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
-        """See `Processor.parts`; nothing is on its way anywhere."""
-        return [(0, len(batch))]
-
     def total(self, column: NDArray[Any], /) -> int:
         """See `Processor.total`."""
         if column.dtype == np.uint64 and len(column) > _SUMMED_HERE and column.flags.c_contiguous:
@@ -256,6 +252,24 @@ class CpuBackend:
         assert self.host_threads, "the backend is closed"
         code = _kernel(kernel)
         library.gpkvs_run(self.host_threads, code.reference, code.pack(arguments), items, keys_per_item)
+
+    def get_numbers(self, keys: U8, index: Index, status: U8, values: U64, /) -> int:
+        """See `Processor.get_numbers`."""
+        missed: U64 = np.zeros(1, np.uint64)
+        hash_key0, hash_key1 = index.hash_keys
+        self.launch(
+            "get_u64",
+            len(status),
+            keys=keys,
+            hash_key0=hash_key0,
+            hash_key1=hash_key1,
+            index=index,
+            **index.geometry,
+            status=status,
+            source_word=values,
+            missed=missed,
+        )
+        return int(missed[0])
 
     def launch_unawaited(
         self,

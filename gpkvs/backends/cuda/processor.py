@@ -37,15 +37,13 @@ from gpkvs.backends.cuda.transfers import Transfers
 from gpkvs.backends.cuda.turns import Turns
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.stores import launch_stores
-from gpkvs.batch import U8, U32, U64, Batch
+from gpkvs.batch import U8, U32, U64
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.native import launch_sum, library
 from gpkvs.pm.region import Region
 
-# Batches that only read cross the link in parts: it carries both directions at once. More parts gain nothing. Several
-# GPUs have so many together, since one thread launches all.
-_PARTS, _PART_OPS_MIN = 4, 1 << 17
+_PARTS = 4  # of long plain arrays: one is looked up while the next one is on its way
 _SUMMED = (np.uint64, np.uint8, np.bool_)  # columns whose sums native code launches
 
 
@@ -98,6 +96,7 @@ class GpuProcessor:
         # Of the kernel that `launch_unawaited` has launched.
         self._before, self._after, self._followed = (cupy.cuda.Event() for _ in range(3))
         self._total: U64 = pinned(1, np.uint64)
+        self._missed: Any = cupy.zeros(1, np.uint64)
 
     def close_processor(self) -> None:
         """End what brings columns over, and what launches."""
@@ -186,14 +185,6 @@ class GpuProcessor:
         column: NDArray[Any] = pinned(count, dtype)
         return column
 
-    def parts(self, batch: Batch, /) -> list[tuple[int, int]]:
-        """See `Processor.parts`."""
-        count, parts = len(batch), max(1, _PARTS // self._turns.calls)
-        if count < parts * _PART_OPS_MIN or not isinstance(batch.keys, np.ndarray):
-            return [(0, count)]
-        bounds = [count * part // parts for part in range(parts + 1)]
-        return list(pairwise(bounds))
-
     @explained
     def total(self, column: NDArray[Any], /) -> int:
         """See `Processor.total`."""
@@ -236,6 +227,44 @@ class GpuProcessor:
         stored = self._launch(kernel, items, keys_per_item, arguments)
         if stored:
             self._wait_for(stored[1])  # its stores to PM are there now: the next phase may begin
+
+    @explained
+    def get_numbers(self, keys: U8, index: Index, status: U8, values: U64, /) -> int:
+        """See `Processor.get_numbers`.
+
+        One kernel reads pinned keys, and stores what they see, in the host's memory: the link carries both directions
+        at once. Long plain arrays come in parts.
+        """
+        count = len(status)
+        if not count:
+            return 0
+        stream: Any = cupy.cuda.get_current_stream()
+        self._missed.data.memset_async(0, self._missed.nbytes, stream)
+        reached = self._transfers.reached(self._own(keys))
+        if reached is None:
+            bounds = [count * part // _PARTS for part in range(_PARTS + 1)]
+            arriving = [self._transfers.upload_later(keys[8 * first : 8 * last]) for first, last in pairwise(bounds)]
+            for (first, last), arrived in zip(pairwise(bounds), arriving, strict=True):
+                self._get_numbers(arrived(), index, status[first:last], values[first:last])
+        else:
+            self._get_numbers(reached, index, status, values)
+        self._missed.data.copy_to_host_async(self._total.ctypes.data, self._missed.nbytes, stream)
+        self.settle()
+        return int(self._total[0])
+
+    def _get_numbers(self, keys: U8, index: Index, status: U8, values: U64) -> None:
+        hash_key0, hash_key1 = index.hash_keys
+        arguments: dict[str, Argument] = {
+            "keys": self.address(keys),
+            "hash_key0": hash_key0,
+            "hash_key1": hash_key1,
+            "index": index,
+            **index.geometry,
+            "status": self.address(status),
+            "source_word": self.address(values),
+            "missed": self.address(self._missed),
+        }
+        self._run(self._code("get_u64"), len(status), arguments)
 
     @explained
     def launch_unawaited(

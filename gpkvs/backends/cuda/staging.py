@@ -29,9 +29,12 @@ _NOT_REGISTERED = 0  # cudaMemoryTypeUnregistered
 
 def is_plain(column: Any) -> bool:
     """Whether a contiguous column of the host is worth a way through pinned memory: it is long, and not pinned."""
-    if column.nbytes < _BYTES_MIN:
-        return False
-    return bool(runtime.pointerGetAttributes(column.ctypes.data).type == _NOT_REGISTERED)
+    return column.nbytes >= _BYTES_MIN and not is_pinned(column)
+
+
+def is_pinned(column: Any) -> bool:
+    """Whether kernels reach a column of the host where it is."""
+    return bool(runtime.pointerGetAttributes(column.ctypes.data).type != _NOT_REGISTERED)
 
 
 class Staging:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpkvs.backends.base import Column
 from gpkvs.backends.cuda.host_memory import pinned
-from gpkvs.backends.cuda.staging import Staging, is_plain
+from gpkvs.backends.cuda.staging import Staging, is_pinned, is_plain
 from gpkvs.config import MIB
 
 _COPIED_BYTES_MAX = 2 * MIB  # of a plain column that the calling thread copies to pinned memory itself
@@ -86,6 +86,15 @@ class Transfers:
             return device
 
         return wait
+
+    def reached(self, column: Any) -> Any:
+        """Return a column that kernels reach where it is, on the GPU or pinned: a short plain one is copied there.
+
+        Of a long plain one return None: it is better brought over.
+        """
+        if isinstance(column, cupy.ndarray) or is_pinned(column):
+            return column
+        return self._pinned_copy(column) if column.nbytes <= _COPIED_BYTES_MAX else None
 
     def _pinned_copy(self, column: Any) -> Any:
         """Return a short column in pinned memory; to wake other threads for it takes as long as to copy it here."""

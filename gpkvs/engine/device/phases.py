@@ -216,11 +216,12 @@ class Phases(ABC):
     def _look(self, plan: Plan) -> None:
         """Look up the keys of a batch that only reads."""
         if plan.seen is NOTHING_SEEN:
-            plan.seen = self.columns_of_looks(len(plan.batch))
+            plan.seen = self.columns_of_looks(plan)
         self._look_at(plan, plan.keys, plan.seen)
 
-    def columns_of_looks(self, count: int) -> Seen:
-        """Return uninitialised columns for a batch that only reads; in a u64 table, source words are the result."""
+    def columns_of_looks(self, plan: Plan) -> Seen:
+        """Return uninitialised columns for a batch that only reads."""
+        count = len(plan.batch)
         status, versions = self._result_columns(count)
         return Seen(status, versions, self._xp.empty(count, np.uint64), self._xp.empty(0, np.uint32))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Argument
-from gpkvs.batch import U8, U32, U64, Op, RequestResult, Status, constant
+from gpkvs.batch import U8, U32, U64, Op, Status
 from gpkvs.engine.device.phases import Phases
-from gpkvs.engine.device.plan import Delivered, Found, FoundGets, Plan, Seen
+from gpkvs.engine.device.plan import NOTHING_SEEN, Found, FoundGets, Plan, Seen
 
 
 class U64Phases(Phases):
@@ -16,24 +16,17 @@ class U64Phases(Phases):
     _has_versions = False
 
     def _look(self, plan: Plan) -> None:
-        parts = self._backend.parts(plan.batch)
-        if len(parts) == 1 and plan.delivered is None:
-            super()._look(plan)
-            return
-        # While one part of the keys is on its way, another is looked up, and what a third one sees is on its way back.
-        backend, count = self._backend, len(plan.batch)
-        seen = plan.seen = self.columns_of_looks(count)
-        if plan.delivered:
-            status, words = plan.delivered.status, plan.delivered.source_word
-        else:
-            status, words = backend.result_column(count, np.uint8), backend.result_column(count, np.uint64)
-        arriving = [backend.upload_later(plan.batch.keys[8 * first : 8 * last]) for first, last in parts]
-        for (first, last), keys in zip(parts, arriving, strict=True):
-            part = Seen(seen.status[first:last], seen.versions, seen.source_word[first:last], seen.source_op)
-            self._look_at(plan, keys(), part)
-            backend.download_later(part.source_word, words[first:last])
-            wait = backend.download_later(part.status, status[first:last])
-        plan.delivered = Delivered(status, words, wait)
+        if plan.seen is NOTHING_SEEN:
+            plan.seen = self.columns_of_looks(plan)
+        seen = plan.seen
+        plan.missed = self._backend.get_numbers(plan.batch.keys, self._index, seen.status, seen.source_word)
+
+    def columns_of_looks(self, plan: Plan) -> Seen:
+        """Return uninitialised columns for a batch of GETs, which are its result: where its keys are."""
+        count, is_on_host = len(plan.batch), isinstance(plan.batch.keys, np.ndarray)
+        column = self._backend.result_column if is_on_host else self._xp.empty
+        nothing = NOTHING_SEEN
+        return Seen(column(count, np.uint8), nothing.versions, column(count, np.uint64), nothing.source_op)
 
     def _route_arguments(self, plan: Plan) -> dict[str, Argument]:
         del plan
@@ -57,7 +50,7 @@ class U64Phases(Phases):
         return nothing
 
     def _lengths(self, plan: Plan) -> U32:
-        status = plan.seen.status[plan.get_op] if plan.batch.has_writes else plan.seen.status
+        status = plan.seen.status[plan.get_op] if plan.batch.has_writes else self._backend.upload(plan.seen.status)
         lengths: U32 = (status == Status.OK.value) * np.uint32(8)
         return lengths
 
@@ -65,9 +58,7 @@ class U64Phases(Phases):
         if plan.batch.has_writes:
             plan.found = self._find_values(plan)
             return 8 * plan.found.count
-        # OK is 0: as truth values they are counted where they are, without a column of lengths.
-        missed = self._backend.total(plan.seen.status.view(np.bool_))
-        return 8 * (len(plan.batch) - missed)
+        return 8 * (len(plan.batch) - plan.missed)
 
     def _see_own_writes(self, plan: Plan) -> None:
         seen, order = plan.seen, plan.chains.order
@@ -95,18 +86,6 @@ class U64Phases(Phases):
         offsets: U64 = 8 * sets.cumsum(dtype=np.uint64) - 8
         return offsets
 
-    def result(self, plan: Plan) -> RequestResult:
-        """See `Phases.result`; of what is on its way already, it waits for the arrival."""
-        if plan.delivered is None:
-            return super().result(plan)
-        count, all_found = len(plan.batch), plan.result_bytes == 8 * len(plan.batch)
-        values, lengths = plan.delivered.source_word.view(np.uint8), constant(np.uint32(8), count)
-        if not all_found:
-            deliver = self._backend.deliver
-            values, lengths = deliver(self._values(plan)), deliver(self.lengths(plan))
-        plan.delivered.wait()
-        return RequestResult(plan.delivered.status, constant(np.uint64(0), count), lengths, values)
-
     def _values(self, plan: Plan) -> U8:
         words = plan.seen.source_word
         if plan.batch.has_writes:
@@ -117,9 +96,9 @@ class U64Phases(Phases):
                 "pick_found", len(words), found=found.found, ends=found.ends, source_word=words, values=values
             )
             return values.view(np.uint8)
-        # `look` left them side by side.
-        if plan.result_bytes < 8 * len(words):
-            words = words[plan.seen.status == Status.OK.value]
+        if plan.missed:
+            upload = self._backend.upload
+            words = upload(words)[upload(plan.seen.status) == Status.OK.value]
         return words.view(np.uint8)
 
     def _require_present(self, plan: Plan) -> None:

@@ -5,7 +5,7 @@ Columns live where the backend's kernels run, in its array module (`Backend.xp`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,15 +59,6 @@ class Seen:
 
 _NO_COLUMN = np.empty(0, np.uint64)
 NOTHING_SEEN = Seen(np.empty(0, np.uint8), _NO_COLUMN, _NO_COLUMN, np.empty(0, np.uint32))
-
-
-@dataclass(frozen=True)
-class Delivered:
-    """The same columns on the host, where they arrive while others are still looked up."""
-
-    status: U8
-    source_word: U64
-    wait: Callable[[], None]  # until all are there
 
 
 @dataclass(frozen=True)
@@ -162,7 +153,7 @@ class Plan:
 
     chains: Chains
     seen: Seen = NOTHING_SEEN  # stays so in a batch of SETs only
-    delivered: Delivered | None = None
+    missed: int  # keys that a batch of GETs alone did not find, on a u64 table
     folded: Folded
     found: Found  # of a batch of GETs and writes, on a u64 table
     launched: NumberPlan | None = None  # where native code launches the kernels,

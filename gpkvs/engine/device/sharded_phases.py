@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend, Processor, Shard
-from gpkvs.batch import U8, U32, Batch, Op, RequestResult, constant
+from gpkvs.batch import U32, Batch, Op, RequestResult
 from gpkvs.engine.capacity import DoesNotFitError
 from gpkvs.engine.device.phases_launched import LaunchedPhases
 from gpkvs.engine.device.phases_u64 import U64Phases
-from gpkvs.engine.device.plan import Delivered, Plan, Seen
+from gpkvs.engine.device.plan import Plan, Seen
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
@@ -118,21 +118,17 @@ class ShardedPhases(U64Phases):
         else:
             self._look_up_for_first(plan, parts)
         plan.result_bytes = sum(part.result_bytes for part in plan.parts)
+        plan.missed = sum(part.missed for part in plan.parts)
         self._meter.lap("find")
 
     def _look_up_for_host(self, plan: Plan, parts: list[slice]) -> None:
-        count = len(plan.batch)
-        status, words = self._backend.result_column(count, np.uint8), self._backend.result_column(count, np.uint64)
+        seen = plan.seen = self.columns_of_looks(plan)
         for part, where in zip(plan.parts, parts, strict=True):
-            part.delivered = Delivered(status[where], words[where], _nothing)
+            part.seen = Seen(seen.status[where], seen.versions, seen.source_word[where], seen.source_op)
         self._each(plan, _look_up_part)
-        for part in plan.parts:
-            assert part.delivered
-            part.delivered.wait()
-        plan.delivered = Delivered(status, words, _nothing)
 
     def _look_up_for_first(self, plan: Plan, parts: list[slice]) -> None:
-        seen = plan.seen = self.columns_of_looks(len(plan.batch))
+        seen = plan.seen = self.columns_of_looks(plan)
         first = parts[0]
         plan.parts[0].seen = Seen(seen.status[first], seen.versions, seen.source_word[first], seen.source_op)
         self._each(plan, _look_up_part)
@@ -167,12 +163,6 @@ class ShardedPhases(U64Phases):
             return self._of_parts[0].lengths(plan.parts[0])
         return super().lengths(plan)
 
-    def _lengths(self, plan: Plan) -> U32:
-        if plan.delivered is None:
-            return super()._lengths(plan)
-        lengths: U32 = (plan.delivered.status == 0) * np.uint32(8)
-        return lengths
-
     def by_request(self, plan: Plan, lengths: U32) -> NDArray[np.int64]:
         """See `Phases.by_request`."""
         if plan.batch.has_writes:
@@ -183,15 +173,7 @@ class ShardedPhases(U64Phases):
         """See `Phases.result`."""
         if plan.batch.has_writes:
             return self._of_parts[0].result(plan.parts[0])
-        if plan.delivered is None:
-            return super().result(plan)
-        count, delivered = len(plan.batch), plan.delivered
-        values: U8 = delivered.source_word.view(np.uint8)
-        lengths = constant(np.uint32(8), count)
-        if plan.result_bytes < 8 * count:
-            values = delivered.source_word[delivered.status == 0].view(np.uint8)
-            lengths = self.lengths(plan)
-        return RequestResult(delivered.status, constant(np.uint64(0), count), lengths, values)
+        return super().result(plan)
 
     def _each(self, plan: Plan, phase: Callable[[U64Phases, Plan], _T]) -> list[_T]:
         """Run a phase of all parts at the same time; return what they return.
@@ -211,7 +193,3 @@ class ShardedPhases(U64Phases):
 def _look_up_part(phases: U64Phases, part: Plan) -> None:
     phases.read(part)
     phases.measure(part)
-
-
-def _nothing() -> None:
-    """Wait for nothing: what was delivered is there."""

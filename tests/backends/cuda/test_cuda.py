@@ -252,6 +252,30 @@ def check_ddio(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (state.value in store.info().backend) is warned
 
 
+@pytest.mark.parametrize("count", [5, 9_000, 300_000])  # short, copied to pinned memory, brought over in parts
+@pytest.mark.parametrize("missing", [False, True])
+def test_gets_of_plain_pinned_and_device_arrays_agree(store_path: Path, count: int, missing: bool) -> None:
+    import cupy  # noqa: PLC0415 - only where there is a GPU
+    import cupyx  # noqa: PLC0415
+
+    with open_numbers(store_path) as store:
+        store.create_table("gets", layout="u64", index_bytes=16 << 20)
+        store._backend.host_ops_max = 0
+        keys = numbers(6, count)
+        store.set_many(keys, ~keys, table="gets")
+        if missing:
+            keys[count // 2] = keys[0] ^ np.uint64(1 << 63)
+        on_gpu, in_pinned = cupy.asarray(keys), cupyx.empty_pinned(count, np.uint64)
+        in_pinned[:] = keys
+        for column in (keys, in_pinned, on_gpu):
+            held, found = store.get_many(column, table="gets")
+            assert isinstance(held, cupy.ndarray if column is on_gpu else np.ndarray)
+            held, found = cupy.asnumpy(held), cupy.asnumpy(found)
+            there = np.arange(count) != count // 2 if missing else np.ones(count, np.bool_)
+            assert np.array_equal(found, there)
+            assert np.array_equal(held, np.where(there, ~keys, np.uint64(0)))
+
+
 @pytest.mark.parametrize("room", [1 << 20, 10_000])
 def test_a_mirror_that_lags_far_behind_catches_up(store_path: Path, room: int) -> None:
     """With slots that it knows, or with the whole index, since there were too many."""
