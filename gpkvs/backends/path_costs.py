@@ -159,15 +159,16 @@ class PathCosts:
                 return operations
         return ALL_OPS
 
-    def measured(self, kind: Kind, operations: int, path: Path, seconds: float) -> None:
-        """Take note of what a batch took."""
+    def measured(self, kind: Kind, operations: int, path: Path, seconds: float, batches: int = 1) -> None:
+        """Take note of what a batch took, or each of several of one size in the mean."""
         if operations <= _FEW:
             return
         bits, taken = operations.bit_length(), self._taken[kind, path]
         if bits not in taken:
             taken[bits] = _Taken(self.expected(kind, path, operations))
-        taken[bits].add(operations, seconds)
-        self._credit[kind, bits] += _TRIED_PART * seconds
+        for _ in range(min(batches, _REMEMBERED)):
+            taken[bits].add(operations, seconds)
+        self._credit[kind, bits] += _TRIED_PART * seconds * batches
 
     def expected(self, kind: Kind, path: Path, operations: int) -> float:
         """Return the seconds that a batch will take by a path."""

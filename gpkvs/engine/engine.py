@@ -37,14 +37,14 @@ from gpkvs.engine.kinds import count_kinds
 from gpkvs.engine.left import Left
 from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
-from gpkvs.engine.native_engine import NativeEngine, TurnLimits, TurnSums
+from gpkvs.engine.native_engine import DEVICE_LAYOUTS, NativeEngine, TurnLimits, TurnSums
 from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.own_turn import OwnTurn
 from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES, U64_LAYOUT
+from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES
 from gpkvs.scan import ScanPiece
 
 # How long native code may run batches; less where something goes on beside them.
@@ -195,6 +195,9 @@ class Engine:
 
     def begin_turn(self) -> None:
         """Begin a turn of the native engine for a door; a batch that may be for a GPU is left (`Left.DEVICE`)."""
+        if costs := self._backend.path_costs:
+            for layout, mix, operations, seconds, batches in self.native.taken_by_host():
+                costs.measured(Kind(layout, mix, is_on_gpu=False), operations, Path.HOST, seconds, batches)
         self.native.begin_turn(device_ops=self._device_ops())
 
     def _device_ops(self) -> U64 | None:
@@ -204,7 +207,7 @@ class Engine:
         costs, blobs = self._backend.path_costs, self.heap.blobs
         least = [
             [self._backend.host_ops_max + 1 if costs is None else costs.least_for_gpu(layout, mix) for mix in Mix]
-            for layout in (BYTES_LAYOUT.name, U64_LAYOUT.name)
+            for layout in DEVICE_LAYOUTS
         ]
         if blobs and blobs.is_any:
             least[0] = [ALL_OPS] * len(Mix)

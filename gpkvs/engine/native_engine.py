@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
-from gpkvs.backends.path_costs import ALL_OPS
+from gpkvs.backends.path_costs import ALL_OPS, Mix
 from gpkvs.batch import U64, Batch
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
@@ -30,7 +30,7 @@ from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
-from gpkvs.media.layout import NO_GROWTH
+from gpkvs.media.layout import BYTES_LAYOUT, NO_GROWTH, U64_LAYOUT
 from gpkvs.native import library, native_step
 
 _log = logging.getLogger("gpkvs")
@@ -41,10 +41,14 @@ _LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(10, 14)
 # While a table grows, it is looked at again after so many new keys: as many as a block has, less in a small table.
 _LOOKS_SHARE: Final = 64
 
+DEVICE_LAYOUTS: Final = (BYTES_LAYOUT.name, U64_LAYOUT.name)
+"""In the order that native code has them in."""
+_TAKEN_BITS: Final = 24  # `TAKEN_BITS` there
+
 # What changes between turns. The sums of a turn come last.
 _OF_TURN = (
     *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
-    *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max", "device_ops"),
+    *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max", "device_ops", "taken"),
 )
 _SUMS = ("commits", "heap_units")
 
@@ -174,6 +178,7 @@ class NativeEngine:
         self.address = ctypes.addressof(self._calls)
         self.is_in_turn, self.ends_at_ns = False, 0
         self._device_ops: U64 | None = None  # kept as long as native code may read it
+        self._taken: U64 = np.zeros((len(DEVICE_LAYOUTS), len(Mix), _TAKEN_BITS + 1, 3), np.uint64)
         self._generation, self._remaps, self._growth = -1, 0, NO_GROWTH  # when the tables were described
         self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
         self._row_of: dict[int, int] = {}
@@ -195,9 +200,9 @@ class NativeEngine:
             somebody has set the store's clock, and keys may expire, a turn is of one batch.
         closed
             The reasons for which nothing can be done: requests that lack one of them are refused.
-        device_ops : (2, mixes) uint64
-            From how many operations on a batch is left for a GPU (`Left.DEVICE`): of tables with records, and of
-            numbers. `None`: none is.
+        device_ops : (layouts, mixes) uint64
+            From how many operations on a batch is left for a GPU (`Left.DEVICE`), by `DEVICE_LAYOUTS` and `Mix`.
+            `None`: none is.
         is_within
             Whether what is due beside batches is being done, and asks for this turn.
         """
@@ -227,6 +232,7 @@ class NativeEngine:
             sum(1 << reason for reason in closed),
             self._files.log_entries_max,
             0 if device_ops is None else address_of(device_ops),
+            address_of(self._taken),
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
@@ -235,6 +241,17 @@ class NativeEngine:
         """Whether the table of a batch has records; of a table that is gone, native code refuses it."""
         table = self._tables.get(batch.table)
         return table is None or table.index.has_records
+
+    def taken_by_host(self) -> Iterator[tuple[str, Mix, int, float, int]]:
+        """Yield what batches took since the last call that might have been left for a GPU.
+
+        For each layout, mix and size: operations and seconds of a mean batch, and how many there were.
+        """
+        layouts, mixes, sizes = np.nonzero(self._taken[..., 0])
+        for layout, mix, size in zip(layouts.tolist(), mixes.tolist(), sizes.tolist(), strict=True):
+            batches, operations, ns = self._taken[layout, mix, size].tolist()
+            yield DEVICE_LAYOUTS[layout], tuple(Mix)[mix], operations // batches, ns / batches / 1e9, batches
+        self._taken[:] = 0
 
     def leave_all(self) -> None:
         """Leave every batch of the next turn."""

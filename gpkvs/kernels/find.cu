@@ -95,19 +95,11 @@ GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) { look_for_number(a,
     F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(const U64Bucket*, index) GEOMETRY_ARGS(F) \
     F(u8*, status) F(u64*, source_word) F(u64*, missed)
 
-// One thread looks at all ways: on a GPU, eight lanes would read each key eight times.
-GPKVS_DEVICE bool value_in(const U64Bucket& bucket, u64 key, u64& value) {
-    u32 mask = 0;
-    for (u32 way = 0; way < WAYS; way++) mask |= (u32)(bucket.ways[way].key == key) << way;
-    if (mask) value = bucket.ways[first_bit(mask)].value;
-    return mask;
-}
-
 GPKVS_KERNEL(get_u64, GET_U64_ARGS) {
     const u64 key = load_unaligned(a.keys + 8 * i);
     const Candidates at = candidate_buckets<U64Slot>(siphash128_word(a.hash_key0, a.hash_key1, key), geometry_of(a));
     u64 value = 0;
-    const bool found = value_in(a.index[at.bucket0], key, value) || value_in(a.index[at.bucket1], key, value);
+    const bool found = find_pair8((const u64*)&a.index[at.bucket0], (const u64*)&a.index[at.bucket1], key, value);
     a.status[i] = found ? STATUS_OK : STATUS_NOT_FOUND;
     a.source_word[i] = value;
     count_where(a.missed, !found);

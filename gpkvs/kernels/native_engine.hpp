@@ -27,14 +27,22 @@ struct EngineTable {
 // of the time that counts (counted_time.hpp), where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
 // `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused. `log_ops_max`: the
 // operations of the largest batch that is not of GETs alone. `device_ops`: the operations from which on a GPU may take less time
-// for a batch, by mix, of tables with records and of tables of numbers; null: no batch is for a GPU.
+// for a batch, by mix, of tables with records and of tables of numbers; null: no batch is for a GPU. `taken`: what those of the
+// host took (`Taken`), of both kinds of table, by mix and by the bits of their operations.
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
     F(int64_t*, ahead_us) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) F(const u64*, device_ops) \
+    F(Taken*, taken)                                                                        \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
     F(u64, value_bytes_max) F(u64, made_bytes_max)
+
+struct Taken {
+    u64 batches, operations, ns;
+};
+static const u64 TAKEN_MIN = 65;  // operations: what fewer take, nobody asks
+static const u64 TAKEN_BITS = 24;
 
 static const u64 NO_BOUND = ~0ull;
 
@@ -419,6 +427,16 @@ static bool may_be_for_device(const NativeEngine& e, const EngineBatch& batch, b
     return batch.n >= least[mix_of(batch)];
 }
 
+// Takes note of what a batch took, from one time to the meter's last one.
+static void note_taken(const NativeEngine& e, const EngineBatch& batch, bool is_bytes, u64 began_ns) {
+    if (!e.device_ops || batch.n < TAKEN_MIN) return;
+    const u64 bits = std::min<u64>(64 - (u64)__builtin_clzll(batch.n), TAKEN_BITS);
+    Taken& taken = e.taken[((is_bytes ? 0 : MIXES) + mix_of(batch)) * (TAKEN_BITS + 1) + bits];
+    taken.batches++;
+    taken.operations += batch.n;
+    taken.ns += e.meter[METER_LAST] - began_ns;
+}
+
 // Runs a batch; see `Engine` (engine_batch.h). Nobody has been told of it yet.
 static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGivesRoom give_room, void* sink, u64& requests,
                            u64& gate, u64& has_versions) {
@@ -429,11 +447,12 @@ static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGive
     const bool is_bytes = has_versions = table->entry_bytes == sizeof(Entry<BytesSlot>);
     if (may_be_for_device(e, batch, is_bytes)) return leave(e.meter, LEFT_DEVICE);
     if (batch.n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return leave(e.meter, LEFT_COLUMNS);
-    e.meter[METER_LAST] = monotonic_ns();
+    const u64 began_ns = e.meter[METER_LAST] = monotonic_ns();
     const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, batch, give_room, sink, requests, gate)
                                    : run_on(e, *e.planner_u64, *table, batch, give_room, sink, requests, gate);
     if (ran == ENGINE_LEFT) return ran;  // Python looks at the columns
     e.held_ms = 0;
+    if (requests == batch.requests) note_taken(e, batch, is_bytes, began_ns);
     if (is_bytes) lend_outside(*e.planner_bytes);
     else lend_outside(*e.planner_u64);
     return ran;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import random
 from collections.abc import Callable
 
@@ -10,9 +11,14 @@ import grpc
 import numpy as np
 import pytest
 
+import gpkvs
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
+from gpkvs.backends.path_costs import Kind, Mix, Path, PathCosts
 from gpkvs.client import Client
+from gpkvs.engine.left import Left
 from gpkvs.proto.v1 import kv_pb2
+from tests.conftest import SMALL, assert_clean
+from tests.server.door.blob_door import ask, bulk, door, wait_for
 from tests.server.wire import (
     CHECK,
     DELETE,
@@ -29,6 +35,7 @@ from tests.server.wire import (
 )
 from tests.serving import Server, StartServer
 
+SURE = 5  # batches: what fewer took is not believed
 ON_HOST = 8  # operations: a batch with more is left
 
 
@@ -141,6 +148,49 @@ def test_both_work_on_one_table(server: Server, layout: str) -> None:
     left, helped = more()
     assert left > 5
     assert not helped
+
+
+def test_who_runs_a_batch_follows_from_what_batches_took(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOST_OPS_MAX, "0")
+    with gpkvs.open(tmp_path / "store", backend="cpu", commit="undo", **SMALL) as store, door(store) as (_, connection):
+        words = [word for number in range(200) for word in (b"key %d" % number, b"value")]
+        meter, gpu_is_better, host_is_better = store.meter, PathCosts(1e-6, 1e-3), PathCosts(1.0, 1e-9)
+        for costs, left in ((gpu_is_better, SURE), (host_is_better, 0)):
+            store._backend.path_costs = costs
+            before = meter.left_batches[Left.DEVICE], meter.helped_batches[Left.DEVICE]
+            store.get(b"key 7")  # it ends the door's turn, and the next one begins with these costs
+            for _ in range(SURE):
+                assert ask(connection, b"MSET", *words) == b"+OK\r\n"
+            after = meter.left_batches[Left.DEVICE], meter.helped_batches[Left.DEVICE]
+            assert after == (before[0] + left, before[1])
+            assert ask(connection, b"GET", b"key 7") == bulk(b"value")
+        store.get(b"key 7")
+        kind = Kind("bytes", Mix.WRITES, is_on_gpu=False)
+        wait_for(
+            lambda: host_is_better.expected(kind, Path.HOST, 200) > 1e-6
+        )  # the turn has said what its batches took
+        assert gpu_is_better.expected(kind, Path.GPU, 200) > 1e-5
+    assert_clean(tmp_path / "store")
+
+
+def test_a_batch_that_a_gpu_may_do_better_may_be_the_hosts(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left, and runs natively after all; the time counts."""
+    monkeypatch.setenv(HOST_OPS_MAX, "0")
+    with gpkvs.open(tmp_path / "store", backend="cpu", commit="undo", **SMALL) as store, door(store) as (_, connection):
+        words = [word for number in range(200) for word in (b"key %d" % number, b"value")]
+        costs = store._backend.path_costs = PathCosts(190e-6, 1e-6)
+        store.get(b"key")
+        kind = Kind("bytes", Mix.WRITES, is_on_gpu=False)
+        for _ in range(9):
+            costs.measured(kind, 200, Path.GPU, 1e-3)
+            costs.measured(kind, 200, Path.HOST, 0.8e-3)
+        assert ask(connection, b"MSET", *words) == b"+OK\r\n"
+        assert (store.meter.left_batches[Left.DEVICE], store.meter.helped_batches[Left.DEVICE]) == (1, 1)
+        assert ask(connection, b"GET", b"key 7") == bulk(b"value")
 
 
 def test_a_table_grows_under_both(server: Server) -> None:
