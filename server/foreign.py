@@ -110,7 +110,7 @@ class ForeignServices:
             except abort_errors:  # the service said why
                 raise
             except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-                await abort(context, error, method, doors)
+                await abort(context, error, method, doors.logins, doors.metrics)
 
         return guarded
 

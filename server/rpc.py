@@ -113,7 +113,7 @@ def _unary(
         try:
             return await run(context, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            await abort(context, error, name, doors)
+            await abort(context, error, name, doors.logins, doors.metrics)
         raise AssertionError("abort always raises")
 
     return handler
@@ -141,7 +141,7 @@ def _server_stream(
         try:
             await run(context, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            await abort(context, error, name, doors)
+            await abort(context, error, name, doors.logins, doors.metrics)
 
     return handler
 
@@ -171,12 +171,12 @@ def _stream(name: str, method: StreamMethod, doors: Doors) -> Callable[[object, 
             with doors.gate:
                 await method(context, caller, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            await abort(context, error, name, doors)
+            await abort(context, error, name, doors.logins, doors.metrics)
 
     return handler
 
 
-async def abort(context: CallContext, error: Exception, method: str, doors: Doors) -> NoReturn:
+async def abort(context: CallContext, error: Exception, method: str, logins: Logins, metrics: Metrics) -> NoReturn:
     """End a call with the status of an error.
 
     Parameters
@@ -185,13 +185,13 @@ async def abort(context: CallContext, error: Exception, method: str, doors: Door
         The call, and why it failed.
     method
         The full name of its method.
-    doors
-        Count the refusal, or note it.
+    logins, metrics
+        Note the refusal, and count it.
     """
     try:
         if isinstance(error, LoginError | RightsError):
-            doors.logins.note_refusal(error, end_of(context.peer()).address, method)
-        told = tell(doors.logins.for_caller(error), method, doors.metrics)
+            logins.note_refusal(error, end_of(context.peer()).address, method)
+        told = tell(logins.for_caller(error), method, metrics)
         await context.abort(told.code, told.text, _trailing(told))
     finally:
         # gRPC keeps the exception with which it aborts. That one keeps this error, whose frames hold the message.
