@@ -1,6 +1,6 @@
-// Who calls, and what the caller may do. Python decides: a call whose login or right is not known here is handed to it
-// whole. What Python has said of a login is kept for its connection, so that the next call that shows the same is
-// served here. All of it is of one thread.
+// Who calls, and what the caller may do. Python decides: it says who makes a call whose login is not known here
+// (login.hpp), and a call whose right is not known here is handed to it whole. What it has said of a login is kept for its
+// connection, so that the next call that shows the same need not ask. All of it is of one thread.
 #pragma once
 #include <openssl/evp.h>
 
@@ -113,11 +113,10 @@ class Callers {
 class Connection;
 struct CallHead;
 
-// Whether the door knows who makes a call, which it notes there; without users it need not. A stream may ask again at
-// its next message. std::bad_alloc.
+// Whether the door knows who makes a call, which it notes there; without users it need not. std::bad_alloc.
 bool knows_caller(Connection& connection, CallHead& call);
 
-// Python says who makes a forwarded call, and for how long that counts (`Logins::note`). std::bad_alloc.
+// Python says who makes a call, and for how long that counts (`Logins::note`). std::bad_alloc.
 void note_login(Connection& connection, CallHead& call, u64 caller, u64 end_ns, u64 idle_ns);
 
 }  // namespace door

@@ -42,6 +42,8 @@ ConnectionAccount& Call::account() { return connection.account; }
 
 Connection& Call::responds_over() { return connection; }
 
+void Call::expect_one() { expected_ns_ = connection.now(); }
+
 void Call::ask() {
     if (!handler_) return;
     is_asked_ = true;
@@ -118,7 +120,8 @@ void Call::tick(u64 now_ns) {
     if (handler_ && is_asked_ && !ends_) {
         if (large_ && large_->is_late(now_ns)) {
             refuse_message({DEADLINE_EXCEEDED, "the value came too slowly: at least 128 KiB a second", NOT_EXECUTED});
-        } else if (expects_one_ && (!large_ || large_->state() == LargeMessage::LOOKING) && (double)(now_ns - begun_ns_) > 1e9 * connection.config().receive_seconds_max) {
+        } else if (expected_ns_ != NEVER && (!large_ || large_->state() == LargeMessage::LOOKING) &&
+                   (double)(now_ns - expected_ns_) > 1e9 * connection.config().receive_seconds_max) {
             refuse_message({DEADLINE_EXCEEDED,
                             "the message was not whole after " + seconds_text(connection.config().receive_seconds_max) +
                                 " s (--receive-seconds-max)",

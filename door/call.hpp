@@ -102,8 +102,8 @@ class Call final : public CallHead, public Responder {
 
     ConnectionAccount& account();
     Connection& responds_over() override;
-    // The message must be whole in the time that the only one of a call has.
-    void expect_one() { expects_one_ = true; }
+    // The message must be whole in the time that the only one of a call has, from now on.
+    void expect_one();
 
     // Lets one more message come. The handler may get it, or hear that none comes, before this returns.
     void ask() override;
@@ -119,8 +119,6 @@ class Call final : public CallHead, public Responder {
     void count_unheard() override;
     // Python serves the call from now on. It gets this message first, if it is there, then those that come.
     void forward(Message&& first = {});
-    // No message comes any more.
-    bool is_half_closed() const { return told_half_closed_; }
     // Whether a message was whole.
     bool has_delivered() const { return has_delivered_; }
     // Responses that have not left, with what gRPC writes before each.
@@ -130,7 +128,11 @@ class Call final : public CallHead, public Responder {
 
     // Charges the call. False: its connection may not hold it.
     bool admit();
-    void set_handler(Handler* handler) { handler_ = handler; }
+    // A handler that comes after another one hears of the end of the messages too, when it asks for one.
+    void set_handler(Handler* handler) {
+        handler_ = handler;
+        told_half_closed_ = false;
+    }
     void receive(const u8* data, u64 size);
     // The client sends no more.
     void half_close();
@@ -200,7 +202,8 @@ class Call final : public CallHead, public Responder {
     std::unique_ptr<LargeMessage> large_;  // or that, as long as it may be one
     u64 charged_bytes_ = 0;
     u64 begun_ns_, progress_ns_;  // when the call came, and the last byte of a message
-    bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false, expects_one_ = false;
+    u64 expected_ns_ = NEVER;     // when its only message was asked for
+    bool is_asked_ = false, is_delivering_ = false, ends_ = false, told_half_closed_ = false;
     bool has_delivered_ = false, is_deaf_ = false;
 
     std::list<Response> responses_;

@@ -61,14 +61,15 @@ typedef struct DoorRefusal {
 enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
 enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED };
 
-// What happens to a call that Python serves. It begins with OPEN. It ends with OVER, or when Python finishes it; events that
-// were under way then still come.
-enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, EVENT_OVER };
+// What happens to a call that Python serves. It begins with OPEN. Of a call that the door is to serve, LOGIN asks who makes
+// it: Python says so (`logged_in`) and finishes with OK, or with the status with which the call ends. Either ends with OVER,
+// or when Python finishes it; events that were under way then still come.
+enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, EVENT_OVER, EVENT_LOGIN };
 typedef struct DoorEvent {
     uint64_t call;  // a number that no other call ever has
     uint32_t kind;
     uint32_t is_counted;  // of OPEN: the door has counted its start
-    // Of OPEN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too.
+    // Of OPEN and LOGIN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too.
     uint64_t connection;
     uint64_t deadline_ns;  // of CLOCK_MONOTONIC; ~0: none
     uint64_t caller;       // whom the door takes its caller for; 0 if it does not know
@@ -208,7 +209,7 @@ DOOR_EXPORT void gpkvs_door_ask_for_logins(Door* door);
 // or -ENOMEM.
 DOOR_EXPORT int gpkvs_door_set_rights(Door* door, uint64_t caller, const uint32_t* tables, const uint8_t* rights,
                                       uint64_t n);
-// Who showed what a forwarded call shows: until a moment (CLOCK_MONOTONIC), and while it is shown again within `idle_ns`.
+// Who showed what a call shows: until a moment (CLOCK_MONOTONIC), and while it is shown again within `idle_ns`.
 DOOR_EXPORT int gpkvs_door_logged_in(Door* door, uint64_t call, uint64_t caller, uint64_t end_ns, uint64_t idle_ns);
 // A caller's logins count no longer; its calls that wait for a message are forwarded.
 DOOR_EXPORT int gpkvs_door_end_caller(Door* door, uint64_t caller);

@@ -21,8 +21,8 @@ int wake_up_file() {
 
 }  // namespace
 
-Forwarded::Forwarded(Forward& forward, u64 id, CallHead& call, Responder& responder)
-    : id(id), forward_(forward), call_(call), responder_(responder) {
+Forwarded::Forwarded(Forward& forward, u64 id, bool has_end, CallHead& call, Responder& responder)
+    : id(id), forward_(forward), has_end_(has_end), call_(call), responder_(responder) {
     over_.emplace_back(forward.account_, id, EVENT_OVER);
 }
 
@@ -44,8 +44,8 @@ void Forwarded::sent() { forward_.tell(id, EVENT_SENT); }
 
 // Of a call that ends at once Python hears nothing: a flood of them is no work for it.
 void Forwarded::over() {
-    if (forward_.take_back(id)) call_.count_unheard();
-    else forward_.tell(std::move(over_));
+    if (!forward_.take_back(id)) forward_.tell(std::move(over_));
+    else if (has_end_) call_.count_unheard();
     forward_.forget(id);
 }
 
@@ -60,9 +60,9 @@ void Forwarded::ask() {
     if (ends_ && waiting_.empty()) forward_.tell(id, EVENT_HALF_CLOSED);
 }
 
-Event::Event(Account& account, u64 id, const Connection& connection, const CallHead& call)
-    : account_(account), call_(id), kind_(EVENT_OPEN), is_counted_(call.is_counted()), connection_(connection.id), deadline_ns_(call.deadline_ns),
-      caller_(call.caller ? call.caller->id : 0), path_(call.path), peer_(connection.peer), metadata_(call.metadata) {
+Event::Event(Account& account, u64 id, DoorEventKind kind, const Connection& connection, const CallHead& call)
+    : account_(account), call_(id), kind_(kind), is_counted_(call.is_counted()), connection_(connection.id),
+      deadline_ns_(call.deadline_ns), caller_(call.caller ? call.caller->id : 0), path_(call.path), peer_(connection.peer), metadata_(call.metadata) {
     for (const std::string& name : connection.transport->names()) names_ += name + '\n';
     charged_bytes_ = opening_bytes(connection, call);
     account_.change(CALLS, (i64)charged_bytes_);
@@ -93,16 +93,24 @@ Forward::Forward(Account& account) : account_(account), file_(wake_up_file()) {}
 Forward::~Forward() { ::close(file_); }
 
 Forwarded* Forward::open(CallHead& call, Responder& responder) {
+    knows_caller(responder.responds_over(), call);
+    Forwarded* const opened = begin(EVENT_OPEN, call, responder);
+    if (opened) call.leave_end();
+    return opened;
+}
+
+Forwarded* Forward::ask_for_login(CallHead& call, Responder& responder) { return begin(EVENT_LOGIN, call, responder); }
+
+Forwarded* Forward::begin(DoorEventKind kind, CallHead& call, Responder& responder) {
     Connection& connection = responder.responds_over();
-    knows_caller(connection, call);
     if (!connection.account.has_room(Event::opening_bytes(connection, call))) return nullptr;
     const u32 thread = connection.thread.number;
     Calls& calls = calls_[thread];
     const u64 id = id_of(++calls.opened, thread);
-    const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, call, responder));
+    const auto made = calls.open.emplace(id, std::make_unique<Forwarded>(*this, id, kind == EVENT_OPEN, call, responder));
     try {
         std::list<Event> opening;
-        opening.emplace_back(account_, id, connection, std::as_const(call));
+        opening.emplace_back(account_, id, kind, connection, std::as_const(call));
         {
             std::lock_guard<std::mutex> guard(mutex_);
             unheard_.emplace(id, opening.begin());
@@ -112,7 +120,6 @@ Forwarded* Forward::open(CallHead& call, Responder& responder) {
         calls.open.erase(made.first);
         throw;
     }
-    call.leave_end();
     return made.first->second.get();
 }
 

@@ -19,8 +19,8 @@ class Thread;
 class Event {
   public:
     Event(Account& account, u64 call, DoorEventKind kind) : account_(account), call_(call), kind_(kind) {}
-    // A call has begun. std::bad_alloc.
-    Event(Account& account, u64 id, const Connection& connection, const CallHead& call);
+    // Python is to serve a call, or to say who makes it. std::bad_alloc.
+    Event(Account& account, u64 id, DoorEventKind kind, const Connection& connection, const CallHead& call);
     Event(Account& account, u64 call, Message&& message);
     Event(const Event&) = delete;
     ~Event();
@@ -46,7 +46,7 @@ class Event {
 // call tells its handler. It is gone after `over`, and after its responder has heard `finish`.
 class Forwarded final : public Handler {
   public:
-    Forwarded(Forward& forward, u64 id, CallHead& call, Responder& responder);
+    Forwarded(Forward& forward, u64 id, bool has_end, CallHead& call, Responder& responder);
 
     const u64 id;
 
@@ -63,6 +63,7 @@ class Forwarded final : public Handler {
     void ask();
 
     Forward& forward_;
+    const bool has_end_;  // Python counts the call's end
     CallHead& call_;
     Responder& responder_;
     std::list<Message> waiting_;
@@ -81,6 +82,8 @@ class Forward {
 
     // Python serves a call with this head; null if the connection may not hold that. std::bad_alloc.
     Forwarded* open(CallHead& call, Responder& responder);
+    // Python only says who makes it (login.hpp).
+    Forwarded* ask_for_login(CallHead& call, Responder& responder);
 
     // What Python does, brought to the thread of its call (`thread_of`). A call that has ended ignores it.
     void ask(u64 call);
@@ -112,6 +115,7 @@ class Forward {
         std::unordered_map<u64, std::unique_ptr<Forwarded>> open;
     };
 
+    Forwarded* begin(DoorEventKind kind, CallHead& call, Responder& responder);
     template <class... Arguments>
     void tell(u64 call, Arguments&&... arguments);
     void tell(std::list<Event>&& event);

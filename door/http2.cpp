@@ -405,6 +405,10 @@ void Http2::reset(Call& call) {
     want_fill();
 }
 
+void Http2::serve(Call& call) {
+    if (!thread.door.service || !thread.door.service->open(call)) call.forward();
+}
+
 void Http2::forward(Call& call, Message&& first) {
     Forwarded* forwarded = thread.door.forward.open(call, call);
     if (!forwarded) {
@@ -413,7 +417,6 @@ void Http2::forward(Call& call, Message&& first) {
     }
     call.set_handler(forwarded);
     if (first.is_there()) forwarded->message(std::move(first));
-    if (call.is_half_closed()) forwarded->half_closed();
 }
 
 Call* Http2::call_of(int32_t stream) const { return (Call*)nghttp2_session_get_stream_user_data(session_, stream); }
@@ -451,10 +454,8 @@ void Http2::headers_end(Call& call) {
         refuse_http(call, "415");
     } else if (!call.admit()) {
         call.refuse({RESOURCE_EXHAUSTED, memory_text(account, CALL_BYTES), MEMORY_FULL});
-    } else if (Handler* handler = thread.door.service ? thread.door.service->open(call) : nullptr) {
-        call.set_handler(handler);
-    } else if (!call.is_finished()) {
-        call.forward();
+    } else {
+        serve(call);
     }
 }
 

@@ -46,6 +46,8 @@ class Http2 final : public Connection {
     void resume(Call& call);
     // Ends a call whose responses its client does not take.
     void reset(Call& call);
+    // Native code serves a call of which nothing was received, or Python does.
+    void serve(Call& call);
     void forward(Call& call, Message&& first);
 
   private:

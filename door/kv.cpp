@@ -3,6 +3,7 @@
 #include "door.hpp"
 #include "http2.hpp"
 #include "kv_request.hpp"
+#include "login.hpp"
 #include "pipeline.hpp"
 
 namespace door {
@@ -12,7 +13,12 @@ namespace {
 // A call of one message and one response. It frees itself when the call has ended and its request is back.
 class UnaryCall final : public Handler {
   public:
-    UnaryCall(Call& call, Method method) : call_(&call), method_(method), request_(call, *this) {}
+    // Serves a call from now on.
+    static void open(Call& call, Method method) {
+        call.set_handler(new UnaryCall(call, method));
+        call.expect_one();
+        call.ask();
+    }
 
     void message(Message&& message) override {
         if (request_.take(*call_, method_, message)) lend();
@@ -58,6 +64,8 @@ class UnaryCall final : public Handler {
     }
 
   private:
+    UnaryCall(Call& call, Method method) : call_(&call), method_(method), request_(call, *this) {}
+
     bool is_for_python() {
         if (request_.outcome != DONE || request_.damaged_values()) return false;
         switch (method_) {
@@ -104,22 +112,22 @@ std::optional<Method> method_of(std::string_view path) {
     if (path == "/gpkvs.v1.KV/Increment") return Method::INCREMENT;
     if (path == "/gpkvs.v1.KV/MultiGet") return Method::MULTI_GET;
     if (path == "/gpkvs.v1.KV/Batch") return Method::BATCH;
+    if (path == "/gpkvs.v1.KV/Pipeline") return Method::PIPELINE;
     return std::nullopt;
 }
 
 }  // namespace
 
-Handler* KvService::open(Call& call) {
-    if (!call.connection.thread.door.is_open) return nullptr;
-    if (call.path == "/gpkvs.v1.KV/Pipeline") return Pipeline::open(call);
+bool KvService::open(Call& call) {
+    Thread& thread = call.connection.thread;
     const std::optional<Method> method = method_of(call.path);
-    if (!method || !knows_caller(call.connection, call)) return nullptr;
-    Handler* const handler = new UnaryCall(call, *method);
-    call.set_handler(handler);
-    call.count_in(call.connection.thread.stats.methods[(int)*method]);
-    call.expect_one();
-    call.ask();
-    return handler;
+    if (!method || !thread.door.is_open) return false;
+    // A call comes again when its login is known.
+    if (!call.is_counted()) call.count_in(thread.stats.methods[(int)*method]);
+    if (!knows_caller(call.connection, call)) Login::open(call);
+    else if (*method == Method::PIPELINE) Pipeline::open(call);
+    else UnaryCall::open(call, *method);
+    return true;
 }
 
 }  // namespace door

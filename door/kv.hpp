@@ -6,7 +6,7 @@ namespace door {
 
 class KvService final : public Service {
   public:
-    Handler* open(Call& call) override;
+    bool open(Call& call) override;
 };
 
 }  // namespace door

@@ -68,7 +68,7 @@ void KvRequest::look(Method method, const Message& message) { parse(method, mess
 
 bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* value) {
     Thread& thread = connection->thread;
-    if (!thread.door.is_open || !knows_caller(call.connection, call) || !parse(method, message, &said_, this)) return false;
+    if (!thread.door.is_open || !parse(method, message, &said_, this)) return false;
     if (value && value->upload) {
         const bool has_another = values;  // the last one counts, also if it is empty
         if (request_ops || with_value != 1 || !memchr(ops, op::SET, n) || has_another || !value->upload->is_whole()) return false;

@@ -16,18 +16,10 @@ Pipeline::InFlight::InFlight(Call& call, Pipeline& pipeline, u64 message_bytes)
 
 Pipeline::InFlight::~InFlight() { connection->account.give(REQUESTS, sizeof *this); }
 
-Handler* Pipeline::open(Call& call) {
-    std::unique_ptr<Pipeline> pipeline(new Pipeline(call));
-    if (knows_caller(call.connection, call)) {
-        call.count_in(call.connection.thread.stats.methods[STATS_PIPELINE]);
-    } else if (!pipeline->open_companion()) {
-        call.refuse({RESOURCE_EXHAUSTED, memory_text(call.account(), call.metadata.size()), MEMORY_FULL});
-        return nullptr;
-    }
-    Pipeline* const opened = pipeline.release();  // the call's from now on
+void Pipeline::open(Call& call) {
+    Pipeline* const opened = new Pipeline(call);
     call.set_handler(opened);
     opened->advance();
-    return opened;
 }
 
 void Pipeline::message(Message&& message) { take(std::move(message), nullptr); }

@@ -1,9 +1,9 @@
 // One stream of batches: many in flight, responses in order, bounded in number and bytes (server/pipeline.py).
 //
-// It becomes a call of Python's too, the companion, when Python is needed: to say whether an unknown caller may begin it, to
-// end it since its caller is gone or the server stops, or for a message that is not plain. Python gets those messages, and
-// responds to them. All are executed in order: a message for Python waits until the engine is done with those before it, and
-// while Python has some, all others go there too.
+// It becomes a call of Python's too, the companion, when Python is needed: to end it since its caller is gone or the server
+// stops, or for a message that is not plain. Python gets those messages, and responds to them. All are executed in order:
+// a message for Python waits until the engine is done with those before it, and while Python has some, all others go there
+// too.
 #pragma once
 #include <deque>
 #include <list>
@@ -17,8 +17,8 @@ class Forwarded;
 // It frees itself when the call has ended and its requests are back.
 class Pipeline final : public Handler, public Responder {
   public:
-    // Serves a call from now on. Null if its connection may not hold that: the call has ended then.
-    static Handler* open(Call& call);
+    // Serves a call from now on.
+    static void open(Call& call);
 
     // What the call tells.
     void message(Message&& message) override;

@@ -7,8 +7,8 @@ namespace door {
 class Service {
   public:
     virtual ~Service() = default;
-    // A call has begun: its headers are there. Returns what handles it; null: Python does.
-    virtual Handler* open(Call& call) = 0;
+    // Serves a call: its headers are there. False: Python does.
+    virtual bool open(Call& call) = 0;
 };
 
 }  // namespace door

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from gpkvs.server.calls import Details, Find, Handler, Interceptor, Metadata, Service, StatusCode
 from gpkvs.server.door.context import AbortError, Context
+
+Serve = Callable[[Context, str], Awaitable[None]]
+"""Serves a call of this path."""
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -42,7 +45,11 @@ class Handlers:
 
     def start(self, context: Context, path: str) -> asyncio.Task[None]:
         """Run the handler of a call in a task, which may be cancelled."""
-        task = asyncio.get_running_loop().create_task(self._run(context, path))
+        return self.run(self._serve, context, path)
+
+    def run(self, serve: Serve, context: Context, path: str) -> asyncio.Task[None]:
+        """Run what serves a call in such a task; what it raises becomes the call's status."""
+        task = asyncio.get_running_loop().create_task(_run(serve, context, path))
         self._running.add(task)
 
         def ended(_: object) -> None:
@@ -64,28 +71,32 @@ class Handlers:
     async def _registered(self, details: Details) -> Handler | None:
         return next(filter(None, (service.service(details) for service in self._services)), None)
 
-    async def _run(self, context: Context, path: str) -> None:
-        try:
-            handler = await self._find(_Details(path, context.invocation_metadata()))
-            if handler is None:
-                context.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
-                return
-            if handler.response_serializer is not None:
-                context.serialize = handler.response_serializer
-            # No other kinds: handlers read their messages themselves (`gpkvs.server.rpc`, `gpkvs.server.foreign`).
-            if handler.stream_unary:
-                context.respond(await handler.stream_unary(None, context))
-            else:
-                assert handler.stream_stream
-                await handler.stream_stream(None, context)
-            context.finish(StatusCode.OK)
-        except AbortError:
-            pass  # the handler said why
-        except asyncio.CancelledError:
-            context.finish(StatusCode.CANCELLED)
-        except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
-            _log.exception("%s failed", path)
-            context.finish(StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+    async def _serve(self, context: Context, path: str) -> None:
+        handler = await self._find(_Details(path, context.invocation_metadata()))
+        if handler is None:
+            context.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
+            return
+        if handler.response_serializer is not None:
+            context.serialize = handler.response_serializer
+        # No other kinds: handlers read their messages themselves (`gpkvs.server.rpc`, `gpkvs.server.foreign`).
+        if handler.stream_unary:
+            context.respond(await handler.stream_unary(None, context))
+        else:
+            assert handler.stream_stream
+            await handler.stream_stream(None, context)
+
+
+async def _run(serve: Serve, context: Context, path: str) -> None:
+    try:
+        await serve(context, path)
+        context.finish(StatusCode.OK)
+    except AbortError:
+        pass  # the handler said why
+    except asyncio.CancelledError:
+        context.finish(StatusCode.CANCELLED)
+    except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+        _log.exception("%s failed", path)
+        context.finish(StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
 
 def _intercepted(interceptor: Interceptor, find: Find) -> Find:

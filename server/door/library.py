@@ -67,6 +67,7 @@ class EventKind(IntEnum):
     HALF_CLOSED = 2
     SENT = 3
     OVER = 4  # nobody waits for it any more
+    LOGIN = 5  # the door serves it: who makes it?
 
 
 class Event(NamedTuple):
@@ -77,7 +78,7 @@ class Event(NamedTuple):
     kind, call
         What happened, and the id of the call.
     opened
-        Of a new call.
+        Of a new call, and of one that is asked for its login.
     message
         That came.
     """
@@ -338,7 +339,7 @@ class Library:
             raise TlsFilesError(error.value.decode())
 
     def ask_for_logins(self) -> None:
-        """Hand calls to Python whose caller the door does not know; before it listens."""
+        """Ask Python who makes the calls whose caller the door does not know; before it listens."""
         self._call["ask_for_logins"](self._door)
 
     def set_rights(self, caller: int, tables: Sequence[int], rights: bytes) -> None:
@@ -552,7 +553,7 @@ def _require(outcome: int) -> None:
 def _event_of(event: _Event) -> Event:
     kind = EventKind(event.kind)
     opened = None
-    if kind is EventKind.OPEN:
+    if kind in (EventKind.OPEN, EventKind.LOGIN):
         opened = Opened(
             id=event.call,
             path=_text(event.path),

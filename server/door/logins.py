@@ -1,7 +1,7 @@
-"""Logins with the native door: Python decides who calls, and tells the door, which then serves the next calls itself.
+"""Logins with the native door: Python decides who calls, and tells the door, which serves that call and the next ones.
 
-The door hands a call to Python whose login or right it does not know. So all that is refused, counted and noted is so
-here, as without that door.
+The door asks Python who makes a call whose login it does not know, and hands it a call whose right it does not know. So
+all that is refused is noted here, as without that door.
 """
 
 from __future__ import annotations

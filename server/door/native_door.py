@@ -35,6 +35,7 @@ from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.redis.stats import Stats as RedisStats
 from gpkvs.server.refused_connections import RefusedConnections
 from gpkvs.server.resident import FreeMemory
+from gpkvs.server.rpc import abort
 from gpkvs.server.status import status_of, status_text
 from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Material, Tls
@@ -281,18 +282,28 @@ class NativeDoor:
         """Do what the door's events ask for."""
         for event in self._library.events():
             if event.opened is not None:
-                self._open_call(event.opened)
+                self._open_call(event.kind, event.opened)
             elif (running := self._calls.get(event.call)) is not None:
                 self._tell(running, event)
 
-    def _open_call(self, opened: Opened) -> None:
+    def _open_call(self, kind: EventKind, opened: Opened) -> None:
         context = Context(self._library, opened)
-        if opened.path == _REDIS and self._redis:
+        if kind is EventKind.LOGIN:
+            task = self._handlers.run(self._log_in, context, opened.path)
+        elif opened.path == _REDIS and self._redis:
             task = self._loop.create_task(self._serve_redis(self._redis, context))
         else:
             task = self._handlers.start(context, opened.path)
         self._calls[opened.id] = _Running(context, task)
         task.add_done_callback(lambda _: self._calls.pop(opened.id, None))
+
+    async def _log_in(self, context: Context, path: str) -> None:
+        """Say who makes a call that the door serves, or end it as its method would."""
+        try:
+            await self._logins.caller(context)
+        except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
+            method = path.removeprefix("/").replace("/", ".")
+            await abort(context, error, method, self._logins, self._metrics)
 
     async def _serve_redis(self, service: RedisService, context: Context) -> None:
         try:

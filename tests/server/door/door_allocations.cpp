@@ -139,6 +139,7 @@ class ToyPython {
         const bool is_stream = path == "/gpkvs.v1.KV/Pipeline";
         const std::string message((const char*)event.data, event.bytes);
         switch (event.kind) {
+            case EVENT_LOGIN: log_in(event.call); return finish(event.call);
             case EVENT_OPEN: return insist([&] { return gpkvs_door_ask(door_, event.call); });
             case EVENT_MESSAGE:
                 if (path == "/toy/Hold") return;

@@ -156,6 +156,15 @@ std::string conversation(Dice& dice) {
 void answer(Door* door, const DoorEvent& event, Dice& dice) {
     static const std::string response(100000, 'r');
     if (event.kind == EVENT_OVER) return;
+    if (event.kind == EVENT_LOGIN && below(dice, 4)) {
+        const u32 table = 1;
+        const u8 rights = (u8)below(dice, 4);
+        gpkvs_door_set_rights(door, 1, &table, &rights, 1);
+        gpkvs_door_logged_in(door, event.call, 1, below(dice, 4) ? NEVER : 0, NEVER);
+        if (below(dice, 8) == 0) gpkvs_door_end_caller(door, 1);
+        gpkvs_door_finish(door, event.call, 0, "", "");
+        return;
+    }
     // One response for each message, as Python's streams do.
     switch (below(dice, event.kind == EVENT_MESSAGE ? 5 : 2)) {
         case 0: gpkvs_door_finish(door, event.call, (int)below(dice, 18), "text %\n", "name: value\nodd\n: \n"); break;
@@ -269,6 +278,7 @@ int main(int, char** arguments) {
         Door* door = gpkvs_door_new(&config);
         const DoorTable table = {"default", 1, 0, 60, 50, 1000, 1 << 20};
         gpkvs_door_set_tables(door, &table, 1);
+        if (below(dice, 2)) gpkvs_door_ask_for_logins(door);
         if (below(dice, 2)) gpkvs_door_open(door);
         if (below(dice, 2))
             door->threads.front()->post([every = 50 + below(dice, 2000), seed = dice()] {

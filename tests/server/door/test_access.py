@@ -1,4 +1,4 @@
-"""Whose calls the native door serves itself, and whose it hands to Python: the test is Python."""
+"""Whose calls the native door serves itself, when it asks who calls, and what it hands on: the test is Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server.bounds import bounds_of
 from gpkvs.server.door.context import Opened
-from gpkvs.server.door.library import Library, Protocol, Refusal, Turn
+from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal, Turn
 from gpkvs.store import OpenTable
 from tests.accounts import Header, bearer
 from tests.certificates import HERE, Authority
@@ -74,20 +74,35 @@ class Place:
     def set(self, header: Header) -> Any:
         return self.kv.Set.future(kv_pb2.SetRequest(key=b"k"), metadata=header)
 
-    def opened(self) -> Opened:
-        """Return the call that the door hands to Python next."""
+    def event(self, *kinds: EventKind) -> Event:
+        """Return the next event of one of these kinds."""
         give_up = time.monotonic() + SECONDS_MAX
         while time.monotonic() < give_up:
             select.select([self.door.events_file()], [], [], 0.1)
             for event in self.door.events():
-                if event.opened:
-                    return event.opened
-        pytest.fail("no call is handed to Python")
+                if event.kind in kinds:
+                    return event
+        pytest.fail(f"none of {kinds} comes")
+
+    def opened(self, kind: EventKind = EventKind.OPEN) -> Opened:
+        """Return the call that the door hands to Python next, or of which it asks who makes it."""
+        event = self.event(EventKind.OPEN, EventKind.LOGIN)
+        assert event.kind is kind
+        assert event.opened
+        return event.opened
 
     def handed_on(self, call: Call, header: Header) -> Opened:
         """Make a call that the door hands to Python; it has ended then."""
-        future = call(header)
-        opened = self.opened()
+        return self._ended(call(header), EventKind.OPEN)
+
+    def asked(self, call: Call, header: Header) -> Opened:
+        """Make a call of which the door asks who makes it: nobody, and it has ended then."""
+        opened = self._ended(call(header), EventKind.LOGIN)
+        assert opened.caller == 0
+        return opened
+
+    def _ended(self, future: Any, kind: EventKind) -> Opened:
+        opened = self.opened(kind)
         self.finish(opened, future)
         return opened
 
@@ -97,21 +112,33 @@ class Place:
 
     def is_served(self, call: Call, header: Header) -> bool:
         """Make a call that the door gives to the engine; it has ended then."""
-        future = call(header)
+        return self.serves(call(header))
+
+    def serves(self, future: Any) -> bool:
         if self.door.turn(SECONDS_MAX) is not Turn.LEFT:
             return False
         self.door.left_failed(Refusal(grpc.StatusCode.INTERNAL.value[0], "served"))
         return bool(future.exception(SECONDS_MAX).details() == "served")
 
-    def log_in(
-        self, header: Header, caller: int, *, tables: tuple[int, ...] = (TABLE,), may: int = READ | WRITE, **how: int
+    def let_in(
+        self, opened: Opened, caller: int, *, tables: tuple[int, ...] = (TABLE,), may: int = READ | WRITE, **how: int
     ) -> None:
-        """Say who shows a header, as Python does with the first call that shows it."""
-        future = self.get(header)
-        opened = self.opened()
+        """Say who makes a call."""
         self.door.set_rights(caller, tables, bytes([may] * len(tables)))
         self.door.logged_in(opened.id, caller, how.get("end_ns", NEVER_NS), how.get("idle_ns", NEVER_NS))
-        self.finish(opened, future)
+        self.door.finish(opened.id, 0, "", [])
+
+    def log_in(self, header: Header, caller: int, **how: Any) -> None:
+        """Say who shows a header, as Python does with the first call that shows it, here one of no method."""
+        future = self.channel.unary_unary("/gpkvs.v1.KV/Nothing").future(b"", metadata=header)
+        self.let_in(self.opened(), caller, **how)
+        assert future.code() is grpc.StatusCode.OK
+
+    def counts(self, method: int) -> dict[str, int]:
+        """Return how often calls of a method began, and how they ended."""
+        stats = self.door.stats().methods[method]
+        ended = {code.name: stats.handled[code.value[0]] for code in grpc.StatusCode if stats.handled[code.value[0]]}
+        return {"started": stats.started} | ended
 
 
 @pytest.fixture
@@ -123,13 +150,12 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def test_a_login_counts_for_what_was_shown_and_nothing_else(place: Place) -> None:
     header = bearer("gpkvs_token")
-    assert place.handed_on(place.get, header).caller == 0
+    assert place.asked(place.get, header)
     place.log_in(header, ALICE)
     assert place.is_served(place.get, header)
     assert place.is_served(place.set, header)
     for other in (bearer("gpkvs_tokem"), bearer("gpkvs_token1"), bearer("gpkvs_toke"), bearer(""), header * 2, ()):
-        opened = place.handed_on(place.get, other)
-        assert opened.caller == 0
+        opened = place.asked(place.get, other)
         assert [pair for pair in opened.metadata if pair[0] == "authorization"] == list(other)
     assert place.is_served(place.get, header)
 
@@ -138,7 +164,7 @@ def test_a_login_counts_for_its_connection(place: Place) -> None:
     place.log_in(bearer("a"), ALICE)
     with place.connect() as channel:
         call = kv_pb2_grpc.KVStub(channel).Get
-        assert place.handed_on(lambda header: call.future(kv_pb2.GetRequest(key=b"k"), metadata=header), bearer("a"))
+        assert place.asked(lambda header: call.future(kv_pb2.GetRequest(key=b"k"), metadata=header), bearer("a"))
 
 
 def test_what_a_caller_may_not_do_is_for_python(place: Place) -> None:
@@ -175,10 +201,10 @@ def test_a_login_ends(place: Place) -> None:
     for _ in range(4):
         assert place.is_served(place.get, bearer("b"))
         time.sleep(0.1)
-    assert place.handed_on(place.get, bearer("a")).caller == 0
+    assert place.asked(place.get, bearer("a"))
     assert place.is_served(place.get, bearer("b")), "it is used"
     time.sleep(0.4)
-    assert place.handed_on(place.get, bearer("b")).caller == 0
+    assert place.asked(place.get, bearer("b"))
 
 
 def test_callers_who_are_gone(place: Place) -> None:
@@ -193,18 +219,18 @@ def test_callers_who_are_gone(place: Place) -> None:
     assert (opened.path, opened.caller) == ("/gpkvs.v1.KV/Set", ALICE)
     place.finish(opened, waiting)
     messages.put(b"")
-    assert place.handed_on(place.get, bearer("a")).caller == 0
+    assert place.asked(place.get, bearer("a"))
     assert place.is_served(place.get, bearer("b"))
 
 
 def test_a_certificate_is_a_login(place: Place) -> None:
-    opened = place.handed_on(place.get, ())
+    opened = place.asked(place.get, ())
     assert opened.certificate == (NAMES[2], NAMES[4], NAMES[1], NAMES[3], NAMES[0])
     place.log_in((), ALICE)
     assert place.is_served(place.get, ())
     place.log_in(bearer("b"), BOB)
     place.door.forget_certificates()
-    assert place.handed_on(place.get, ()).caller == 0
+    assert place.asked(place.get, ())
     assert place.is_served(place.get, bearer("b"))
 
 
@@ -214,14 +240,14 @@ def test_the_logins_of_a_connection_are_bounded(place: Place) -> None:
         place.log_in(bearer(str(number)), ALICE)
     assert place.is_served(place.get, bearer("0"))
     place.log_in(bearer("256"), BOB)
-    assert place.handed_on(place.get, bearer("1"))
+    assert place.asked(place.get, bearer("1"))
     for known in ("0", "2", "256"):
         assert place.is_served(place.get, bearer(known))
 
 
 def test_a_connection_is_closed_when_it_has_its_answers(place: Place) -> None:
     place.log_in(bearer("a"), ALICE)
-    opened = place.handed_on(place.get, ())
+    opened = place.asked(place.get, ())
     future = place.get(bearer("a"))
     assert place.door.turn(SECONDS_MAX) is Turn.LEFT
     place.door.close_answered([opened.peer])
@@ -233,3 +259,132 @@ def test_a_connection_is_closed_when_it_has_its_answers(place: Place) -> None:
     while place.door.connections():
         assert time.monotonic() < give_up
         time.sleep(0.01)
+
+
+GET, SET, PIPELINE = 0, 1, 6  # methods, as the door counts them
+
+
+def test_the_call_that_shows_a_login_is_served_itself(place: Place) -> None:
+    """Python says who makes it, and hears nothing else of it."""
+    operations = batch([(Op.GET, b"k")])
+    for number, (method, message) in enumerate(
+        (
+            ("Get", kv_pb2.GetRequest(key=b"k")),
+            ("Set", kv_pb2.SetRequest(key=b"k")),
+            ("Delete", kv_pb2.DeleteRequest(key=b"k")),
+            ("Increment", kv_pb2.IncrementRequest(key=b"k")),
+            ("MultiGet", kv_pb2.MultiGetRequest(keys=[b"k"])),
+            ("Batch", operations),
+        )
+    ):
+        future = getattr(place.kv, method).future(message, metadata=bearer(str(number)))
+        place.let_in(place.opened(EventKind.LOGIN), ALICE)
+        assert place.serves(future)
+        assert place.counts(number) == {"started": 1, "INTERNAL": 1}
+    stream = place.kv.Pipeline(iter([operations]), metadata=bearer("stream"))
+    place.let_in(place.opened(EventKind.LOGIN), ALICE)
+    assert place.door.turn(SECONDS_MAX) is Turn.LEFT
+    place.door.left_failed(Refusal(grpc.StatusCode.INTERNAL.value[0], "served"))
+    assert [response.message for response in stream] == ["served"]
+    assert place.counts(PIPELINE) == {"started": 1, "OK": 1}
+    assert not place.door.events()
+
+
+def test_whoever_is_refused_ends_with_what_python_says(place: Place) -> None:
+    future = place.set(bearer("a"))
+    opened = place.opened(EventKind.LOGIN)
+    assert opened.path == "/gpkvs.v1.KV/Set"
+    place.door.finish(opened.id, grpc.StatusCode.UNAUTHENTICATED.value[0], "who?", [("gpkvs-executed", "no")])
+    error = future.exception(SECONDS_MAX)
+    assert (error.code(), error.details()) == (grpc.StatusCode.UNAUTHENTICATED, "who?")
+    assert dict(error.trailing_metadata()) == {"gpkvs-executed": "no"}
+    assert place.counts(SET) == {"started": 1, "UNAUTHENTICATED": 1}
+
+
+def test_what_comes_before_the_login_is_bounded(place: Place) -> None:
+    """The client waits with the rest of its message, also one who would not be let in."""
+    future = place.kv.Set.future(kv_pb2.SetRequest(key=b"k", value=bytes(3 << 20)), metadata=bearer("a"))
+    opened = place.opened(EventKind.LOGIN)
+    before = time.monotonic()
+    while time.monotonic() < before + 0.5:
+        assert place.door.held_bytes("requests") <= 64 << 10
+    place.let_in(opened, ALICE)
+    assert place.serves(future)
+
+
+def test_a_call_without_a_message_is_for_python(place: Place) -> None:
+    """It has ended before anybody asked for its message."""
+    future = place.channel.stream_unary("/gpkvs.v1.KV/Set").future(iter(()), metadata=bearer("a"))
+    opened = place.opened(EventKind.LOGIN)
+    time.sleep(0.1)
+    place.let_in(opened, ALICE)
+    opened = place.opened()
+    assert opened.caller == ALICE
+    place.door.ask(opened.id)
+    place.event(EventKind.HALF_CLOSED)
+    place.finish(opened, future)
+
+
+def test_whom_the_door_does_not_know_all_the_same(place: Place) -> None:
+    """It may have no memory for a login. Python serves such a call, and counts its end."""
+    future = place.get(bearer("a"))
+    place.door.finish(place.opened(EventKind.LOGIN).id, 0, "", [])
+    opened = place.opened()
+    assert (opened.caller, opened.is_counted) == (0, True)
+    place.finish(opened, future)
+    assert place.counts(GET) == {"started": 1}
+
+
+def test_a_caller_who_goes_at_once(place: Place) -> None:
+    """Python refuses the call, also where no message comes."""
+    messages: queue.Queue[bytes] = queue.Queue()
+    future = place.channel.stream_unary("/gpkvs.v1.KV/Set").future(iter(messages.get, None), metadata=bearer("a"))
+    opened = place.opened(EventKind.LOGIN)
+    place.door.set_rights(ALICE, [TABLE], bytes([READ]))
+    place.door.logged_in(opened.id, ALICE, NEVER_NS, NEVER_NS)
+    place.door.end_caller(ALICE)
+    place.door.finish(opened.id, 0, "", [])
+    opened = place.opened()
+    assert opened.caller == ALICE
+    place.finish(opened, future)
+    messages.put(b"")
+
+
+def test_the_door_is_shut_before_the_login_is_known(place: Place) -> None:
+    future = place.get(bearer("a"))
+    opened = place.opened(EventKind.LOGIN)
+    place.door.shut()
+    place.let_in(opened, ALICE)
+    place.finish(place.opened(), future)
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline", "close"])
+def test_a_call_ends_before_its_login_is_known(place: Place, how: str) -> None:
+    seconds = 0.3 if how == "deadline" else None
+    future = place.kv.Get.future(kv_pb2.GetRequest(key=b"k"), metadata=bearer("a"), timeout=seconds)
+    opened = place.opened(EventKind.LOGIN)
+    if how == "cancel":
+        future.cancel()
+    elif how == "close":
+        place.channel.close()
+    assert place.event(EventKind.OVER).call == opened.id
+    place.let_in(opened, ALICE)  # too late
+    [ended] = place.counts(GET).keys() - {"started"}
+    # The client resets a call whose deadline has passed; the door may see either first.
+    assert ended in (("CANCELLED", "DEADLINE_EXCEEDED") if how == "deadline" else ("CANCELLED",))
+    assert place.counts(GET) == {"started": 1, ended: 1}
+    if how != "close":
+        assert place.asked(place.get, bearer("a"))
+
+
+def test_a_call_that_ends_before_python_hears_of_it(place: Place) -> None:
+    """A flood of them is no work for Python."""
+    with place.connect() as channel:
+        grpc.channel_ready_future(channel).result(SECONDS_MAX)
+        kv_pb2_grpc.KVStub(channel).Get.future(kv_pb2.GetRequest(key=b"k"), metadata=bearer("a"))
+        time.sleep(0.2)
+    give_up = time.monotonic() + SECONDS_MAX
+    while place.counts(GET) != {"started": 1, "CANCELLED": 1}:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert not place.door.events()
