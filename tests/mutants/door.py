@@ -14,8 +14,9 @@ _RESP = "door/resp.cpp"
 _HANDED_TESTS, _TRANSACTIONS_TESTS, _ROOM_TESTS, _RESP_TLS_TESTS = (
     f"server/door/test_resp_{name}.py::" for name in ("handed", "transactions", "room", "tls")
 )
-_MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS, _FILES_TESTS = (
-    f"server/door/test_{name}.py::" for name in ("moments", "refused_connections", "small_batches", "files_full")
+_MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS, _FILES_TESTS, _FIRST_TESTS = (
+    f"server/door/test_{name}.py::"
+    for name in ("moments", "refused_connections", "small_batches", "files_full", "first_calls")
 )
 
 MUTANTS = (
@@ -421,6 +422,54 @@ MUTANTS = (
         "",
         "a call on a table that was dropped and made again meanwhile is refused",
         (f"{_KV_TESTS}test_a_request_whose_table_is_gone_is_pythons",),
+    ),
+    Mutant(
+        "door-takes-a-message-before-its-login",
+        "door/login.cpp",
+        "call.set_handler(login.release());",
+        "{ call.set_handler(login.release()); call.expect_one(); call.ask(); }",
+        "whoever has no login makes the door take messages",
+        (f"{_FIRST_TESTS}test_many_who_do_not_log_in", f"{_ACCESS_TESTS}test_what_comes_before_the_login_is_bounded"),
+    ),
+    Mutant(
+        "door-hands-on-the-call-that-logs-in",
+        "door/login.cpp",
+        "call_.connection.serve(call_);",
+        "call_.forward();",
+        "the first call of a connection cannot carry what the next ones can",
+        (f"{_FIRST_TESTS}test_a_value_larger_than_a_message_comes_and_goes_with_a_first_call",),
+    ),
+    Mutant(
+        "door-serves-whoever-went-meanwhile",
+        "door/login.cpp",
+        " && !call_.caller->is_gone",
+        "",
+        "a call waits for a message of somebody who is gone",
+        (f"{_ACCESS_TESTS}test_a_caller_who_goes_at_once",),
+    ),
+    Mutant(
+        "door-counts-the-call-that-logs-in-twice",
+        "door/kv.cpp",
+        "if (!call.is_counted()) call.count_in",
+        "call.count_in",
+        "there are more calls in the metrics than clients have made",
+        (f"{_FIRST_TESTS}test_each_call_counts_once",),
+    ),
+    Mutant(
+        "door-counts-the-end-of-a-login-twice",
+        "door/forward.cpp",
+        "else if (has_end_) call_.count_unheard();",
+        "else call_.count_unheard();",
+        "more calls end than have begun",
+        (f"{_ACCESS_TESTS}test_a_call_that_ends_before_python_hears_of_it",),
+    ),
+    Mutant(
+        "door-forgets-the-end-of-the-messages",
+        "door/call.hpp",
+        "        told_half_closed_ = false;\n",
+        "",
+        "a call without a message waits for it in vain",
+        (f"{_ACCESS_TESTS}test_a_call_without_a_message_is_for_python",),
     ),
     Mutant(
         "door-message-in-pieces",
