@@ -130,8 +130,8 @@ MUTANTS = (
     Mutant(
         "blob-is-not-verified-at-an-opening",
         "gpkvs/kernels/redo.cu",
-        "    if (record.words && is_blob_sound(record, blob_file_of(a))) a.digest[i] =",
-        "    if (record.words) a.digest[i] =",
+        "    if (record.words && (is_blob_kept(a, entry, record) || is_blob_sound(record, blob_file_of(a))))\n",
+        "    if (record.words)\n",
         "a crash that lost the pages of a large value leaves a damaged key, although nobody was told of it",
         (f"{_BLOBS}test_a_frame_whose_blob_was_lost_is_cut",),
     ),
