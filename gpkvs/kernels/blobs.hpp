@@ -4,6 +4,9 @@
 // them back. The committer writes them before the records that name them. A blob whose record is removed or replaced is free
 // when a record would be (I7, W6). Nothing on media says which pages are free: an opening finds that from the records.
 //
+// Where only the expiry of a key changes, its new record names the blob of the old one. The plan neither takes nor drops that
+// blob: it is live before the commit and after it, and durable already, or will be before the frame that keeps it is.
+//
 // GETs may be lent a blob (EngineBlob): its pages are pinned, and not free before it is given back.
 #pragma once
 #include <sys/mman.h>
@@ -92,32 +95,41 @@ class Blobs {
     }
     u64 lacking_pages() const { return lacking_pages_; }  // of the last plan
 
-    // The plan removes or replaces the record of a blob.
+    // The record with this number of a plan names the blob that the key's old one names (BlobWords).
+    void keep(u64 record, const u64* blob) {
+        words_.resize((record + 1) * WORDS);
+        std::copy_n(blob, WORDS, words_.data() + record * WORDS);
+    }
+
+    // The plan removes or replaces the record of a blob, and no record of it keeps the blob.
     void drop(u64 reference) { dropped_.push_back(reference); }
 
     // What the records of the plan say of their blobs, from the one with this number on (BlobWords); null: none has one.
     const u64* words_from(u64 record) {
-        if (!has_taken()) return nullptr;
+        if (words_.empty()) return nullptr;
         return words_.data() + record * WORDS;
     }
 
     // Before words of all records are asked for.
     void end_plan(u64 records) {
-        if (has_taken()) words_.resize(records * WORDS);
+        if (!words_.empty()) words_.resize(records * WORDS);
     }
 
-    // Writes the values of the plan's records; `value_of` says where the value of a record is. std::bad_alloc.
+    // Writes the values for which the plan has taken blobs; `value_of` says where the value of a record is. std::bad_alloc.
     template <class ValueOf>
     void write(Pool& pool, u64 records, ValueOf value_of) {
-        for (u64 record = 0; record < records && !taken_.empty(); record++) {
+        u64 written = 0;  // blobs were taken in the order of the records
+        for (u64 record = 0; record < records && written < taken_.size(); record++) {
             u64* const words = words_.data() + record * WORDS;
-            if (!words[BLOB_REFERENCE] || adopted_) continue;
+            if (words[BLOB_REFERENCE] != taken_[written]) continue;  // none, kept, or adopted
+            written++;
             const u64 at = reference_offset(words[BLOB_REFERENCE]) * BLOB_PAGE_BYTES;
             words[BLOB_CRC] = writes_ ? write_file(value_of(record), words[BLOB_VALUE_BYTES], at)
                                       : store(pool, value_of(record), words[BLOB_VALUE_BYTES], base_ + at);
         }
     }
 
+    // Whether the commit must make blobs durable: those that are kept are, or wait in a frame before.
     bool has_taken() const { return !taken_.empty() || adopted_; }
     int file() const { return file_; }
     bool writes() const { return writes_; }
@@ -234,7 +246,7 @@ class Blobs {
     int file_ = -1;
     bool writes_ = false;
     std::vector<u64> taken_, dropped_;  // references of blobs
-    std::vector<u64> words_;            // by record; the reference 0: it has none
+    std::vector<u64> words_;            // by record; the reference 0: it has none; empty: none has any
     u64 lacking_pages_ = 0;
     BlobUpload* offered_ = nullptr;  // the plan may take it
     BlobUpload* adopted_ = nullptr;  // the plan has taken it: its pages stay the upload's until the commit

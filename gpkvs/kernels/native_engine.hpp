@@ -74,6 +74,7 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.blocks = table.blocks;
     a.unmoved = table.unmoved;
     a.expiries = (const u64*)batch.expiries;
+    a.kept = nullptr;
     a.requests = batch.requests;
     a.request_ops = batch.request_ops;
     a.found_words = (u64*)batch.found_words;
@@ -301,6 +302,7 @@ static EngineLeft plan_given(NativeEngine& e, Planner& a, const EngineTable& tab
     if (resolver) {
         if (const EngineLeft left = resolve_batch(e, a, *resolver, batch)) return left;
         give_batch(a, resolver->plain(), table);
+        a.kept = resolver->kept();
         a.is_located = 1;
         a.now = 0;  // it met no expired key
     }

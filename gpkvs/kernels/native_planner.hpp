@@ -22,12 +22,14 @@
 // The caller gives a batch, whose columns have a step (1, or 0 where one number stands for all), its table, and constants.
 // `found_words`: where the words go that GETs of numbers find, or null: in a column.
 // `ops_room`: the operations that there are columns for. `outside`: memory of columns that batches of more than `ops_kept` operations need.
+// `kept`: by operation, the record of the table whose blob the new record will name, too: that SET has no value in `values`. 0: none;
+// null: no operation keeps a blob (resolve.hpp).
 // `refused`: what does not fit is refused, and that column says which requests (native_admit.hpp); null: the batch is left.
 #define PLANNER_GIVEN(F, Buckets)                                                           \
     F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
-    F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
+    F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(const u64*, kept) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
     F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) F(u64, record_format) BLOB_FILE_ARGS(F) F(Blobs*, blob_plan) F(u64, lends_blobs) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
@@ -81,6 +83,15 @@ enum Planned {
     } while (0)
 #define PLANNER_RUN(kernel, LIST, items) PLANNER_RUN_BLOCKS(kernel, LIST, items, 1)
 
+// Whether a SET keeps the blob that the table has for its key, and the record that names it there.
+template <class Args>
+static bool is_kept(const Args& a, u64 op) {
+    return a.kept && a.kept[op];
+}
+static Record kept_record(const PlannerBytes& a, u64 op) {
+    return read_record(a.heap + reference_offset(a.kept[op]) * UNIT_BYTES, a.record_format);
+}
+
 // Writes every column out, and counts the operations of each kind; returns whether all of them only read.
 template <class Args>
 static bool write_columns(Args& a) {
@@ -96,7 +107,7 @@ static bool write_columns(Args& a) {
         key_at += a.key_lengths[i];
         a.value_offsets[i] = value_at;
         a.value_lengths[i] = has_value(op) ? a.given_value_lengths[sets++ * a.value_length_step] : 0;
-        value_at += a.value_lengths[i];
+        if (!is_kept(a, i)) value_at += a.value_lengths[i];
         reads += !is_write(op);
         if (!is_write(op)) read_bytes += a.key_lengths[i];
         if (op == OP_GET) a.get_op[gets++] = (u32)i;
@@ -253,6 +264,13 @@ static u32 length_of(const PlannerU64& a, u64 get) { return a.status[a.get_op ? 
 
 static const u64 LOOKED_AT_ONCE = 1 << 20;  // of a blob: whole pieces, for a thread
 
+// Where a GET's value is the table's: the record that has it; none where it is another one. That of a SET which keeps a blob is.
+static Record source_record(const PlannerBytes& a, u32 op) {
+    const u32 writer = writer_of(a, op);
+    if (writer == NO_OP) return read_record(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES, a.record_format);
+    return is_kept(a, writer) ? kept_record(a, writer) : no_record();
+}
+
 // Whether a blob is as it was written; all threads look at it.
 static bool is_blob_sound(const PlannerBytes& a, const Record& record) {
     const u64 bytes = value_bytes_of(record);
@@ -269,8 +287,9 @@ static bool is_blob_sound(const PlannerBytes& a, const Record& record) {
 static void lend_or_look(const PlannerBytes& a, u64 gets) {
     for (u64 get = 0; get < gets; get++) {
         const u32 op = op_of(a, get);
-        if (!is_in_blob(a.record_format, a.key_lengths[op], a.length[get]) || writer_of(a, op) != NO_OP) continue;
-        const Record record = read_record(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES, a.record_format);
+        if (!is_in_blob(a.record_format, a.key_lengths[op], a.length[get])) continue;
+        const Record record = source_record(a, op);
+        if (!record.words) continue;
         if (a.lends_blobs) {
             a.blob_plan->lend(get, record.blob);
         } else if (is_blob_sound(a, record)) {
@@ -369,7 +388,7 @@ static EngineLeft allocate_records(const PlannerBytes& a, u64 chains, u64 change
         if (a.change[chain] == CHANGE_PUT) a.reference[a.final_op[chain]] = kept;
         if (a.found[chain] == NO_SLOT) continue;
         a.freed_reference[w.freed++] = a.old_word[chain];
-        if (has_blob(a.old_meta[chain])) drop_blob(a, chain);
+        if (has_blob(a.old_meta[chain]) && !is_kept(a, a.final_op[chain])) drop_blob(a, chain);
         lost_charge += record_charge(reference_length(a.old_word[chain]), a.segment_units);
     }
     Appender<PlannerBytes> appender(a, tail, a.filled_segment);
@@ -380,7 +399,9 @@ static EngineLeft allocate_records(const PlannerBytes& a, u64 chains, u64 change
         const u64 reference = appender.append(units);
         if (reference == NO_RECORD)
             return is_charge_accepted(a.heap_state, kept_charge(a), lost_charge) ? LEFT_FREE_HEAP : over_charge(a, chains, changes);
-        if (is_in_blob(a.record_format, a.key_lengths[op], a.value_lengths[op]) && !a.blob_plan->take(records, a.value_lengths[op]))
+        if (is_kept(a, op))
+            a.blob_plan->keep(records, kept_record(a, op).blob);
+        else if (is_in_blob(a.record_format, a.key_lengths[op], a.value_lengths[op]) && !a.blob_plan->take(records, a.value_lengths[op]))
             return LEFT_GROW_BLOBS;
         a.reference[op] = a.put_reference[records] = reference;
         a.put_op[records++] = (u32)op;
@@ -489,12 +510,13 @@ static void locate_run(const void* args, u64, u64) {
     for (u64 position = 0; position < a.n; position++) a.chain[a.order[position]] = a.chain_of[position];
 }
 
-// Long values are copied by all threads; then nobody needs their lengths any more.
+// Long values are copied by all threads, and those of SETs that keep blobs; then nobody needs their lengths any more.
 static void copy_blobs(const PlannerBytes& a) {
     for (u64 get = 0; get < a.planned[PLANNED_GETS]; get++) {
-        const u32 op = op_of(a, get);
-        if (a.length[get] < LOOKED_AT_ONCE || writer_of(a, op) != NO_OP) continue;
-        const Record record = read_record(a.heap + reference_offset(a.source_word[op]) * UNIT_BYTES, a.record_format);
+        const u32 op = op_of(a, get), writer = writer_of(a, op);
+        if (!a.length[get] || (a.length[get] < LOOKED_AT_ONCE && writer == NO_OP)) continue;
+        const Record record = source_record(a, op);
+        if (!record.words) continue;
         a.pool->copy(a.out + a.offset[get], record_value(record, blob_file_of(a)), a.length[get]);
         a.length[get] = 0;
     }

@@ -75,6 +75,7 @@ class NativeResolver {
             if (resolved[RESOLVED_ROOM_BYTES] <= room) break;
             room = std::min(made_bytes_max, 4 * resolved[RESOLVED_ROOM_BYTES]);
         }
+        keeps_ = resolved[RESOLVED_KEPT];
         take_refusals(batch);
         if (!batch.upload) {
             values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
@@ -85,6 +86,8 @@ class NativeResolver {
     }
 
     const EngineBatch& plain() const { return plain_; }
+    // Of its operations, the records whose blobs they keep; null: none does.
+    const u64* kept() const { return keeps_ ? kept_.data() : nullptr; }
 
     // Of values that are made of others, also where that was too much.
     u64 made_bytes() const { return made_bytes_; }
@@ -132,7 +135,7 @@ class NativeResolver {
             bytes += column->capacity();
         for (const auto* column : {&base_, &lengths_, &writer_, &failed_check_, &set_lengths_})
             bytes += column->capacity() * sizeof(u32);
-        for (const auto* column : {&expiries_, &numbers_, &plain_expiries_, &versions_})
+        for (const auto* column : {&expiries_, &numbers_, &plain_expiries_, &versions_, &kept_})
             bytes += column->capacity() * sizeof(u64);
         return bytes;
     }
@@ -207,7 +210,7 @@ class NativeResolver {
         if (!batch.expiries) expiries_.assign(n, 0);
         for (auto* column : {&plain_ops_, &is_seen_, &status_}) column->resize(n);
         for (auto* column : {&base_, &lengths_}) column->resize(n);
-        for (auto* column : {&numbers_, &plain_expiries_, &versions_}) column->resize(n);
+        for (auto* column : {&numbers_, &plain_expiries_, &versions_, &kept_}) column->resize(n);
         for (u64 op = 0; op < n; op++) versions_[op] = a.first_sequence + op;
         writer_.assign(chains, NO_OP);
         verdict_.assign(chains, NOT_LOOKED_AT);
@@ -251,6 +254,7 @@ class NativeResolver {
         r.writer = writer_.data();
         r.verdict = verdict_.data();
         r.plain_expiries = plain_expiries_.data();
+        r.kept = kept_.data();
         r.status = status_.data();
         r.failed_check = failed_check_.data();
         return r;
@@ -280,7 +284,8 @@ class NativeResolver {
     EngineBatch plain_ = {};
     std::vector<u8> conditions_, plain_ops_, is_seen_, status_, verdict_, values_;
     std::vector<u32> base_, lengths_, writer_, failed_check_, set_lengths_;
-    std::vector<u64> expiries_, numbers_, plain_expiries_, versions_;
+    std::vector<u64> expiries_, numbers_, plain_expiries_, versions_, kept_;
+    bool keeps_ = false;
     const u8* refused_ = nullptr;  // of each request; null: none is
     std::vector<u8> is_stopped_;   // of each operation; empty: all are done
     std::vector<EngineRefusal> refusals_;

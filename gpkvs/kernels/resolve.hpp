@@ -4,6 +4,7 @@
 // A planner folds each key by itself. A check that fails takes back what its request does to other keys, so this pass
 // is serial. It only decides: every operation stays in its place, as a SET, a DELETE, a GET or an EXISTS. Values come
 // after it, and only those that somebody can see. But what a SETRANGE or INCREMENT_DECIMAL leaves is made at once.
+// Where a key's value stays the one that the table has in a blob, none is made: the key's new record will name that blob.
 #pragma once
 #include "decimal.hpp"
 #include "record.cuh"
@@ -39,21 +40,29 @@ enum ConditionCode {
     CONDITION_PROLONGS = 13  // as REQUIRED; an EXPIRE adds to the expiry that there is what `expected` says
 };
 
-// Of the record that the table holds for a chain's key.
-enum Verdict { NOT_LOOKED_AT = 0, SOUND = 1, DAMAGED = 2 };
+// Of the record that the table holds for a chain's key, and of its value. A blob is looked at where its value is needed.
+enum Verdict {
+    NOT_LOOKED_AT = 0,
+    SOUND = 1,
+    DAMAGED = 2,
+    NAMES_BLOB = 3,  // it is sound, and nobody has looked at the blob that it names
+    BLOB_DAMAGED = 4
+};
 
 // What the pass counts.
 enum Resolved {
     RESOLVED_VALUE_BYTES,  // of all values that are to be written out
     RESOLVED_MADE_BYTES,   // of them, those that are made of others: no request brought them; with what is read for conditions
     RESOLVED_ROOM_BYTES,   // how much `made` must have; with less nothing counts
+    RESOLVED_KEPT,         // whether `kept` names any record
     RESOLVED_COUNT
 };
 
 // An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is that (a COPY), or is its own.
 // NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What a SETRANGE or INCREMENT_DECIMAL leaves
 // lies in `made`, from where `numbers` says. No key that has expired is there any more: the engine has removed those that the
-// batch meets. `refused`: of each request, whether nothing of it is done; null: all are.
+// batch meets. `kept`: of each operation that keeps the blob of its key, the record of the table that names it; else 0.
+// `refused`: of each request, whether nothing of it is done; null: all are.
 #define RESOLVE_ARGS(F)                                                                     \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
     F(u64, has_records) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
@@ -62,7 +71,7 @@ enum Resolved {
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
     F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths)                \
     F(const u64*, slot) F(const u64*, old_meta) F(u64, heap_bytes) F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, value_bytes_max) F(u64, made_bytes) F(u64, work_bytes_max) \
-    F(u32*, writer) F(u8*, verdict) F(u64*, plain_expiries) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
+    F(u32*, writer) F(u8*, verdict) F(u64*, plain_expiries) F(u64*, kept) F(u8*, status) F(u32*, failed_check) F(u64*, resolved)
 
 struct ResolveArgs {
     RESOLVE_ARGS(GPKVS_FIELD)
@@ -170,13 +179,20 @@ class Resolver {
         a.resolved[RESOLVED_VALUE_BYTES] = 0;
         a.resolved[RESOLVED_MADE_BYTES] = made_ + looked_at_;
         a.resolved[RESOLVED_ROOM_BYTES] = made_;
+        a.resolved[RESOLVED_KEPT] = 0;
         if (is_too_much()) return;
-        for (u64 op = 0; op < a.n; op++)
-            if (a.plain_ops[op] == OP_SET && (!a.has_records || is_last(op) || a.is_seen[op])) {
-                a.is_seen[op] = 1;
-                a.resolved[RESOLVED_VALUE_BYTES] += a.lengths[op];
-                if (a.ops[op] != OP_SET && !is_made_at_once(a.ops[op])) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
+        for (u64 op = 0; op < a.n; op++) {
+            a.kept[op] = 0;
+            if (a.plain_ops[op] != OP_SET || (a.has_records && !is_last(op) && !a.is_seen[op])) continue;
+            a.is_seen[op] = 1;
+            if (keeps_blob((u32)op)) {
+                a.kept[op] = a.old_word[a.chain[op]];
+                a.resolved[RESOLVED_KEPT] = 1;
+                continue;
             }
+            a.resolved[RESOLVED_VALUE_BYTES] += a.lengths[op];
+            if (a.ops[op] != OP_SET && !is_made_at_once(a.ops[op])) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
+        }
     }
 
   private:
@@ -204,12 +220,23 @@ class Resolver {
         return writer == NO_OP ? a.slot[a.chain[op]] != NO_SLOT : a.plain_ops[writer] == OP_SET;
     }
 
+    // Whether an operation with a condition wants the value sound. One that changes an expiry does not: the value stays, and
+    // whoever reads it sees the damage.
+    bool wants_value(u32 op) const {
+        const u8 condition = a.conditions[op];
+        if (a.ops[op] == OP_REQUIRE) return condition == CONDITION_HOLDS || condition == CONDITION_READABLE;
+        return a.ops[op] != OP_EXPIRE;
+    }
+
     // Nobody counts what is read for this but here.
     bool is_damaged(u32 op) {
-        if (writer_of(op) != NO_OP || !is_present(op)) return false;
-        const u64 reference = a.old_word[a.chain[op]];
-        if (a.verdict[a.chain[op]] == NOT_LOOKED_AT) look_at(reference_length(reference) * UNIT_BYTES + blob_bytes(a, reference));
-        return !record_of(op).words;
+        const u32 chain = a.chain[op], writer = writer_of(op);
+        const bool reads = wants_value(op);
+        if (!is_present(op) || (writer != NO_OP && !(reads && leaves_table_value(writer)))) return false;
+        if (a.verdict[chain] == NOT_LOOKED_AT) look_at(reference_length(a.old_word[chain]) * UNIT_BYTES);
+        const Record record = record_of(op);
+        if (reads && a.verdict[chain] == NAMES_BLOB) look_at(value_bytes_of(record));
+        return !(reads ? whole_record_of(op) : record).words;
     }
 
     // Whether the table's record is longer, or shorter, than one with the value that an operation brings.
@@ -338,7 +365,7 @@ class Resolver {
         Record record = no_record();
         u64 held;
         a.numbers[op] = 0;
-        if (!measure(op, &held, &record)) return STATUS_CORRUPT;
+        if (!measure(op, false, &held, &record)) return STATUS_CORRUPT;
         if (is_present(op)) a.numbers[op] = expiry_of(op, record);
         return AS_PLANNED;
     }
@@ -346,7 +373,7 @@ class Resolver {
     // In a table with records. The value itself need not be made for it.
     u8 length(u32 op) {
         Record record = no_record();
-        return measure(op, a.numbers + op, &record) ? AS_PLANNED : (u8)STATUS_CORRUPT;
+        return measure(op, false, a.numbers + op, &record) ? AS_PLANNED : (u8)STATUS_CORRUPT;
     }
 
     u8 set(u32 op) {
@@ -373,7 +400,7 @@ class Resolver {
         Record record = no_record();
         u64 held;
         if (!is_present(from)) return STATUS_NOT_FOUND;
-        if (!measure(from, &held, &record)) return STATUS_CORRUPT;
+        if (!measure(from, true, &held, &record)) return STATUS_CORRUPT;
         a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
         if (a.base[op] != NO_OP) a.is_seen[a.base[op]] = 1;
         a.plain_expiries[op] = expiry_of(from);
@@ -409,12 +436,14 @@ class Resolver {
     // Whether more is made or read than may be: the rest does not matter then.
     bool is_too_much() const { return made_ > a.made_bytes || made_ + looked_at_ > a.work_bytes_max; }
 
-    // How long the value of a key is; and the record, if it is the table's. False: it is damaged.
-    bool measure(u32 op, u64* bytes, Record* record) const {
+    // How long the value of a key is; and the record, if it is the table's. False: it is damaged; of a value that nobody `reads`
+    // only the record counts.
+    bool measure(u32 op, bool reads, u64* bytes, Record* record) const {
         const u32 writer = writer_of(op);
         *bytes = 0;
         if (!is_present(op)) return true;
-        if (writer == NO_OP && !(*record = record_of(op)).words) return false;
+        if (reads && leaves_table_value(writer) && !whole_record_of(op).words) return false;
+        if (writer == NO_OP && !(*record = reads ? whole_record_of(op) : record_of(op)).words) return false;
         *bytes = record->words ? value_bytes_of(*record) : a.lengths[writer];
         return true;
     }
@@ -431,7 +460,7 @@ class Resolver {
         u64 held;
         if (!bytes) return NOT_DONE;
         if (first > a.value_bytes_max || first + bytes > a.value_bytes_max) return STATUS_OVERFLOW;
-        if (!measure(op, &held, &record)) return STATUS_CORRUPT;
+        if (!measure(op, true, &held, &record)) return STATUS_CORRUPT;
         keep_expiry(op, record);
         u8* const to = make(op, first + bytes > held ? first + bytes : held);
         if (!to) return NOT_DONE;
@@ -447,7 +476,7 @@ class Resolver {
         u8 text[DECIMAL_TEXT_MAX];
         Record record = no_record();
         u64 held;
-        if (!measure(op, &held, &record)) return STATUS_CORRUPT;
+        if (!measure(op, true, &held, &record)) return STATUS_CORRUPT;
         if (held >= sizeof text) return STATUS_NOT_A_NUMBER;
         looked_at_ += held > DECIMAL_TEXT_USUAL ? held * DECIMAL_WORK : 0;
         copy_held(op, record, held, text);
@@ -488,6 +517,11 @@ class Resolver {
         return a.ops[op] == OP_EXPIRE || (a.ops[op] == OP_APPEND && !a.value_lengths[op]);
     }
 
+    // Whether an operation leaves the value that the table has for its key. It is longer than nothing: that may be of a key that
+    // the batch has deleted and made again.
+    bool leaves_table_value(u32 op) const { return adds_nothing(op) && a.base[op] == NO_OP && a.lengths[op]; }
+    bool keeps_blob(u32 op) const { return a.has_records && leaves_table_value(op) && has_blob(a.old_meta[a.chain[op]]); }
+
     // An EXPIRE appends nothing, to a key that is there.
     u8 append(u32 op) {
         u64 held;
@@ -495,7 +529,7 @@ class Resolver {
         const bool is_expire = a.ops[op] == OP_EXPIRE;
         Record record = no_record();
         if (is_expire && !is_present(op)) return STATUS_NOT_FOUND;
-        if (!measure(op, &held, &record)) return STATUS_CORRUPT;
+        if (!measure(op, a.value_lengths[op], &held, &record)) return STATUS_CORRUPT;
         if (is_present(op)) a.base[op] = adds_nothing(writer) ? a.base[writer] : writer;
         if (!is_expire && held + a.value_lengths[op] > a.value_bytes_max) return STATUS_OVERFLOW;
         if (is_expire && a.conditions[op] == CONDITION_PROLONGS) a.plain_expiries[op] = expiry_of(op) + a.expected[op];
@@ -514,7 +548,7 @@ class Resolver {
         }
         const u32 writer = writer_of(op);
         if (writer == NO_OP) {
-            *record = record_of(op);
+            *record = whole_record_of(op);
             if (!record->words) return STATUS_CORRUPT;
             return parsed(record_value(*record, blob_file_of(a)), value_bytes_of(*record), number);
         }
@@ -529,18 +563,26 @@ class Resolver {
     }
 
     // The record that the table holds for a key; none if it is damaged. It is checked once: a thousand operations may
-    // ask for one of 16 MiB.
+    // ask for one of 16 MiB. Its blob, if it has one, may be damaged.
     Record record_of(u32 op) const {
         const u32 chain = a.chain[op];
-        if (a.verdict[chain] == SOUND) return record_at(a.heap, a.heap_bytes, a.record_format, a.old_word[chain]);
         if (a.verdict[chain] == DAMAGED) return no_record();
+        if (a.verdict[chain] != NOT_LOOKED_AT) return record_at(a.heap, a.heap_bytes, a.record_format, a.old_word[chain]);
         const Record record = checked_record(a.heap, a.heap_bytes, a.record_format, a.old_word[chain]);
         const bool good = record.words && record.table_id == a.table_id && record.key_bytes == a.key_lengths[op] &&
                           record.version == slot_version(a.old_meta[chain]) &&
                           same_bytes(record.key, a.keys + a.key_offsets[op], record.key_bytes) &&
-                          is_blob_sound(record, blob_file_of(a));
-        a.verdict[chain] = good ? SOUND : DAMAGED;
+                          has_blob(a.old_meta[chain]) == (record.blob != nullptr) && is_blob_placed(record, blob_file_of(a));
+        a.verdict[chain] = !good ? DAMAGED : record.blob ? NAMES_BLOB : SOUND;
         return good ? record : no_record();
+    }
+
+    // The same, and none either where its blob is damaged. That is looked at once, too.
+    Record whole_record_of(u32 op) const {
+        const Record record = record_of(op);
+        u8& verdict = a.verdict[a.chain[op]];
+        if (verdict == NAMES_BLOB) verdict = is_blob_sound(record, blob_file_of(a)) ? SOUND : BLOB_DAMAGED;
+        return verdict == SOUND ? record : no_record();
     }
 
     // Decimal text as increments write it: digits, a minus before them, no zeros that mean nothing. Redis asks for the same.
@@ -575,10 +617,11 @@ class Resolver {
     bool is_required_ = true;  // what the last of them ask for holds
 };
 
-// The values of the plain SETs, one after the other, to `to`. One that nobody can see is left out: it is empty.
+// The values of the plain SETs, one after the other, to `to`. One that nobody can see is left out: it is empty. One that stays in
+// its blob is left out, too, and has its length.
 static void make_values(const ResolveArgs& a, u8* to) {
     for (u64 op = 0; op < a.n; op++) {
-        if (a.plain_ops[op] != OP_SET) continue;
+        if (a.plain_ops[op] != OP_SET || a.kept[op]) continue;
         if (a.has_records && !a.is_seen[op]) a.lengths[op] = 0;
         else if (a.has_records) copy_value(a, (u32)op, to);
         else store_unaligned(to, a.numbers[op]);

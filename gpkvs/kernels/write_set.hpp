@@ -47,10 +47,10 @@ static void make_records(const TableWrites& w, u64 first, u64 last, u8* heap) {
     w.pool->run(&gpkvs_kernel_record, &taken, last - first);
 }
 
-// The blobs of a part's new records; null: none has one.
+// Where the blobs are that a part's records bring; null: none brings one.
 static const Blobs* written_blobs(const TableWrites& w) { return w.blob_plan && w.blob_plan->has_taken() ? w.blob_plan : nullptr; }
 
-// The values of records that have blobs, before the records.
+// The values of records that bring blobs, before the records.
 static void write_blobs(const TableWrites& w) {
     if (!written_blobs(w)) return;
     w.blob_plan->write(*w.pool, w.records, [&](u64 record) { return w.values + w.value_offsets[w.put_op[record]]; });

@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 _RECORD, _LAYOUT, _COPY = "gpkvs/kernels/record.cuh", "gpkvs/kernels/layout.cuh", "gpkvs/kernels/copy.cu"
 _FORMAT4, _FORMATS = "engine/test_format4.py::", "recovery/copy/test_formats.py::"
+_PLANNER, _RESOLVE, _REDO = "gpkvs/kernels/native_planner.hpp", "gpkvs/kernels/resolve.hpp", "gpkvs/kernels/redo.cu"
+_KEPT = "engine/test_kept_blobs.py::"
 _BLOBS, _BITFLIP = "engine/test_blobs.py::", "recovery/proof/damage/test_bitflip.py::"
 _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::"
 
@@ -28,7 +30,7 @@ MUTANTS = (
     ),
     Mutant(
         "format4-compares-other-lengths",
-        "gpkvs/kernels/resolve.hpp",
+        _RESOLVE,
         "        const bool expires = has_expiry(a.old_meta[chain]);\n",
         "        const bool expires = false;\n",
         "a script takes the value of a key that expires for another one, and a lock stays",
@@ -85,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "blob-of-any-record-is-freed",
-        "gpkvs/kernels/native_planner.hpp",
+        _PLANNER,
         "    if (!record.blob || record.table_id != a.table_id || record.version != slot_version(a.old_meta[chain])) "
         "return;\n"
         "    if (record.key_bytes != a.key_lengths[op] || !same_bytes(record.key, a.keys + a.key_offsets[op], "
@@ -129,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "blob-is-not-verified-at-an-opening",
-        "gpkvs/kernels/redo.cu",
+        _REDO,
         "    if (record.words && (is_blob_kept(a, entry, record) || is_blob_sound(record, blob_file_of(a))))\n",
         "    if (record.words)\n",
         "a crash that lost the pages of a large value leaves a damaged key, although nobody was told of it",
@@ -166,5 +168,109 @@ MUTANTS = (
         "",
         "slots of a copy say that a record has a blob which has none, or the other way",
         (f"{_FORMATS}test_between_formats",),
+    ),
+    Mutant(
+        "expiry-frees-the-blob-that-it-keeps",
+        _PLANNER,
+        " && !is_kept(a, a.final_op[chain])) drop_blob",
+        ") drop_blob",
+        "the pages of a large value whose expiry changed are given to the next one",
+        (f"{_KEPT}test_a_batch_may_touch_its_key_again",),
+    ),
+    Mutant(
+        "expiry-makes-a-large-value-anew",
+        _RESOLVE,
+        "            if (keeps_blob((u32)op)) {\n",
+        "            if (false) {\n",
+        "the expiry of a large value takes as long as the value, and beyond a limit it is refused",
+        (f"{_KEPT}test_the_blob_stays_where_it_is", f"{_KEPT}test_what_one_batch_may_make_does_not_count"),
+    ),
+    Mutant(
+        "kept-blobs-are-written",
+        "gpkvs/kernels/blobs.hpp",
+        "            if (words[BLOB_REFERENCE] != taken_[written]) continue;  // none, kept, or adopted\n",
+        "            if (!words[BLOB_REFERENCE]) continue;\n",
+        "what another key brings is stored over a large value whose expiry changes in the same batch",
+        (f"{_KEPT}test_a_batch_may_touch_its_key_again",),
+    ),
+    Mutant(
+        "kept-blobs-have-values",
+        _PLANNER,
+        "        if (!is_kept(a, i)) value_at += a.value_lengths[i];\n",
+        "        value_at += a.value_lengths[i];\n",
+        "the SETs behind an expiry of a large value store what lies elsewhere",
+        (f"{_KEPT}test_a_batch_may_touch_its_key_again",),
+    ),
+    Mutant(
+        "kept-blobs-are-not-read",
+        _PLANNER,
+        "    return is_kept(a, writer) ? kept_record(a, writer) : no_record();\n",
+        "    return no_record();\n",
+        "a GET behind the expiry of a large value returns what lies elsewhere",
+        (f"{_KEPT}test_a_batch_may_touch_its_key_again",),
+    ),
+    Mutant(
+        "short-kept-blobs-are-not-copied",
+        _PLANNER,
+        "        if (!a.length[get] || (a.length[get] < LOOKED_AT_ONCE && writer == NO_OP)) continue;\n",
+        "        if (a.length[get] < LOOKED_AT_ONCE) continue;\n        (void)writer;\n",
+        "the same of values below 1 MiB",
+        (f"{_KEPT}test_a_batch_may_touch_its_key_again",),
+    ),
+    Mutant(
+        "nothing-is-taken-for-a-kept-blob",
+        _RESOLVE,
+        "adds_nothing(op) && a.base[op] == NO_OP && a.lengths[op]; }",
+        "adds_nothing(op) && a.base[op] == NO_OP; }",
+        "a key that a batch deletes and makes again has its old value back",
+        (f"{_KEPT}test_a_batch_may_touch_its_key_again",),
+    ),
+    Mutant(
+        "expiry-hides-damage-from-who-reads-behind-it",
+        _RESOLVE,
+        "        if (reads && leaves_table_value(writer) && !whole_record_of(op).words) return false;\n",
+        "",
+        "an APPEND behind an expiry makes a sound value of one that rotted",
+        (f"{_KEPT}test_nothing_is_made_of_a_damaged_value",),
+    ),
+    Mutant(
+        "expiry-hides-damage-from-who-asks-behind-it",
+        _RESOLVE,
+        "(writer != NO_OP && !(reads && leaves_table_value(writer)))) return false;",
+        "writer != NO_OP) return false;\n        (void)writer;",
+        "GETDEL behind an expiry deletes a value that it could not return",
+        (f"{_KEPT}test_who_asks_for_a_sound_value_hears_of_the_damage",),
+    ),
+    Mutant(
+        "expiry-reads-the-value",
+        _RESOLVE,
+        "        if (!measure(op, a.value_lengths[op], &held",
+        "        if (!measure(op, true, &held",
+        "the expiry of 100 MiB reads them all",
+        (f"{_KEPT}test_damage_stays_damage",),
+    ),
+    Mutant(
+        "slots-of-the-wrong-kind-keep-blobs",
+        _RESOLVE,
+        "has_blob(a.old_meta[chain]) == (record.blob != nullptr) && ",
+        "",
+        "a slot that rotted names pages which are another value's by now",
+        (f"{_KEPT}test_a_slot_of_the_wrong_kind_is_damage",),
+    ),
+    Mutant(
+        "opening-looks-at-kept-blobs",
+        _REDO,
+        "(is_blob_kept(a, entry, record) || is_blob_sound(record, blob_file_of(a)))",
+        "is_blob_sound(record, blob_file_of(a))",
+        "a large value that rotted long ago takes away a batch that was acknowledged",
+        (f"{_KEPT}test_a_frame_that_keeps_a_blob_needs_no_look_at_it",),
+    ),
+    Mutant(
+        "opening-takes-new-blobs-for-kept-ones",
+        _REDO,
+        "    return old.blob && old.blob[BLOB_REFERENCE] == record.blob[BLOB_REFERENCE] &&\n",
+        "    return old.blob || old.blob[BLOB_REFERENCE] == record.blob[BLOB_REFERENCE] ||\n",
+        "a value that a crash has lost is there, and damaged",
+        (f"{_BLOBS}test_a_frame_whose_blob_was_lost_is_cut",),
     ),
 )
