@@ -48,7 +48,7 @@ BLOB_BYTES = (66_000, 70_000, 210_000)  # of values in blobs: of two pieces, and
 _READ_ALL = {layout: Batch.of([(Op.GET, key) for key in keys]) for layout, keys in KEYS.items()}
 _TABLES_MAX = 4
 _EXTENTS_MAX = 6  # of a journal, with which lives let it grow further
-_LIFE_MS = 10_000  # keys expire within about so long
+LIFE_MS = 10_000  # keys expire within about so long
 _GROWN_BLOCKS_MAX = 16  # of a table, whose growth does not begin with more
 
 
@@ -290,7 +290,7 @@ class Life:
         self._left = shape.batches
         self._stops = threading.Event()
         # The clock of another life may have been ahead.
-        self.now = BEGIN_MS + self._random.randrange(_LIFE_MS)
+        self.now = BEGIN_MS + self._random.randrange(LIFE_MS)
         at_time(store, lambda: self.now)
         on_removal(store, self._remove)
 
@@ -445,7 +445,7 @@ class Life:
         elif one.op is Op.DELETE and random.random() < 0.5:
             one = replace(one, op=Op.EXPIRE)
         if one.op in (Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE):
-            one = replace(one, expiry=self.now + random.choice((-1, 1, 50, 1000, _LIFE_MS)))
+            one = replace(one, expiry=self.now + random.choice((-1, 1, 50, 1000, LIFE_MS)))
         return one
 
     def _nothing(self, random: Random, table: TableName) -> Request:

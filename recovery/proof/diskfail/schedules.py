@@ -92,6 +92,24 @@ SCHEDULES = (
         shape=scripts.WITH_BLOBS,
     ),
     Schedule(
+        "blob-kept",
+        "a key with a large value gets an expiry, twice, and is deleted",
+        scripts.blob_kept,
+        shape=scripts.WITH_BLOBS,
+    ),
+    Schedule(
+        "blob-kept-before-its-flush",
+        "the flush of a blob is held, and a caller waits for the expiry of its key",
+        scripts.blob_kept_before_its_flush,
+        shape=scripts.WITH_BLOBS,
+    ),
+    Schedule(
+        "space-of-kept-blob",
+        "a batch that keeps a blob is not durable, then not covered; pages are wanted",
+        scripts.space_of_kept_blob,
+        shape=scripts.WITH_BLOBS,
+    ),
+    Schedule(
         "killed-before-blob-flush",
         "a kill left a blob that is not durable, and its frame; the opening finds both in the cache",
         scripts.killed_before_blob_flush,

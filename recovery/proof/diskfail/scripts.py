@@ -282,6 +282,48 @@ def space_of_blob_in_flight(stage: Stage) -> None:
     stage.life.wait(sent)
 
 
+def blob_kept(stage: Stage) -> None:
+    """Give a key with a blob an expiry, write another blob, give it one again, and delete it; everything is watched."""
+    stage.open()
+    stage.run(stage.sets(1, value_bytes=_BLOB))
+    stage.watch()
+    stage.run(stage.expires(1))
+    stage.run(stage.sets(2, value_bytes=_BLOB))
+    stage.run(stage.expires(1))
+    stage.run(stage.deletes(1))
+    stage.run(stage.sets(3, value_bytes=_BLOB))
+    stage.ignore()
+
+
+def blob_kept_before_its_flush(stage: Stage) -> None:
+    """Have a caller wait for the expiry of a key while the flush of its blob is held."""
+    _with_free_blob(stage)
+    stage.hold(BLOBS_FILE)
+    sent = [stage.execute(request) for request in (stage.sets(1, value_bytes=_BLOB), stage.expires(1))]
+    told = stage.attempt(partial(stage.life.wait, sent[1]))
+    stage.look()
+    stage.release()
+    told.result()
+    stage.look()
+    stage.life.wait(sent[0])
+
+
+def space_of_kept_blob(stage: Stage) -> None:
+    """Want pages while the batch that keeps a blob is not durable, and again while it is not covered."""
+    _with_free_blob(stage)
+    stage.hold()
+    sent = stage.execute(stage.expires(1))
+    stage.wait_held()
+    stage.watch()
+    large = stage.attempt(lambda: stage.run(stage.sets(2, value_bytes=_BLOB), stage.sets(4, value_bytes=_BLOB)))
+    stage.look()
+    stage.release()
+    large.result()
+    stage.run(stage.sets(1, value_bytes=_BLOB))
+    stage.ignore()
+    stage.life.wait(sent)
+
+
 def killed_before_blob_flush(stage: Stage) -> None:
     """Crash while a large value and its frame are written, and the flush of the blob is held."""
     _with_free_blob(stage)

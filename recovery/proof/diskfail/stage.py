@@ -24,6 +24,7 @@ from gpkvs.recovery.proof.diskfail.expected import Expected, TableName, differen
 from gpkvs.recovery.proof.diskfail.life import (
     BLOB_BYTES,
     KEYS,
+    LIFE_MS,
     Life,
     LifeError,
     Request,
@@ -34,6 +35,7 @@ from gpkvs.recovery.proof.diskfail.life import (
     open_store,
 )
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
+from gpkvs.recovery.proof.model import Asked
 from gpkvs.store import Store
 
 DEFAULT = TableName(0, DEFAULT_TABLE, BYTES_LAYOUT.name)
@@ -114,6 +116,11 @@ class Stage:
     def deletes(*keys: int) -> Request:
         """Return a request that deletes keys, by their numbers."""
         return DEFAULT, [(Op.DELETE, KEYS[DEFAULT.layout][key]) for key in keys]
+
+    def expires(self, *keys: int) -> Request:
+        """Return a request that gives keys an expiry, by their numbers; it does not come while the script runs."""
+        expiry = self.life.now + LIFE_MS
+        return DEFAULT, [Asked(Op.EXPIRE, KEYS[DEFAULT.layout][key], expiry=expiry) for key in keys]
 
     def _value(self, table: TableName, count: int) -> bytes:
         self._values += 1

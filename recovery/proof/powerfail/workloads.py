@@ -37,6 +37,8 @@ Before an A or a Y comes an E. A removal is a transaction of its own, so it is j
     B  a step of compaction that moves records of both tables in one transaction (bytes only)
     H  a huge value, in a blob, over another one (bytes only, in format 4)
     R  a blob is freed, and its pages are used again (bytes only, in format 4)
+    h  the key of a blob gets an expiry: its new record names the same blob (bytes only, in format 4)
+    r  such a key expires, when another key has a blob, too: one of them is freed (bytes only, in format 4)
     C  a table is created
     X  a table is dropped
     O  the store is opened
@@ -76,13 +78,19 @@ LETTERS = "NUDMTF"
 LOOKING = "SQG"
 EXPIRING = "EAY"
 GROWTH = "1235"
-WITH_BLOBS = "HRk"
+WITH_BLOBS = "HRhrk"
 EXTRA = "JWLVBCXOIZPK" + WITH_BLOBS + GROWTH
 BOTH, TABLE, DROP, OPEN, RENEW, CREATE, PROCESS, COPY = "BCXOIZPK"
 COPY_WITH_BLOB = "k"
 _BEGIN, _MOVE, _FINISH = "begin", "move", "finish"
-BLOB, _BLOB_OVER, _BLOB_GONE = "blob", "blob over", "blob gone"
+BLOB, _BLOB_OVER, _BLOB_GONE, _BLOB_KEPT = "blob", "blob over", "blob gone", "blob kept"
 _BLOB_BYTES = 66_000
+_OF_BLOBS = {
+    "H": [BLOB, _BLOB_OVER],
+    "R": [BLOB, _BLOB_GONE, BLOB],
+    "h": [BLOB, _BLOB_KEPT],
+    "r": [BLOB, _BLOB_KEPT, BLOB, "Y"],
+}
 _OF_ONE_LAYOUT = dict.fromkeys("LVBIZ" + WITH_BLOBS + EXPIRING, BYTES_LAYOUT.name)
 LENGTH_MAX = 3
 _SOON_MS, _LATER_MS = 1000, 10**9
@@ -106,8 +114,8 @@ class Workload:
         """The batches: a letter each, or letters joined by a plus; of growth, its steps and batches between them."""
         if self.letters in GROWTH:
             return [_BEGIN, "U", *[_MOVE, "N"] * int(self.letters), _FINISH, "U"]
-        if self.has_blobs:
-            return [BLOB, _BLOB_OVER] if self.letters == "H" else [BLOB, _BLOB_GONE, BLOB]
+        if self.letters in _OF_BLOBS:
+            return _OF_BLOBS[self.letters]
         if "+" in self.letters:
             return [self.letters]
         at = next((at for at, letter in enumerate(self.letters) if letter in "AY"), len(self.letters))
@@ -213,6 +221,7 @@ class Script:
             "Q": lambda store: self._look(store, self._conditions(store)),
             "G": lambda store: self._look(store, self._guards()),
             "E": lambda store: self._look(store, self._expiries()),
+            _BLOB_KEPT: lambda store: self._look(store, [[self._expire(self._recent[-1])]]),
             "A": self._afterwards,
             "Y": self._sweep,
             "J": self._join,
@@ -332,10 +341,13 @@ class Script:
         return [
             [
                 Asked(Op.SET, met, value_of(self._layout, self._values), Condition.ABSENT, expiry=soon),
-                Asked(Op.EXPIRE, older, expiry=soon),
+                self._expire(older),
             ],
             [Asked(Op.INCREMENT, later, number(5), expiry=self.now + _LATER_MS), Asked(Op.EXPIRY, older)],
         ]
+
+    def _expire(self, key: bytes) -> Asked:
+        return Asked(Op.EXPIRE, key, expiry=self.now + _SOON_MS)
 
     def _afterwards(self, store: Store) -> None:
         """Have a batch meet a key that has expired; the other one stays, until the sweep."""

@@ -150,6 +150,15 @@ def test_blobs_of_a_crash_are_whole() -> None:
     assert violations == []
 
 
+def test_a_blob_that_is_kept_survives_a_crash() -> None:
+    """Whether the old record names it afterwards or the new one: what the judge stores then takes no page of it."""
+    distinct, violations = explore(ExplorerOptions(), "bytes:h", "bytes:r")
+    assert violations == []
+    assert distinct > 150
+    _, violations = explore(ExplorerOptions(depth=2, first_states=1, models=(Model.PAGE, Model.ADR)), "bytes:h")
+    assert violations == []
+
+
 @pytest.mark.parametrize(
     ("kind", "site", "model"),
     [
