@@ -53,7 +53,7 @@ def test_commands_see_what_a_dictionary_holds(store: gpkvs.Store) -> None:
         keys = [b"k%d" % number for number in range(6)]
         for _ in range(150):
             key, other = rng.choice(keys), rng.choice(keys)
-            kind = rng.randrange(9)
+            kind = rng.randrange(11)
             if kind < 3:
                 value = rng.randbytes(rng.choice(SIZES))
                 assert ask(connection, b"SET", key, value) == b"+OK\r\n"
@@ -83,6 +83,21 @@ def test_commands_see_what_a_dictionary_holds(store: gpkvs.Store) -> None:
                 old = bulk(model.get(key)) + bulk(model.get(other))
                 gone = b":%d\r\n" % (model.pop(key, None) is not None)
                 assert answers(connection, 4) == old + gone + bulk(None)
+            elif kind == 8:
+                # The one behind an EXPIRE has the value that stays.
+                sent = [(b"EXPIRE", key, b"1000"), (b"GET", key), (b"GETEX", key, b"PERSIST")]
+                sent += [(b"GETEX", key, b"EX", b"9"), (b"PERSIST", key), (b"GET", key)]
+                connection.sendall(b"".join(command(*words) for words in sent))
+                is_there, found = b":%d\r\n" % (key in model), bulk(model.get(key))
+                assert answers(connection, 6) == is_there + found * 3 + is_there + found
+            elif kind == 9:
+                sent = [(b"MULTI",), (b"EXPIRE", key, b"1000"), (b"APPEND", key, b"x"), (b"GET", key), (b"EXEC",)]
+                connection.sendall(b"".join(command(*words) for words in sent))
+                is_there = key in model
+                model[key] = model.get(key, b"") + b"x"
+                found = b"*3\r\n:%d\r\n:%d\r\n%s" % (is_there, len(model[key]), bulk(model[key]))
+                assert answers(connection, 5) == b"+OK\r\n" + b"+QUEUED\r\n" * 3 + found
+                assert ask(connection, b"PERSIST", key) == b":%d\r\n" % is_there
             else:
                 sent = [(b"MULTI",), (b"GET", key), (b"SETNX", other, b"x"), (b"GET", other), (b"EXEC",)]
                 connection.sendall(b"".join(command(*words) for words in sent))
@@ -103,7 +118,7 @@ def begin_to_read(connection: socket.socket, key: bytes, size: int) -> None:
         assert b"".join(iter(lambda: stream.read(1), b"\n")) + b"\n" == head
 
 
-@pytest.mark.parametrize("how", ["SET", "DEL"])
+@pytest.mark.parametrize("how", ["SET", "DEL", "EXPIRE and SET", "EXPIRE and DEL"])
 def test_a_value_stays_as_long_as_it_is_read(store: gpkvs.Store, how: str) -> None:
     size = 24 * MIB
     old, new = random.Random(1).randbytes(size), random.Random(2).randbytes(size)
@@ -111,7 +126,11 @@ def test_a_value_stays_as_long_as_it_is_read(store: gpkvs.Store, how: str) -> No
         store.set(b"k", old)
         begin_to_read(connection, b"k", size)
         pages = counts_of(store).live
-        if how == "SET":
+        if how.startswith("EXPIRE"):
+            store.expire(b"k", 10**6)
+            wait_for(lambda: is_read(store, 0))
+            assert counts_of(store).live == pages
+        if how.endswith("SET"):
             store.set(b"k", new)
         else:
             store.delete(b"k")
@@ -121,7 +140,26 @@ def test_a_value_stays_as_long_as_it_is_read(store: gpkvs.Store, how: str) -> No
         with connection.makefile("rb") as stream:
             assert stream.read(size + 2) == old + b"\r\n"
         wait_for(lambda: counts_of(store).read == 0)
-        assert store.get(b"k") == (new if how == "SET" else None)
+        assert store.get(b"k") == (new if how.endswith("SET") else None)
+
+
+def test_a_value_whose_expiry_changes_is_sent_from_where_it_lies(store: gpkvs.Store) -> None:
+    size = 24 * MIB
+    value = random.Random(1).randbytes(size)
+    with door(store) as (library, connection):
+        store.set(b"k", value)
+        for words in ([b"GETEX", b"k", b"EX", b"1000"], [b"GETEX", b"k", b"PERSIST"]):
+            connection.sendall(command(*words))
+            wait_for(lambda: library.held_bytes("answers") > 0)
+            assert library.held_bytes("answers") < 2 * MIB
+            assert answers(connection, 1) == bulk(value)
+            wait_for(lambda: library.held_bytes("answers") == 0)
+        # The same of a GET that comes in one batch with what it is behind.
+        connection.sendall(command(b"EXPIRE", b"k", b"1000") + command(b"GET", b"k"))
+        wait_for(lambda: library.held_bytes("answers") > 0)
+        assert library.held_bytes("answers") < 2 * MIB
+        assert answers(connection, 2) == b":1\r\n" + bulk(value)
+        assert counts_of(store).live == counts_of(store).file - counts_of(store).present - counts_of(store).absent
 
 
 def test_a_client_that_does_not_read_on_loses_its_connection(store: gpkvs.Store) -> None:

@@ -13,7 +13,8 @@ EXTEND = b'if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire
 
 @pytest.fixture(params=["undo", "journal"])
 def redis(start_server: StartServer, request: pytest.FixtureRequest) -> Connection:
-    server = start_server("--resp", "127.0.0.1:0", "--format", "4", "--commit", request.param)
+    options = ("--format", "4", "--commit", request.param, "--heap-bytes-max", "1GiB")
+    server = start_server("--resp", "127.0.0.1:0", *options)
     return Connection(resp_port(server))
 
 
@@ -29,6 +30,24 @@ def test_a_lock_is_released_whatever_its_value_s_length(redis: Connection) -> No
                 assert redis.call(b"EVAL", EXTEND, b"1", b"lock", value, b"1000000") == b":1\r\n"
                 assert redis.call(b"EVAL", RELEASE, b"1", b"lock", value) == b":1\r\n"
                 assert redis.call(b"EXISTS", b"lock") == b":0\r\n"
+
+
+def test_the_expiry_of_the_largest_value(redis: Connection) -> None:
+    """It is longer than what one command may make, or read."""
+    value = b"0123456789abcdef" * (100 << 16)
+    with redis:
+        assert redis.call(b"SET", b"key", value) == b"+OK\r\n"
+        assert redis.call(b"EXPIRE", b"key", b"1000") == b":1\r\n"
+        assert redis.call(b"EXPIRE", b"key", b"2000", b"GT") == b":1\r\n"
+        assert redis.call(b"TTL", b"key") == b":2000\r\n"
+        assert redis.call(b"PERSIST", b"key") == b":1\r\n"
+        assert redis.call(b"TTL", b"key") == b":-1\r\n"
+        assert redis.call(b"GETEX", b"key", b"EX", b"1000") == ("bulk", value)
+        assert redis.call(b"GETEX", b"key", b"PERSIST") == ("bulk", value)
+        assert redis.call(b"PEXPIRE", b"key", b"1000000") == b":1\r\n"
+        refused = redis.call(b"APPEND", b"key", b"x")
+        assert b"its operations make too many bytes" in refused
+        assert redis.call(b"GET", b"key") == ("bulk", value)
 
 
 def test_expiries_come_and_go(redis: Connection) -> None:
