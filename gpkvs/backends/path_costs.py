@@ -20,7 +20,7 @@ _FASTER = 0.5  # of the median: what came before is forgotten, since chance make
 _SURE = 5
 _TRIED_PART = 0.01  # of the time, for trying the other path
 _WORSE_MAX = 2  # a path that is so many times as slow, or slower, is tried so many times as seldom
-_MAY_BE_BETTER = 2.0  # times what the host takes: what is measured there next may show it
+_TRIED_MAX = 2.0  # times what the host takes
 _BITS_MAX = 24  # of the operations: no batch has more
 ALL_OPS = 1 << 62  # operations: more than a batch can have
 _WRITES_FEW = 0.25  # of a batch's operations: with fewer writes, a GPU does not order most of the others
@@ -137,17 +137,22 @@ class PathCosts:
                 return Path.HOST
             self._missed = 0.0
             return Path.GPU
-        size = kind, operations.bit_length()
-        credit, price = self._credit[size], (more - less) * min(more / max(less, 1e-9), _WORSE_MAX)
-        if not credit or credit < price + catch_up_seconds:
+        if not self._is_tried(kind, operations, less, more, catch_up_seconds):
             return better
-        self._credit[size] = 0.0
+        self._credit[kind, operations.bit_length()] = 0.0
         return better.other
 
-    def least_for_gpu(self, layout: str, mix: Mix) -> int:
-        """Return from how many operations on a GPU may be the better one, for keys on the host; `ALL_OPS`: never.
+    def _is_tried(self, kind: Kind, operations: int, less: float, more: float, catch_up_seconds: float = 0.0) -> bool:
+        """Whether it is the worse path's turn, which takes so much more: batches of this size have paid for it."""
+        credit = self._credit[kind, operations.bit_length()]
+        price = (more - less) * min(more / max(less, 1e-9), _WORSE_MAX) + catch_up_seconds
+        return 0.0 < credit >= price
 
-        Of smaller batches nobody need ask `choose`. A GPU may be better if it is believed to be half as fast.
+    def least_for_gpu(self, layout: str, mix: Mix) -> int:
+        """Return from how many operations on a GPU takes less time, or is to be tried; `ALL_OPS`: never.
+
+        That is for keys on the host. Of smaller batches nobody need ask `choose`. A GPU that is believed to take more
+        than twice as long is not tried.
         """
         if self.forced:
             return 1 if self.forced is Path.GPU else ALL_OPS
@@ -155,7 +160,7 @@ class PathCosts:
         for bits in range(_FEW.bit_length(), _BITS_MAX):
             operations = 1 << bits
             host, gpu = (self.expected(kind, path, operations) for path in (Path.HOST, Path.GPU))
-            if gpu < _MAY_BE_BETTER * host:
+            if gpu <= host or (gpu < _TRIED_MAX * host and self._is_tried(kind, operations, host, gpu)):
                 return operations
         return ALL_OPS
 

@@ -140,12 +140,16 @@ def test_to_try_a_gpu_pays_for_its_catching_up() -> None:
 
 def test_batches_that_may_be_for_a_gpu_have_at_least_so_many_operations() -> None:
     costs = PathCosts(400e-6, 30e-9)
-    assert costs.least_for_gpu("u64", Mix.WRITES) == 8192, "it is believed to take less than twice as long"
+    assert costs.least_for_gpu("u64", Mix.WRITES) == 1 << 14
     for bits, seconds in 9 * [(17, 1e-3), (20, 8e-3)]:
         costs.measured(KIND, 1 << bits, Path.HOST, seconds)
         costs.measured(KIND, 1 << bits, Path.GPU, 3e-3)
     assert costs.least_for_gpu("u64", Mix.WRITES) == 1 << 19
-    assert costs.least_for_gpu("u64", Mix.READS) == 8192
+    assert costs.least_for_gpu("u64", Mix.READS) == 1 << 14
+    costs.measured(KIND, 1 << 17, Path.GPU, 1.1e-3, batches=9)
+    assert costs.least_for_gpu("u64", Mix.WRITES) == 1 << 17, "a GPU is to be tried"
+    assert costs.choose(KIND, 1 << 17) is Path.GPU
+    assert costs.least_for_gpu("u64", Mix.WRITES) == 1 << 19, "the host is better"
     for path, least in ((Path.GPU, 1), (Path.HOST, ALL_OPS)):
         costs.forced = path
         assert costs.least_for_gpu("u64", Mix.WRITES) == least

@@ -182,8 +182,9 @@ def test_a_batch_that_a_gpu_may_do_better_may_be_the_hosts(
     monkeypatch.setenv(HOST_OPS_MAX, "0")
     with gpkvs.open(tmp_path / "store", backend="cpu", commit="undo", **SMALL) as store, door(store) as (_, connection):
         words = [word for number in range(200) for word in (b"key %d" % number, b"value")]
-        costs = store._backend.path_costs = PathCosts(190e-6, 1e-6)
+        costs = store._backend.path_costs = PathCosts(100e-6, 1e-6)
         store.get(b"key")
+        assert ask(connection, b"GET", b"key 7") == bulk(None)  # the door's turn has begun, with these costs
         kind = Kind("bytes", Mix.WRITES, is_on_gpu=False)
         for _ in range(9):
             costs.measured(kind, 200, Path.GPU, 1e-3)
