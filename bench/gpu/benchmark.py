@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -256,45 +257,12 @@ class GpuBench:
         return mixed_batch(self.store.table(_TABLE).id, keys, values, seed)
 
     def _time_look(self, keys: Any) -> None:
-        """Time the two kernels of a GET alone."""
-        backend, xp = self.backend, self.backend.xp
+        """Time the kernel of GETs alone."""
+        backend, xp, count = self.backend, self.backend.xp, len(keys)
         seconds = import_module("gpkvs.bench.gpu.limits").device_seconds
-        count, key_bytes = len(keys), keys.view(np.uint8)
-        word0, word1, found = (xp.empty(count, np.uint64) for _ in range(3))
-        status = xp.empty(count, np.uint8)
-        key0, key1 = self.store._files.root.hash_keys
-        index = self.index
-        seconds = {
-            "route": seconds(
-                backend,
-                lambda: backend.launch(
-                    "route_u64",
-                    count,
-                    keys=key_bytes,
-                    hash_key0=key0,
-                    hash_key1=key1,
-                    fingerprint0=word0,
-                    fingerprint1=word1,
-                ),
-                9,
-            ),
-            "look": seconds(
-                backend,
-                lambda: backend.launch(
-                    "look_u64",
-                    count,
-                    keys=key_bytes,
-                    fingerprint0=word0,
-                    fingerprint1=word1,
-                    index=index,
-                    **index.geometry,
-                    status=status,
-                    source_word=found,
-                ),
-                9,
-            ),
-        }
-        self.facts["get_kernel_m_per_s"] = {name: count / value / 1e6 for name, value in seconds.items()}
+        status, found = xp.empty(count, np.uint8), xp.empty(count, np.uint64)
+        look_up = partial(backend.get_numbers, keys.view(np.uint8), self.index, status, found)
+        self.facts["get_kernel_m_per_s"] = count / seconds(backend, look_up, 9) / 1e6
 
     def _measure_small(self) -> None:
         keys, values = (np.array(column) for column in self._columns[0])

@@ -273,11 +273,11 @@ class Backend(Processor, Protocol):
     def leave(self, entered: int, /) -> None:
         """Leave the calling thread as it was before `enter`."""
 
-    def catch_up(self) -> None:
-        """Bring all read images up to date with what the host's threads stored."""
+    def catch_up(self, index: Index, /) -> None:
+        """Bring the read image of an index up to date with what the host's threads stored."""
 
     def catch_up_seconds(self, index: Index, /) -> float:
-        """Return what that will take for one of them, as far as is known; 0: it is up to date."""
+        """Return what that will take, as far as is known; 0: it is up to date."""
 
     def begin(self) -> None:
         """Begin a transaction: all scratch columns may be used again, those of the host too."""

@@ -18,6 +18,7 @@ _REMEMBERED = 9  # batches of each size: their median tells what the next one ta
 _FASTER = 0.5  # of the median: what came before is forgotten, since chance makes batches slower and not faster
 # Batches: of fewer, the fastest tells, or what was believed before. Two that waited would rule their path out.
 _SURE = 5
+_MANY = 64  # batches: chance does not change their mean by much
 _TRIED_PART = 0.01  # of the time, for trying the other path
 _WORSE_MAX = 2  # a path that is so many times as slow, or slower, is tried so many times as seldom
 _TRIED_MAX = 2.0  # times what the host takes
@@ -111,7 +112,7 @@ class PathCosts:
         self._at_start = {Path.GPU: (gpu_seconds, 0.0), Path.HOST: (0.0, host_seconds)}
         self._taken: dict[tuple[Kind, Path], dict[int, _Taken]] = defaultdict(dict)  # by bits of the operations
         self._credit: dict[tuple[Kind, int], float] = defaultdict(float)
-        self._missed = 0.0  # seconds that the host took longer than a GPU that has caught up
+        self._missed: dict[Kind, float] = defaultdict(float)  # seconds that the host took longer than a GPU would have
         self.forced: Path | None = None
 
     def choose(self, kind: Kind, operations: int, catch_up_seconds: float = 0.0) -> Path:
@@ -122,8 +123,8 @@ class PathCosts:
         kind, operations
             Of the batch.
         catch_up_seconds
-            What a GPU takes before, to follow what the host has done since the last batch that it planned. It does so
-            when that would have been worth it: for batches that took the host longer than they would have taken it.
+            What a GPU takes before, to follow what the host has done since the last batch that it planned. It follows
+            once the host has lost as much time as that takes.
         """
         if self.forced:
             return self.forced
@@ -132,10 +133,10 @@ class PathCosts:
         host, gpu = self.expected(kind, Path.HOST, operations), self.expected(kind, Path.GPU, operations)
         better, less, more = (Path.HOST, host, gpu) if host <= gpu else (Path.GPU, gpu, host)
         if better is Path.GPU and catch_up_seconds:
-            self._missed += more - less
-            if self._missed < catch_up_seconds:
+            self._missed[kind] += more - less
+            if self._missed[kind] < catch_up_seconds:
                 return Path.HOST
-            self._missed = 0.0
+            self._missed[kind] = 0.0
             return Path.GPU
         if not self._is_tried(kind, operations, less, more, catch_up_seconds):
             return better
@@ -151,8 +152,8 @@ class PathCosts:
     def least_for_gpu(self, layout: str, mix: Mix) -> int:
         """Return from how many operations on a GPU takes less time, or is to be tried; `ALL_OPS`: never.
 
-        That is for keys on the host. Of smaller batches nobody need ask `choose`. A GPU that is believed to take more
-        than twice as long is not tried.
+        That is for keys on the host. Smaller batches need not ask `choose`. A GPU that is believed to take more than
+        twice as long is not tried.
         """
         if self.forced:
             return 1 if self.forced is Path.GPU else ALL_OPS
@@ -165,13 +166,13 @@ class PathCosts:
         return ALL_OPS
 
     def measured(self, kind: Kind, operations: int, path: Path, seconds: float, batches: int = 1) -> None:
-        """Take note of what a batch took, or each of several of one size in the mean."""
+        """Take note of what a batch took, or several of one size in the mean: that of many is believed at once."""
         if operations <= _FEW:
             return
         bits, taken = operations.bit_length(), self._taken[kind, path]
         if bits not in taken:
             taken[bits] = _Taken(self.expected(kind, path, operations))
-        for _ in range(min(batches, _REMEMBERED)):
+        for _ in range(_SURE if batches >= _MANY else 1):
             taken[bits].add(operations, seconds)
         self._credit[kind, bits] += _TRIED_PART * seconds * batches
 

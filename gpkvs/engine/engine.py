@@ -9,10 +9,11 @@ kernels.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
@@ -42,14 +43,19 @@ from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.own_turn import OwnTurn
 from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
+from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import NoSpaceError, memory_refused
+from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES
 from gpkvs.scan import ScanPiece
 
+_log = logging.getLogger("gpkvs")
+
 # How long native code may run batches; less where something goes on beside them.
 _TURN_SECONDS = 1.0
 _SHORT_TURN_SECONDS = 0.05
+_DEVICE_OPS_SECONDS = 0.05  # so long it is believed which batches may be for a GPU: to ask takes as long as a batch
 
 
 class Engine:
@@ -131,6 +137,9 @@ class Engine:
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
         self.expiry = Expiry(backend, files, tables, meter, self._remove, committer)
+        self._last_device_ops: U64 | None = None
+        self._device_ops_of: tuple[object, ...] = ()
+        self._device_ops_until = 0.0
         self._began = 0.0  # when the batch that runs did, where what it takes is measured
         self.native = NativeEngine(
             backend,
@@ -198,20 +207,24 @@ class Engine:
         if costs := self._backend.path_costs:
             for layout, mix, operations, seconds, batches in self.native.taken_by_host():
                 costs.measured(Kind(layout, mix, is_on_gpu=False), operations, Path.HOST, seconds, batches)
-        self.native.begin_turn(device_ops=self._device_ops())
+        self.native.begin_turn(device_ops=None if self.is_on_host else self._device_ops(), is_of_door=True)
 
     def _device_ops(self) -> U64 | None:
         """Return from how many operations on a batch may be for a GPU; None: none is."""
-        if self.is_on_host:
-            return None
-        costs, blobs = self._backend.path_costs, self.heap.blobs
+        costs, has_blobs = self._backend.path_costs, bool(self.heap.blobs and self.heap.blobs.is_any)
+        state = costs, costs and costs.forced, self._backend.host_ops_max, has_blobs
+        if state == self._device_ops_of and monotonic() < self._device_ops_until:
+            return self._last_device_ops
         least = [
             [self._backend.host_ops_max + 1 if costs is None else costs.least_for_gpu(layout, mix) for mix in Mix]
             for layout in DEVICE_LAYOUTS
         ]
-        if blobs and blobs.is_any:
+        if has_blobs:
             least[0] = [ALL_OPS] * len(Mix)
-        return np.array(least, np.uint64)
+        is_any = any(number < ALL_OPS for row in least for number in row)
+        self._last_device_ops = np.array(least, np.uint64) if is_any else None
+        self._device_ops_of, self._device_ops_until = state, monotonic() + _DEVICE_OPS_SECONDS
+        return self._last_device_ops
 
     def run_left(self, batch: Batch) -> tuple[BatchResult, int] | None:
         """Run a batch on a GPU that the native engine has left for it: all of it, or nothing.
@@ -239,31 +252,17 @@ class Engine:
         kind, path = self._choose(batch, table, costs)
         if path is Path.HOST:
             return None
-        self._catch_up()
+        self._catch_up(table)
         ran = self._run_whole_on_device(batch)
         if ran:
             costs.measured(kind, len(batch), path, perf_counter() - self._began)
         return ran
 
-    def run_left_on_host(self, batch: Batch, run: Callable[[], bool]) -> bool:
-        """Have the native engine run such a batch after all, in a turn of its own.
-
-        Parameters
-        ----------
-        batch
-            As there; its columns are gone when it has run.
-        run
-            Runs it; says whether it ran.
-        """
-        costs, operations = self._backend.path_costs, len(batch)
-        kind = _kind_of(batch, self.tables[batch.table])
-        self.native.begin_turn()
+    def run_left_on_host(self, run: Callable[[], bool]) -> bool:
+        """Have the native engine run such a batch after all, in a turn of its own; `run` says whether it ran."""
+        self.native.begin_turn(is_of_door=True)
         self.meter.helped(Left.DEVICE)
-        began = perf_counter()
-        has_run = run()
-        if costs and has_run:
-            costs.measured(kind, operations, Path.HOST, perf_counter() - began)
-        return has_run
+        return run()
 
     def _choose(self, batch: Batch, table: Table, costs: PathCosts) -> tuple[Kind, Path]:
         """Choose who is to plan a batch."""
@@ -271,10 +270,10 @@ class Engine:
         kind = _kind_of(batch, table)
         return kind, costs.choose(kind, len(batch), self._backend.catch_up_seconds(table.index))
 
-    def _catch_up(self) -> None:
-        """Have GPUs follow what the host has stored, before the clock of a batch starts."""
+    def _catch_up(self, table: Table) -> None:
+        """Have GPUs follow what the host has stored in a table, before the clock of a batch starts."""
         with self._on_device():
-            self._backend.catch_up()
+            self._backend.catch_up(table.index)
 
     def _may_have_blobs(self, batch: Batch, table: Table) -> bool:
         """Whether a batch may meet blobs, or make some: then it is for the host."""
@@ -290,7 +289,7 @@ class Engine:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
         self._began = perf_counter()
         if path is Path.GPU:
-            self._catch_up()
+            self._catch_up(self.tables[batch.table])
             result, gate = self._run_on_device(batch)
         else:
             self.own_turn.have_turn()
@@ -324,6 +323,7 @@ class Engine:
         with self._for_device_batch(batch):
             planned = self._plan_to_fit(batch)
             if planned.result.rejected or planned.result.requests < len(batch.request_ops):
+                self.meter.gave_up()
                 return None
             return self._commit(batch, planned)
 
@@ -363,13 +363,23 @@ class Engine:
             self._backend.delivered()
             return planned.result, self.committer.read_gate()
         gate = self.committer.commit(planned.write_set)
-        self._backend.delivered()
-        if self.expiry.is_used and batch.expiries is not None:
-            self.expiry.committed(planned.write_set)
-        self.growth.after(planned.write_set)
-        if self.free_space.is_due:
-            self.free_space.pay(sum(writes.heap_units for writes in planned.write_set.tables))
+        try:
+            self._backend.delivered()
+        except Exception as error:  # noqa: BLE001 - it is done, and must not run again, but nobody has its results
+            stop_process("the results of a transaction could not be read", error)
+        try:
+            self._after_commit(batch, planned.write_set)
+        except Exception as error:  # noqa: BLE001 - the batch is done, and must not run again
+            _log.warning("what a batch leaves behind could not be done: %r", error)
         return planned.result, gate
+
+    def _after_commit(self, batch: Batch, write_set: WriteSet) -> None:
+        """Do what a batch that is committed asks for."""
+        if self.expiry.is_used and batch.expiries is not None:
+            self.expiry.committed(write_set)
+        self.growth.after(write_set)
+        if self.free_space.is_due:
+            self.free_space.pay(sum(writes.heap_units for writes in write_set.tables))
 
     def _before_batch(self) -> None:
         """Do what is due beside batches."""

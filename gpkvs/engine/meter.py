@@ -116,6 +116,10 @@ class Meter:
         self._words[_LAST_LEFT] = 0
         self.helped_batches[reason] += 1
 
+    def gave_up(self) -> None:
+        """Count a transaction as not begun: another one has its batch."""
+        self._words[_TRANSACTIONS] -= 1
+
     def begin(self) -> None:
         """Start the clock of a transaction."""
         self._words[_TRANSACTIONS] += 1

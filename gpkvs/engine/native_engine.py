@@ -42,13 +42,14 @@ _LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(10, 14)
 _LOOKS_SHARE: Final = 64
 
 DEVICE_LAYOUTS: Final = (BYTES_LAYOUT.name, U64_LAYOUT.name)
-"""In the order that native code has them in."""
-_TAKEN_BITS: Final = 24  # `TAKEN_BITS` there
+"""In native code's order."""
+_TAKEN_SIZES: Final = 25  # by the bits of the operations; the last one is of all that have more
 
 # What changes between turns. The sums of a turn come last.
 _OF_TURN = (
     *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
-    *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max", "device_ops", "taken"),
+    *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max", "device_ops"),
+    *("taken", "taken_sizes", "gathered_max"),
 )
 _SUMS = ("commits", "heap_units")
 
@@ -87,7 +88,7 @@ class _Calls(ctypes.Structure):
 
 
 class NativeEngine:
-    """Runs batches of a door.
+    """Runs batches: those of a door, and the store's own.
 
     Parameters
     ----------
@@ -178,7 +179,7 @@ class NativeEngine:
         self.address = ctypes.addressof(self._calls)
         self.is_in_turn, self.ends_at_ns = False, 0
         self._device_ops: U64 | None = None  # kept as long as native code may read it
-        self._taken: U64 = np.zeros((len(DEVICE_LAYOUTS), len(Mix), _TAKEN_BITS + 1, 3), np.uint64)
+        self._taken: U64 = np.zeros((len(DEVICE_LAYOUTS), len(Mix), _TAKEN_SIZES, 3), np.uint64)
         self._generation, self._remaps, self._growth = -1, 0, NO_GROWTH  # when the tables were described
         self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
         self._row_of: dict[int, int] = {}
@@ -189,6 +190,7 @@ class NativeEngine:
         closed: Collection[Left] = (),
         device_ops: U64 | None = None,
         *,
+        is_of_door: bool = False,
         is_within: bool = False,
     ) -> None:
         """Do what is due beside batches, and let native code run them.
@@ -203,6 +205,9 @@ class NativeEngine:
         device_ops : (layouts, mixes) uint64
             From how many operations on a batch is left for a GPU (`Left.DEVICE`), by `DEVICE_LAYOUTS` and `Mix`.
             `None`: none is.
+        is_of_door
+            Whether batches are gathered by a door: of those with more than `OPS_MAX` operations the first messages run,
+            and what they take is noted (`taken_by_host`).
         is_within
             Whether what is due beside batches is being done, and asks for this turn.
         """
@@ -232,7 +237,9 @@ class NativeEngine:
             sum(1 << reason for reason in closed),
             self._files.log_entries_max,
             0 if device_ops is None else address_of(device_ops),
-            address_of(self._taken),
+            address_of(self._taken) if is_of_door else 0,
+            _TAKEN_SIZES,
+            OPS_MAX if is_of_door else ALL_OPS,
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
@@ -243,7 +250,7 @@ class NativeEngine:
         return table is None or table.index.has_records
 
     def taken_by_host(self) -> Iterator[tuple[str, Mix, int, float, int]]:
-        """Yield what batches took since the last call that might have been left for a GPU.
+        """Yield what gathered batches took since the last call, of those that a GPU could run as well.
 
         For each layout, mix and size: operations and seconds of a mean batch, and how many there were.
         """

@@ -76,7 +76,6 @@ class NativePlanner:
         result_bytes_max: int,
         batch_result_bytes_max: int,
     ) -> None:
-        self._backend = backend
         self._tables = tables
         self._heap = heap
         self.result_bytes_max = result_bytes_max

@@ -2,11 +2,11 @@
 #pragma once
 #include "platform.cuh"
 
-// A count above `room` means that more slots are late than there was room for: perhaps all.
-#define LATE_SLOTS_FIELDS(F) F(u64, count) F(u64, room) F(u64*, slots)
-
+// Python makes it (gpkvs/backends/late_slots.py). A count above `room` means that more slots are late than there was room for:
+// perhaps all.
 struct LateSlots {
-    LATE_SLOTS_FIELDS(GPKVS_FIELD)
+    u64 count, room;
+    u64* slots;
 };
 
 // Takes note of slots; cannot fail. A slot that is stored to often is noted often.

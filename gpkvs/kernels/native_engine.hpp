@@ -26,13 +26,14 @@ struct EngineTable {
 // units of the heap were taken, or another segment. `leaves`: why no batch of it runs (EngineLeft), or 0. `ahead_us`: the word
 // of the time that counts (counted_time.hpp), where some key may expire. `held_ms`: the time that counts for the next batch that runs; 0: the clock's.
 // `closed`: a bit for each reason (EngineLeft) for which Python can do nothing now: who lacks that is refused. `log_ops_max`: the
-// operations of the largest batch that is not of GETs alone. `device_ops`: the operations from which on a GPU may take less time
-// for a batch, by mix, of tables with records and of tables of numbers; null: no batch is for a GPU. `taken`: what those of the
-// host took (`Taken`), of both kinds of table, by mix and by the bits of their operations.
+// operations of the largest batch that is not of GETs alone. `device_ops`: from how many operations
+// on a batch is left for a GPU: a row for tables with records, one for tables of numbers, each with a number for each Mix; null:
+// none is. `taken`: what batches took which a GPU could run as well: such rows, with `taken_sizes` sums for each Mix, by the bits of
+// the operations; null: nobody asks. `gathered_max`: of a batch with more operations only the first messages run.
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
     F(int64_t*, ahead_us) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) F(const u64*, device_ops) \
-    F(Taken*, taken)                                                                        \
+    F(Taken*, taken) F(u64, taken_sizes) F(u64, gathered_max)                               \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
@@ -41,8 +42,6 @@ struct EngineTable {
 struct Taken {
     u64 batches, operations, ns;
 };
-static const u64 TAKEN_MIN = 65;  // operations: what fewer take, nobody asks
-static const u64 TAKEN_BITS = 24;
 
 static const u64 NO_BOUND = ~0ull;
 
@@ -420,27 +419,31 @@ static Mix mix_of(const EngineBatch& batch) {
     return !writes ? MIX_READS : 4 * writes < batch.n ? MIX_FEW_WRITES : MIX_WRITES;
 }
 
+// Whether a GPU could run a batch.
+static bool is_for_any(const EngineBatch& batch, bool is_bytes) {
+    return !looks_first(batch) && !batch.upload && (is_bytes || !batch.expiries);
+}
+
 // Whether a GPU may take less time for a batch than the host's threads do; Python decides that.
 static bool may_be_for_device(const NativeEngine& e, const EngineBatch& batch, bool is_bytes) {
     if (!e.device_ops) return false;
     const u64* const least = e.device_ops + (is_bytes ? 0 : MIXES);
     if (batch.n < *std::min_element(least, least + MIXES)) return false;
-    if (looks_first(batch) || batch.upload || (batch.expiries && !is_bytes)) return false;
-    return batch.n >= least[mix_of(batch)];
+    return is_for_any(batch, is_bytes) && batch.n >= least[mix_of(batch)];
 }
 
 // Takes note of what a batch took, from one time to the meter's last one.
 static void note_taken(const NativeEngine& e, const EngineBatch& batch, bool is_bytes, u64 began_ns) {
-    if (!e.device_ops || batch.n < TAKEN_MIN) return;
-    const u64 bits = std::min<u64>(64 - (u64)__builtin_clzll(batch.n), TAKEN_BITS);
-    Taken& taken = e.taken[((is_bytes ? 0 : MIXES) + mix_of(batch)) * (TAKEN_BITS + 1) + bits];
+    if (!e.taken || !is_for_any(batch, is_bytes)) return;
+    const u64 bits = std::min<u64>(64 - (u64)__builtin_clzll(batch.n), e.taken_sizes - 1);
+    Taken& taken = e.taken[((is_bytes ? 0 : MIXES) + mix_of(batch)) * e.taken_sizes + bits];
     taken.batches++;
     taken.operations += batch.n;
     taken.ns += e.meter[METER_LAST] - began_ns;
 }
 
 // Runs a batch; see `Engine` (engine_batch.h). Nobody has been told of it yet.
-static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGivesRoom give_room, void* sink, u64& requests,
+static EngineRan run_batch(NativeEngine& e, EngineBatch batch, EngineGivesRoom give_room, void* sink, u64& requests,
                            u64& gate, u64& has_versions) {
     EngineTable* table = find_table(e, batch.table_id);
     if (!table && e.leaves) return leave(e.meter, (EngineLeft)e.leaves);
@@ -448,6 +451,7 @@ static EngineRan run_batch(NativeEngine& e, const EngineBatch& batch, EngineGive
     if (!table) return leave(e.meter, LEFT_TABLE);
     const bool is_bytes = has_versions = table->entry_bytes == sizeof(Entry<BytesSlot>);
     if (may_be_for_device(e, batch, is_bytes)) return leave(e.meter, LEFT_DEVICE);
+    if (batch.n > e.gathered_max) batch = cut_to_operations(batch, e.gathered_max);
     if (batch.n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return leave(e.meter, LEFT_COLUMNS);
     const u64 began_ns = e.meter[METER_LAST] = monotonic_ns();
     const EngineRan ran = is_bytes ? run_on(e, *e.planner_bytes, *table, batch, give_room, sink, requests, gate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gpkvs.engine.begun_batch import BegunBatch
+from gpkvs.batch import BatchResult
 from gpkvs.engine.left import Left
 from gpkvs.errors import GpkvsError, StoreClosedError
 from gpkvs.server.door.left_batch import results_of
@@ -79,20 +79,18 @@ class Turns:
         meter = self._engine.meter
         if meter.last_left is not Left.DEVICE:
             return False
-        batch = self._library.left()
         try:
-            ran = self._engine.run_left(batch)
+            ran = self._engine.run_left(self._library.left())
         except Exception as error:  # noqa: BLE001 - nothing of it has happened: the host runs it
             _log.warning("the host runs a batch that a GPU could not: %r", error)
             ran = None
         if ran:
             meter.take_left()
-            result, gate = ran
-            self._library.left_done(result.requests, results_of(result), gate)
+            self._tell(*ran)
             return True
         try:
-            return self._engine.run_left_on_host(batch, self._library.run_left)
-        except Exception as error:  # noqa: BLE001 - the next turn says what is wrong
+            return self._engine.run_left_on_host(self._library.run_left)
+        except Exception as error:  # noqa: BLE001 - who runs it again says what is wrong
             _log.warning("a batch has to wait: what is due beside it failed: %r", error)
             return False
 
@@ -133,17 +131,16 @@ class Turns:
         except Exception as error:  # noqa: BLE001 - clients get a status, whatever happens
             self._library.left_failed(self._refusal(error))
             return
+        self._tell(begun.result, begun.gate)
+
+    def _tell(self, result: BatchResult, gate: int) -> None:
+        """Tell the door the results of a batch that it left."""
         try:
-            self._tell(begun)
+            for number, reason in result.rejected.items():
+                self._library.left_refused(number, self._refusal(reason))
+            self._library.left_done(result.requests, results_of(result), gate)
         except Exception as error:  # noqa: BLE001 - the batch was executed, and must not run again
             self._library.left_failed(self._refusal(error))
-
-    def _tell(self, begun: BegunBatch) -> None:
-        """Tell the door the results of a batch that it left."""
-        result = begun.result
-        for number, reason in result.rejected.items():
-            self._library.left_refused(number, self._refusal(reason))
-        self._library.left_done(result.requests, results_of(result), begun.gate)
 
     def _refusal(self, error: Exception) -> Refusal:
         return _packed(tell(error, "batch", self._metrics))

@@ -238,10 +238,26 @@ MUTANTS = (
     Mutant(
         "device-takes-what-looks-first",
         "gpkvs/kernels/native_engine.hpp",
-        "    if (looks_first(batch) || batch.upload",
-        "    if (batch.upload",
+        "    return !looks_first(batch) && !batch.upload",
+        "    return !batch.upload",
         "a GPU is given operations that it does not know",
         ("server/door/test_device_batches.py::test_what_a_gpu_does_not_run_is_the_hosts",),
+    ),
+    Mutant(
+        "batch-runs-again-after-its-commit",
+        "gpkvs/engine/engine.py",
+        "        except Exception as error:  # noqa: BLE001 - the batch is done, and must not run again\n",
+        "        except ArithmeticError as error:\n",
+        "DELETEs find no key that they have deleted before",
+        ("server/door/test_device_batches.py::test_what_fails_after_the_commit_runs_nothing_again",),
+    ),
+    Mutant(
+        "left-message-counts-as-one-request",
+        "door/turn.cpp",
+        "        number += request->requests;\n        if (request->refusal) continue;",
+        "        number++;\n        if (request->refusal) continue;",
+        "the results of a message of several requests are shared out beyond its batch",
+        ("server/door/test_device_batches.py::test_several_requests_of_a_message_run_together",),
     ),
     Mutant(
         "removal-takes-columns-away",

@@ -162,7 +162,7 @@ class CpuBackend:
     def leave(self, entered: int, /) -> None:
         """See `Backend.leave`."""
 
-    def catch_up(self) -> None:
+    def catch_up(self, index: Index, /) -> None:
         """See `Backend.catch_up`; there is no other image."""
 
     def catch_up_seconds(self, index: Index, /) -> float:

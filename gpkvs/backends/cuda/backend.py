@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,12 @@ class CudaBackend(GpuProcessor):
             runtime.setDevice(entered)
 
     @explained
-    def catch_up(self) -> None:
+    def catch_up(self, index: Index, /) -> None:
         """See `Backend.catch_up`."""
-        late = [mirror for mirror in self._attached.mirrors.values() if mirror.late.is_any]
+        self._catch_up_with([self._attached.mirrors[index]])
+
+    def _catch_up_with(self, mirrors: Iterable[Mirror]) -> None:
+        late = [mirror for mirror in mirrors if mirror.late.is_any]
         if late and len(self.processors) > 1:
             self._wait_for_each_other()  # another GPU may still store what the host has stored over since
         for mirror in late:
@@ -129,7 +132,7 @@ class CudaBackend(GpuProcessor):
         """See `Backend.meet`."""
         if len(self.processors) == 1:
             return
-        self.catch_up()
+        self._catch_up_with(self._attached.mirrors.values())
         self._wait_for_each_other()
 
     def _wait_for_each_other(self) -> None:

@@ -18,7 +18,7 @@ from gpkvs.backends.late_slots import ROOM_MAX, LateSlots
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
 
-# Of an index's slots: with more of them late, a copy of the whole index takes less than each of them.
+# With more late slots than this part of an index, a copy of the whole takes less time.
 _LATE_PART = 1 / 32
 _LATE_MIN = 1024  # a copy takes a moment, however small the index is
 # What it takes to follow: a launch, and each slot, which the host's threads read; or a copy of the whole over the link.

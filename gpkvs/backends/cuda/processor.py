@@ -43,7 +43,9 @@ from gpkvs.media.index import Index
 from gpkvs.native import launch_sum, library
 from gpkvs.pm.region import Region
 
-_PARTS = 4  # of long plain arrays: one is looked up while the next one is on its way
+# Of long plain arrays: one is looked up while the next one is on its way. Several GPUs have so many together, since one
+# thread launches all.
+_PARTS = 4
 _SUMMED = (np.uint64, np.uint8, np.bool_)  # columns whose sums native code launches
 
 
@@ -241,16 +243,24 @@ class GpuProcessor:
         stream: Any = cupy.cuda.get_current_stream()
         self._missed.data.memset_async(0, self._missed.nbytes, stream)
         reached = self._transfers.reached(self._own(keys))
-        if reached is None:
-            bounds = [count * part // _PARTS for part in range(_PARTS + 1)]
-            arriving = [self._transfers.upload_later(keys[8 * first : 8 * last]) for first, last in pairwise(bounds)]
-            for (first, last), arrived in zip(pairwise(bounds), arriving, strict=True):
-                self._get_numbers(arrived(), index, status[first:last], values[first:last])
-        else:
-            self._get_numbers(reached, index, status, values)
+        try:
+            if reached is None:
+                self._get_in_parts(keys, index, status, values)
+            else:
+                self._get_numbers(reached, index, status, values)
+        except BaseException:
+            stream.synchronize()  # what was launched stores to columns that are given back now
+            raise
         self._missed.data.copy_to_host_async(self._total.ctypes.data, self._missed.nbytes, stream)
         self.settle()
         return int(self._total[0])
+
+    def _get_in_parts(self, keys: U8, index: Index, status: U8, values: U64) -> None:
+        count, parts = len(status), max(1, _PARTS // self._turns.calls)
+        bounds = [count * part // parts for part in range(parts + 1)]
+        arriving = [self.upload_later(keys[8 * first : 8 * last]) for first, last in pairwise(bounds)]
+        for (first, last), arrived in zip(pairwise(bounds), arriving, strict=True):
+            self._get_numbers(arrived(), index, status[first:last], values[first:last])
 
     def _get_numbers(self, keys: U8, index: Index, status: U8, values: U64) -> None:
         hash_key0, hash_key1 = index.hash_keys

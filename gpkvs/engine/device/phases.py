@@ -215,21 +215,12 @@ class Phases(ABC):
 
     def _look(self, plan: Plan) -> None:
         """Look up the keys of a batch that only reads."""
-        if plan.seen is NOTHING_SEEN:
-            plan.seen = self.columns_of_looks(plan)
-        self._look_at(plan, plan.keys, plan.seen)
-
-    def columns_of_looks(self, plan: Plan) -> Seen:
-        """Return uninitialised columns for a batch that only reads."""
         count = len(plan.batch)
         status, versions = self._result_columns(count)
-        return Seen(status, versions, self._xp.empty(count, np.uint64), self._xp.empty(0, np.uint32))
-
-    def _look_at(self, plan: Plan, keys: U8, seen: Seen) -> None:
-        """Fill what the operations with these keys see."""
-        fingerprints = self._route(plan, keys, len(seen.status))
+        plan.seen = Seen(status, versions, self._xp.empty(count, np.uint64), self._xp.empty(0, np.uint32))
+        fingerprints = self._route(plan, plan.keys, count)
         self._meter.lap("route")
-        self._look_up(keys, fingerprints, seen)
+        self._look_up(plan.keys, fingerprints, plan.seen)
 
     def _look_up(self, keys: U8, fingerprints: Fingerprints, seen: Seen) -> None:
         self._launch(

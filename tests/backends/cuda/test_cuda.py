@@ -291,7 +291,7 @@ def test_a_mirror_that_lags_far_behind_catches_up(store_path: Path, room: int) -
             store.set_many(keys[:7], ~keys[:7], table=TABLE)  # the same slots again and again
         assert late.are_too_many is (room == 10_000)
         assert backend.catch_up_seconds(index) > 0
-        backend.catch_up()
+        backend.catch_up(index)
         assert backend.catch_up_seconds(index) == 0
         assert mirror(store, store.table(TABLE).id) == index.region.read(0, index.region.bytes)
         backend.host_ops_max = 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pathlib
 import random
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import grpc
 import numpy as np
@@ -13,12 +15,14 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
-from gpkvs.backends.path_costs import Kind, Mix, Path, PathCosts
+from gpkvs.backends.path_costs import Kind, Mix, Path, PathCosts, mix_of
 from gpkvs.client import Client
 from gpkvs.engine.left import Left
 from gpkvs.proto.v1 import kv_pb2
+from gpkvs.server.door import turns
 from tests.conftest import SMALL, assert_clean
 from tests.server.door.blob_door import ask, bulk, door, wait_for
+from tests.server.door.resp_door import answers, command
 from tests.server.wire import (
     CHECK,
     DELETE,
@@ -35,7 +39,8 @@ from tests.server.wire import (
 )
 from tests.serving import Server, StartServer
 
-SURE = 5  # batches: what fewer took is not believed
+MANY = 64  # batches: the mean of so many is believed at once
+WORDS = [word for number in range(200) for word in (b"key %d" % number, b"value")]
 ON_HOST = 8  # operations: a batch with more is left
 
 
@@ -150,48 +155,134 @@ def test_both_work_on_one_table(server: Server, layout: str) -> None:
     assert not helped
 
 
-def test_who_runs_a_batch_follows_from_what_batches_took(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def left(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[gpkvs.Store, socket.socket]]:
+    """Yield a store and a connection to a door on it; each batch that a GPU could run is left for one."""
     monkeypatch.setenv(HOST_OPS_MAX, "0")
     with gpkvs.open(tmp_path / "store", backend="cpu", commit="undo", **SMALL) as store, door(store) as (_, connection):
-        words = [word for number in range(200) for word in (b"key %d" % number, b"value")]
-        meter, gpu_is_better, host_is_better = store.meter, PathCosts(1e-6, 1e-3), PathCosts(1.0, 1e-9)
-        for costs, left in ((gpu_is_better, SURE), (host_is_better, 0)):
-            store._backend.path_costs = costs
-            before = meter.left_batches[Left.DEVICE], meter.helped_batches[Left.DEVICE]
-            store.get(b"key 7")  # it ends the door's turn, and the next one begins with these costs
-            for _ in range(SURE):
-                assert ask(connection, b"MSET", *words) == b"+OK\r\n"
-            after = meter.left_batches[Left.DEVICE], meter.helped_batches[Left.DEVICE]
-            assert after == (before[0] + left, before[1])
-            assert ask(connection, b"GET", b"key 7") == bulk(b"value")
-        store.get(b"key 7")
-        kind = Kind("bytes", Mix.WRITES, is_on_gpu=False)
-        wait_for(
-            lambda: host_is_better.expected(kind, Path.HOST, 200) > 1e-6
-        )  # the turn has said what its batches took
-        assert gpu_is_better.expected(kind, Path.GPU, 200) > 1e-5
+        yield store, connection
     assert_clean(tmp_path / "store")
 
 
-def test_a_batch_that_a_gpu_may_do_better_may_be_the_hosts(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is left, and runs natively after all; the time counts."""
-    monkeypatch.setenv(HOST_OPS_MAX, "0")
-    with gpkvs.open(tmp_path / "store", backend="cpu", commit="undo", **SMALL) as store, door(store) as (_, connection):
-        words = [word for number in range(200) for word in (b"key %d" % number, b"value")]
-        costs = store._backend.path_costs = PathCosts(100e-6, 1e-6)
-        store.get(b"key")
-        assert ask(connection, b"GET", b"key 7") == bulk(None)  # the door's turn has begun, with these costs
-        kind = Kind("bytes", Mix.WRITES, is_on_gpu=False)
-        for _ in range(9):
-            costs.measured(kind, 200, Path.GPU, 1e-3)
-            costs.measured(kind, 200, Path.HOST, 0.8e-3)
-        assert ask(connection, b"MSET", *words) == b"+OK\r\n"
-        assert (store.meter.left_batches[Left.DEVICE], store.meter.helped_batches[Left.DEVICE]) == (1, 1)
+def counts(store: gpkvs.Store) -> tuple[int, int]:
+    """Return how many batches were left for a GPU, and how many of them the host ran."""
+    return store.meter.left_batches[Left.DEVICE], store.meter.helped_batches[Left.DEVICE]
+
+
+def test_who_runs_a_batch_follows_from_what_batches_took(left: tuple[gpkvs.Store, socket.socket]) -> None:
+    store, connection = left
+    gpu_is_better, host_is_better = PathCosts(1e-6, 1e-3), PathCosts(1.0, 1e-9)
+    for costs, more in ((gpu_is_better, MANY), (host_is_better, 0)):
+        store._backend.path_costs = costs
+        before = counts(store)
+        store.get(b"key 7")  # it ends the door's turn, and the next one begins with these costs
+        for _ in range(MANY):
+            assert ask(connection, b"MSET", *WORDS) == b"+OK\r\n"
+        assert counts(store) == (before[0] + more, before[1])
         assert ask(connection, b"GET", b"key 7") == bulk(b"value")
+    store.get(b"key 7")
+    kind = Kind("bytes", Mix.WRITES, is_on_gpu=False)
+    wait_for(lambda: host_is_better.expected(kind, Path.HOST, 200) > 1e-6)  # the turn has said what its batches took
+    assert gpu_is_better.expected(kind, Path.GPU, 200) > 1e-5
+
+
+def test_a_batch_that_is_left_may_be_the_hosts(left: tuple[gpkvs.Store, socket.socket]) -> None:
+    """It runs natively after all, and the next turn hears what it took."""
+    store, connection = left
+    costs = store._backend.path_costs = PathCosts(100e-6, 1e-6)
+    store.get(b"key")
+    assert ask(connection, b"GET", b"key 7") == bulk(None)  # the door's turn has begun, with these costs
+    kind = Kind("bytes", Mix.WRITES, is_on_gpu=False)
+    costs.measured(kind, 200, Path.GPU, 2.0, batches=MANY)
+    costs.measured(kind, 200, Path.HOST, 1.0, batches=MANY)
+    assert ask(connection, b"MSET", *WORDS) == b"+OK\r\n"
+    assert counts(store) == (1, 1)
+    assert ask(connection, b"GET", b"key 7") == bulk(b"value")
+    store.get(b"key")
+    wait_for(lambda: costs.expected(kind, Path.HOST, 200) < 0.5)  # it was faster than was believed
+
+
+class Noted(PathCosts):
+    """Believes that the host is better, and notes what it hears."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, 1e-9)
+        self.heard: list[tuple[str, Mix, int]] = []
+
+    def measured(self, kind: Kind, operations: int, path: Path, seconds: float, batches: int = 1) -> None:
+        assert path is Path.HOST
+        assert 0 < seconds < 10
+        if operations > 1:  # the others are the GETs that end turns
+            self.heard += batches * [(kind.layout, kind.mix, operations)]
+        super().measured(kind, operations, path, seconds, batches)
+
+
+@pytest.fixture
+def noted(left: tuple[gpkvs.Store, socket.socket]) -> Noted:
+    store, connection = left
+    costs = store._backend.path_costs = Noted()
+    store.get(b"key")
+    assert ask(connection, b"GET", b"key") == bulk(None)  # the door's turn has begun, with these costs
+    return costs
+
+
+def test_what_looks_first_does_not_count(left: tuple[gpkvs.Store, socket.socket], noted: Noted) -> None:
+    """No GPU would run it: what it takes the host says nothing of batches that one could."""
+    store, connection = left
+    for _ in range(3):
+        assert ask(connection, b"MSETNX", *WORDS) in (b":1\r\n", b":0\r\n")
+    assert ask(connection, b"MSET", *WORDS) == b"+OK\r\n"
+    store.get(b"key")
+    wait_for(lambda: len(noted.heard) > 0)
+    assert noted.heard == [("bytes", Mix.WRITES, 200)]
+
+
+def test_native_code_and_python_name_mixes_alike(left: tuple[gpkvs.Store, socket.socket], noted: Noted) -> None:
+    store, connection = left
+    for gets in (200, 199, 152, 151, 150, 149, 100, 0):
+        commands = [[b"GET", b"key"]] * gets + [[b"SET", b"key", b"v"]] * (200 - gets)
+        connection.sendall(b"".join(command(*words) for words in [[b"MULTI"], *commands, [b"EXEC"]]))
+        answers(connection, len(commands) + 2)
+        store.get(b"key")
+        wait_for(lambda: len(noted.heard) > 0)
+        assert noted.heard == [("bytes", mix_of(200, gets), 200)]
+        noted.heard.clear()
+
+
+def test_what_fails_after_the_commit_runs_nothing_again(
+    left: tuple[gpkvs.Store, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, connection = left
+    assert ask(connection, b"MSET", *WORDS) == b"+OK\r\n"
+    calls = []
+
+    def after(_: object) -> NoReturn:
+        calls.append(1)
+        raise MemoryError
+
+    monkeypatch.setattr(store._engine.growth, "after", after)
+    assert ask(connection, b"DEL", *WORDS[::2]) == b":200\r\n", "a batch that ran twice finds no key"
+    assert calls
+
+
+@pytest.mark.parametrize("name", ["run_left", "results_of"])
+def test_a_batch_that_is_left_and_fails_ends_nothing(
+    left: tuple[gpkvs.Store, socket.socket], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    store, connection = left
+
+    def failed(*_: object) -> NoReturn:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        if name == "run_left":
+            patch.setattr(store._engine, name, failed)
+        else:
+            patch.setattr(turns, name, failed)
+        answer = ask(connection, b"MSET", *WORDS)
+    # A batch that was not executed is the host's; of one that was, nobody has the results.
+    assert answer == b"+OK\r\n" if name == "run_left" else answer.startswith(b"-")
+    assert ask(connection, b"GET", b"key 7") == bulk(b"value")
 
 
 def test_a_table_grows_under_both(server: Server) -> None:
