@@ -22,7 +22,7 @@ from gpkvs.media.layout import BLOCK_BYTES
 _LATE_PART = 1 / 32
 _LATE_MIN = 1024  # a copy takes a moment, however small the index is
 # What it takes to follow: a launch, and each slot, which the host's threads read; or a copy of the whole over the link.
-_MOMENT_SECONDS, _SLOT_SECONDS, _COPIED_A_SECOND = 2e-4, 2e-8, 40e9
+_MOMENT_SECONDS, _SLOT_SECONDS, _COPIED_A_SECOND = 5e-4, 1e-8, 55e9
 
 
 class Mirror:
