@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import TypeVar
 
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.errors import NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.server.access.caller import Caller
@@ -60,11 +60,11 @@ class Scans:
         Raises
         ------
         InvalidArgumentError
-            If the request is wrong, or a record does not fit a message.
+            If the request is wrong.
         NotServingError
             If the server stops.
         NoSpaceError
-            If there is no memory for a piece.
+            If there is no memory for a piece; it says which record is too long.
         LoginError, RightsError
             If the caller may no longer read the table.
         """
@@ -85,10 +85,11 @@ class Scans:
                 if not is_last:
                     reading = self._read(serving, message, piece.cursor, left, bytes_max)
                 if len(piece) or piece.damaged or is_last or time.monotonic() - told > _SILENT_SECONDS:
-                    response = encode_piece(piece, serving.message_bytes_max)
+                    more = max(bytes_of(piece) - planned, 0)  # a record may be longer than a piece
+                    if more:
+                        _admit(account, more, piece)
+                    response = encode_piece(piece)
                     del piece
-                    more = max(response.ByteSize() - planned, 0)  # a record may be longer than a piece
-                    account.change_responses(more)
                     yield response
                     account.change_responses(-more)
                     told = time.monotonic()
@@ -160,15 +161,32 @@ class Scans:
         return running
 
 
-def encode_piece(piece: ScanPiece, message_bytes_max: int) -> kv_pb2.ScanResponse:
-    """Put a piece into a message.
+def bytes_of(piece: ScanPiece) -> int:
+    """Return what a piece takes in a message, about."""
+    return len(piece.keys) + len(piece.values) + _BYTES_PER_KEY * len(piece)
+
+
+def _admit(account: Account, more: int, piece: ScanPiece) -> None:
+    """Count what a piece takes more than was planned.
 
     Raises
     ------
-    InvalidArgumentError
-        If it does not fit.
+    NoSpaceError
+        If the connection may not hold it.
     """
-    response = kv_pb2.ScanResponse(
+    try:
+        account.admit(0, more)
+    except NoSpaceError:
+        raise NoSpaceError(
+            "memory",
+            f"the next record has {len(piece.values):,} bytes, and this connection may not hold so much more "
+            "(--memory-max): scan keys only and get the value, or try again",
+        ) from None
+
+
+def encode_piece(piece: ScanPiece) -> kv_pb2.ScanResponse:
+    """Put a piece into a message."""
+    return kv_pb2.ScanResponse(
         keys=piece.keys.tobytes(),
         key_lengths=piece.key_lengths.astype("<u4", copy=False).tobytes(),
         values=piece.values.tobytes(),
@@ -178,10 +196,3 @@ def encode_piece(piece: ScanPiece, message_bytes_max: int) -> kv_pb2.ScanRespons
         cursor=piece.cursor,
         damaged=piece.damaged,
     )
-    if response.ByteSize() > message_bytes_max:
-        raise InvalidArgumentError(
-            f"the next record takes {response.ByteSize():,} bytes, a message may have {message_bytes_max:,}: raise "
-            "--message-bytes-max (and --memory-max) of the server, or scan keys only",
-            field="keys_only",
-        )
-    return response

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Batch, Op
-from gpkvs.client import AsyncClient, Client, RetryPolicy, UnavailableError
+from gpkvs.client import AsyncClient, Client, RetryPolicy, ServerBusyError, UnavailableError
 from gpkvs.client.scan import decode_piece
 from gpkvs.errors import InvalidArgumentError, UnknownTableError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
@@ -183,6 +183,28 @@ def test_a_reader_that_does_not_read_holds_little_and_nobody_up(start_server: St
         assert time.monotonic() < give_up, "a call that nobody waits for goes on"
         time.sleep(0.02)
     assert server.metric("grpc_server_handled_total", grpc_method="Scan", grpc_code="OK") == 1
+
+
+def test_a_scan_brings_values_that_are_longer_than_a_message(start_server: StartServer) -> None:
+    server = start_server("--format", "4", "--heap-bytes", "512MiB")
+    value = bytes(range(256)) * (70 << 12)  # 70 MiB, and a message has 64
+    with Client(server.target) as client:
+        client.set(b"large", value)
+        client.set(b"small", b"1")
+        assert dict(client.scan()) == {b"large": value, b"small": b"1"}
+    give_up = time.monotonic() + 20
+    while server.metric("gpkvs_memory_bytes", kind="answers"):
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def test_a_scan_refuses_values_that_its_connection_may_not_hold(start_server: StartServer) -> None:
+    server = start_server("--format", "4", "--heap-bytes", "512MiB", "--memory-max", "640MiB")
+    with Client(server.target) as client:
+        client.set(b"large", bytes(100 << 20))
+        with pytest.raises(ServerBusyError, match=r"record has 104,857,600 bytes.*--memory-max.*scan keys only"):
+            list(client.scan())
+        assert [key for piece in client.scan_pieces(keys_only=True) for key in piece.key_list()] == [b"large"]
 
 
 def test_a_stop_ends_a_scan_behind_a_whole_piece(start_server: StartServer) -> None:
