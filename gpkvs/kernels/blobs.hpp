@@ -98,7 +98,9 @@ class Blobs {
     // The record with this number of a plan names the blob that the key's old one names (BlobWords).
     void keep(u64 record, const u64* blob) {
         words_.resize((record + 1) * WORDS);
-        std::copy_n(blob, WORDS, words_.data() + record * WORDS);
+        u64* const words = words_.data() + record * WORDS;
+        std::copy_n(blob, WORDS, words);
+        words[BLOB_CRC] |= BLOB_IS_KEPT;
     }
 
     // The plan removes or replaces the record of a blob, and no record of it keeps the blob.

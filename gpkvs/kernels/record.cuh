@@ -19,8 +19,11 @@ struct Record {
 enum BlobWords {
     BLOB_REFERENCE,
     BLOB_VALUE_BYTES,
-    BLOB_CRC,  // CRC32C of the checksums of its pieces
+    BLOB_CRC,  // CRC32C of the checksums of its pieces; and BLOB_IS_KEPT
 };
+// The blob is older than the batch that wrote the record. Nothing else may say so: an index that a checkpoint was writing may show
+// a later batch.
+static const u64 BLOB_IS_KEPT = 1ull << 63;
 
 // The file of blobs, as far as it is mapped; without one, no blob is sound.
 struct BlobFile {

@@ -57,21 +57,17 @@ GPKVS_DEVICE u64 moved_digest(u64 reference, const u64* words) {
 
 // verify_records: the digests of the records that a run's batch wrote to a part of the heap; `wrong` where one fails its own
 // check. The other entries (removals, displaced occupants, records elsewhere) count nothing. `is_move`: the batch moved
-// records, one for each entry, and gave no versions. `index` and `heap_before` are those of the batch before.
+// records, one for each entry, and gave no versions.
 #define VERIFY_RECORDS_ARGS(F)                                                              \
     F(const u64*, log) F(u64, first_sequence) F(u64, is_move) F(const u8*, heap) F(u64, record_format) BLOB_FILE_ARGS(F) F(u64, first_byte) \
-    F(u64, end_byte) F(const BytesSlot*, index) F(const u8*, heap_before) F(u64, heap_bytes) F(u64*, digest) F(u8*, wrong)
+    F(u64, end_byte) F(u64*, digest) F(u8*, wrong)
 
-// Whether a record names the blob that its key had before. Such a blob is older than the batch: if it rotted, the batch is
-// durable all the same.
+// Whether a record's blob is there as its batch wrote it, if that did. One that is kept was durable before: if it rotted, the
+// batch is durable all the same.
 template <class Args>
-GPKVS_DEVICE bool is_blob_kept(const Args& a, const Entry<BytesSlot>& entry, const Record& record) {
-    const BytesSlot& before = a.index[entry.slot];
-    if (!record.blob || !has_blob(before.meta)) return false;
-    if (before.fingerprint0 != entry.words[0] || before.fingerprint1 != entry.words[1]) return false;
-    const Record old = checked_record(a.heap_before, a.heap_bytes, a.record_format, before.reference);
-    return old.blob && old.blob[BLOB_REFERENCE] == record.blob[BLOB_REFERENCE] &&
-           old.blob[BLOB_VALUE_BYTES] == record.blob[BLOB_VALUE_BYTES] && old.blob[BLOB_CRC] == record.blob[BLOB_CRC];
+GPKVS_DEVICE bool is_blob_there(const Args& a, const Record& record) {
+    if (record.blob && record.blob[BLOB_CRC] & BLOB_IS_KEPT) return is_blob_placed(record, blob_file_of(a));
+    return is_blob_sound(record, blob_file_of(a));
 }
 
 GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
@@ -88,7 +84,6 @@ GPKVS_KERNEL(verify_records, VERIFY_RECORDS_ARGS) {
         return;
     }
     const Record record = checked_record(a.heap, a.end_byte, a.record_format, slot.reference);
-    if (record.words && (is_blob_kept(a, entry, record) || is_blob_sound(record, blob_file_of(a))))
-        a.digest[i] = record_digest(slot.reference, record.words[0]);
+    if (record.words && is_blob_there(a, record)) a.digest[i] = record_digest(slot.reference, record.words[0]);
     else a.wrong[i] = 1;
 }

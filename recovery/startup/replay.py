@@ -342,9 +342,6 @@ def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
                 **blob_file(files),
                 first_byte=first,
                 end_byte=last,
-                index=files.indexes[run.table_id],
-                heap_before=files.heap.address,
-                heap_bytes=files.heap.bytes,
                 digest=digest,
                 wrong=wrong,
             )

@@ -19,7 +19,9 @@ import pytest
 import gpkvs
 from gpkvs.batch import Condition, Op, Status
 from gpkvs.config import CommitName, Limits, StoreConfig
+from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NoSpaceError
+from gpkvs.media.image import Image
 from gpkvs.media.layout import PAGE_BYTES, blob_pages, reference_length, reference_offset
 from gpkvs.recovery.proof.model import Asked, Held, Kept, Model, batch_of
 from gpkvs.recovery.startup.check import check
@@ -30,6 +32,7 @@ from tests.engine.test_blobs import LARGER, MIB, SIZES, flip, references_of, reo
 
 LARGE, OTHER = b"1" * 200_001, b"2" * 150_000
 LATER = 10**14  # milliseconds since 1970
+KIND_BLOB, KIND_EXPIRING_BLOB = 4, 7  # of a slot
 SOUND: Any = 4  # a condition of the door's own (kernels/resolve.hpp)
 
 
@@ -374,6 +377,48 @@ def test_a_frame_that_keeps_a_blob_needs_no_look_at_it(tmp_path: Path, is_rotten
         if not is_rotten:
             assert opened.get(b"key") == LARGE
     assert [one.invariant for one in check(copied).violations] == ["blob-checksum"] * is_rotten
+
+
+@pytest.mark.parametrize("is_rotten", [False, True])
+def test_a_checkpoint_that_shows_a_later_batch_takes_no_acknowledged_one_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_rotten: bool
+) -> None:
+    """It was writing when the process died: the index has not the record any more whose blob the frame kept."""
+    path, copied, sets = tmp_path / "store", tmp_path / "copied", [b"beside %d" % number for number in range(30)]
+    with gpkvs.open(path, store_format="4", commit="journal", durability="msync", **SMALL) as store:
+        committer, image = store._engine.committer, store._files.indexes[0].region
+        assert isinstance(committer, JournalCommitter)
+        assert isinstance(image, Image)
+        monkeypatch.setattr(committer, "cover", lambda: False)  # the death comes before an idle moment
+        while True:  # until both frames are written before the first one is durable
+            store.set(b"key", LARGE)
+            [reference] = references_of(store)
+            store.set(b"covers", b"it")
+            store.set(b"covers", b"and says so")
+            committer.checkpointer.write(paced=False)
+            gates = [
+                store._engine.execute(batch_of(0, [requests]))[1]
+                for requests in ([expire(), *(Asked(Op.SET, key, b"it") for key in sets)], [Asked(Op.DELETE, b"key")])
+            ]
+            if not committer.is_durable(gates[0]):
+                break
+            for key in sets:
+                store.delete(key)
+        committer.wait(gates[1])
+        shutil.copytree(path, copied)
+        pages = image.words(0, image.bytes // 8).copy()
+    written = np.fromfile(copied / "index-0-0", np.uint64)
+    kinds = written.reshape(-1, 4)[:, 3] >> np.uint64(60)
+    [slot] = np.flatnonzero((kinds == KIND_BLOB) | (kinds == KIND_EXPIRING_BLOB)).tolist()
+    page = slot * 4 // (PAGE_BYTES // 8) * (PAGE_BYTES // 8)
+    written[page : page + PAGE_BYTES // 8] = pages[page : page + PAGE_BYTES // 8]
+    written.tofile(copied / "index-0-0")
+    if is_rotten:
+        flip(copied / "blobs", reference_offset(reference) * PAGE_BYTES + 100)
+    with reopened(copied) as opened:
+        assert [opened.get(key) for key in sets] == [b"it"] * len(sets)
+        assert opened.get(b"key") is None
+    assert_clean(copied)
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
