@@ -22,10 +22,11 @@ _NAME_LETTERS = frozenset(range(ord("!"), ord("~") + 1))
 
 
 @of_session("ping", -1, in_transactions=True, may_be_long=True)
-async def ping(_session: Session, words: Words) -> Reply:
-    """PING [message]."""
+async def ping(session: Session, words: Words) -> Reply:
+    """PING [message]. Who is answered may send commands: not while the store recovers, nor when the server stops."""
     if len(words) > 2:
         raise wrong_number("ping")
+    session.service.gate.serving()
     return words[1] if len(words) == 2 else Simple("PONG")
 
 

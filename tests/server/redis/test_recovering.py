@@ -38,9 +38,10 @@ def test_a_database_is_selected_before_the_store_is_open() -> None:
         assert isinstance(await session.execute([b"SELECT", b"-1"]), Error)
         assert session.number == 9
         assert session.state()[0] is None, "the door would answer from the table of database 0"
-        refused = await session.execute([b"GET", b"k"])
-        assert isinstance(refused, Error)
-        assert str(refused).startswith("LOADING ")
+        for words in ([b"GET", b"k"], [b"PING"]):
+            refused = await session.execute(words)
+            assert isinstance(refused, Error)
+            assert str(refused).startswith("LOADING ")
         tables = {"default": 0, "9": 7}
 
         def open_table(name: str) -> OpenTable:
@@ -50,6 +51,7 @@ def test_a_database_is_selected_before_the_store_is_open() -> None:
 
         gate.open(cast(Serving, SimpleNamespace(store=SimpleNamespace(open_table=open_table))))
         assert session.state()[0] == 7
+        assert await session.execute([b"PING", b"hello"]) == b"hello"
         assert isinstance(await session.execute([b"SELECT", b"8"]), Error)
         assert session.number == 9
         del tables["9"]
