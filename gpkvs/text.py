@@ -1,4 +1,4 @@
-"""Texts for people: a caller's bytes cut to a readable length, near names, counts with their noun."""
+"""Texts for people: a caller's bytes cut to a readable length, near names, counts with their noun, sizes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from operator import eq
 _SHOWN_MAX = 80
 _NAMES_MAX = 8
 _NEAR_MAX = 3
+_UNITS = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 _THERE_ARE = "; there are "
 
 
@@ -57,3 +58,11 @@ def counted(count: int, noun: str) -> str:
         return f"1 {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
     return f"{count:,} {plural}"
+
+
+def readable_bytes(number: float) -> str:
+    """Return a number of bytes as people read it: rounded, in the largest unit of which it has one."""
+    for unit, shift in _UNITS:
+        if number >= 1 << shift:
+            return f"{number / (1 << shift):,.1f} {unit}"
+    return f"{number:,.0f} B"

@@ -24,7 +24,6 @@ from gpkvs.config import ServerConfig
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.info import package_version
-from gpkvs.machine import machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.access.audit_file import open_audit
@@ -32,7 +31,7 @@ from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
-from gpkvs.server.bounds import bounds_of
+from gpkvs.server.bounds import bounds_of, usual_memory_bytes
 from gpkvs.server.clock_watch import ClockWatch
 from gpkvs.server.door.native_door import NativeDoor
 from gpkvs.server.exporter import Metrics
@@ -69,9 +68,6 @@ _LAST_WORD_SECONDS = 0.1
 _SILENT_SECONDS = 1.0
 
 _HELPERS = 2
-
-# Without a setting, clients may take one of so many parts of the machine's memory.
-_MEMORY_PARTS = 4
 
 # While the engine's thread waits for the interpreter, its transaction stands still: the event loop must hand over soon.
 # With Python's default of 5 ms, SETs in batches of 4,096 were a quarter to a third slower.
@@ -112,7 +108,7 @@ class _Server:
         self._resp_listen = parse_address(options.server.resp, "resp") if options.server.resp else None
         require_protection(options.server, self._listen, self._metrics_listen, self._resp_listen)
         memory_bytes_max = options.server.memory_bytes_max
-        self._memory_bytes_max = machine_bytes() // _MEMORY_PARTS if memory_bytes_max is None else memory_bytes_max
+        self._memory_bytes_max = usual_memory_bytes() if memory_bytes_max is None else memory_bytes_max
         self._bounds = bounds_of(
             options.server, options.store.limits, options.store.batch_result_bytes_max, self._memory_bytes_max
         )

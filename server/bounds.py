@@ -12,10 +12,12 @@ A message is at most a 64th of all memory: a client may have several on their wa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpkvs.batch import BatchResult
 from gpkvs.config import MIB, Limits, ServerConfig
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.machine import machine_bytes
 from gpkvs.server.codec import message_limits
 
 # Calls of one connection at the same time; further ones wait in the client. HTTP/2 (RFC 9113) recommends no fewer.
@@ -30,6 +32,8 @@ CALL_BYTES = 24 << 10
 _PENDING_CALL_BYTES = (8 << 10) + WINDOW_BYTES
 
 _MEMORY_BYTES_MIN = 64 * MIB
+# Without a setting, clients may take one of so many parts of the machine's memory.
+_MEMORY_PARTS = 4
 _MESSAGE_SHARE = 64
 _MESSAGE_BYTES_PER_OP = 64
 # The engine takes, measured: columns of a plan, and copies of keys, of values and of results.
@@ -91,6 +95,11 @@ class Bounds:
         """Return the memory that a transaction takes from then on, when the values that it read are known."""
         value_bytes = len(result.part.result.values) if result.part else 0
         return _COPIES * (payload_bytes + value_bytes) + _BYTES_PER_OP * operations
+
+
+def usual_memory_bytes(root: Path = Path("/")) -> int:
+    """Return the memory that clients may take where no `memory_bytes_max` is set; `root` as of `gpkvs.machine`."""
+    return machine_bytes(root) // _MEMORY_PARTS
 
 
 def bounds_of(config: ServerConfig, limits: Limits, batch_result_bytes_max: int, memory_bytes_max: int) -> Bounds:

@@ -10,7 +10,12 @@ _KEPT_MAX, _KEPT_SHARE = 64, 8
 
 def kept() -> int:
     """Return how many there are."""
-    return _KEPT_MAX if (limit := _limit()) is None else min(_KEPT_MAX, limit // _KEPT_SHARE)
+    return kept_of(_limit())
+
+
+def kept_of(limit: int | None) -> int:
+    """Return how many there are of so many open files; None: without a limit."""
+    return _KEPT_MAX if limit is None else min(_KEPT_MAX, limit // _KEPT_SHARE)
 
 
 def is_kept(connection: socket.socket) -> bool:

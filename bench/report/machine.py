@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gpkvs
 from gpkvs.info import package_version
+from gpkvs.mounts import mount_of
 
 
 def describe_run(directory: Path) -> dict[str, object]:
@@ -47,14 +48,8 @@ def processor() -> str:
 
 def file_system(directory: Path) -> str:
     """Return the type of the file system that holds a directory."""
-    at = directory.resolve()
-    best, kind = Path(), "unknown"
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, name, *_ = line.split()
-        point = Path(mount.replace("\\040", " "))
-        if at.is_relative_to(point) and len(point.parts) >= len(best.parts):
-            best, kind = point, name
-    return kind
+    mount = mount_of(directory)
+    return mount.kind if mount else "unknown"
 
 
 def commit() -> str:

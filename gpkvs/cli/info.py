@@ -13,10 +13,10 @@ from gpkvs.cli.access import takes_access
 from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import print_json
-from gpkvs.cli.sizes import readable_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
+from gpkvs.text import readable_bytes
 
 
 @exits({0: "shown", 2: "the server cannot be asked"})

@@ -40,11 +40,3 @@ def format_bytes(number: int) -> str:
         if number and number % (1 << shift) == 0:
             return f"{number >> shift}{unit}"
     return str(number)
-
-
-def readable_bytes(number: float) -> str:
-    """Return a number of bytes as people read it: rounded, in the largest unit of which it has one."""
-    for unit, shift in _LARGE:
-        if number >= 1 << shift:
-            return f"{number / (1 << shift):,.1f} {unit}"
-    return f"{number:,.0f} B"

@@ -19,11 +19,10 @@ from gpkvs.cli.access import takes_access
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
-from gpkvs.cli.sizes import readable_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
 from gpkvs.server.metrics_reader import Interval, Scrape, ScrapeError, summarize
-from gpkvs.text import counted
+from gpkvs.text import counted, readable_bytes
 
 
 @exits({0: "ended, also by Ctrl-C", 2: "the first look found no server"}, interrupted=False)

@@ -71,6 +71,23 @@ def reserve(file: Path | int, offset: int, count: int) -> None:
         os.posix_fallocate(opened, offset, count)
 
 
+def reserves(file: int, count: int) -> bool:
+    """Whether the file system reserves the first bytes of a file by itself; else the C library writes to each block.
+
+    Raises
+    ------
+    OSError
+        If it would, and now refuses.
+    """
+    while _libc.fallocate(file, 0, 0, count):
+        code = ctypes.get_errno()
+        if code in (errno.EOPNOTSUPP, errno.ENOSYS):
+            return False
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+    return True
+
+
 def holes(file: Path | int, offset: int, count: int) -> list[tuple[int, int]]:
     """Find the parts of a file, between two offsets, that have no space, or may have none.
 

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from gpkvs.cli.config_options import options_from_configs
 from gpkvs.cli.main import app
-from gpkvs.cli.sizes import format_bytes, parse_bytes, readable_bytes
+from gpkvs.cli.sizes import format_bytes, parse_bytes
 from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.address import Address, parse_address
 from gpkvs.server.codec import message_limits
+from gpkvs.text import readable_bytes
 
 # Nothing of the suite's own choice of a backend.
 ENVIRONMENT = {"COLUMNS": "1000", "GPKVS_BACKEND": None}

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs import machine
 from gpkvs import store as store_module
 from gpkvs.engine.checkpoint import Checkpointer
 from gpkvs.engine.journal_committer import JournalCommitter
@@ -78,9 +77,8 @@ def damage_both_roots(path: Path, _: Patch) -> None:
             os.pwrite(file.fileno(), b"damage", offset)
 
 
-def too_little_memory(path: Path, patch: Patch) -> None:
-    (path / "meminfo").write_text("MemAvailable:       0 kB\n")
-    patch.setattr(machine, "_MEMINFO", path / "meminfo")
+def too_little_memory(_: Path, patch: Patch) -> None:
+    patch.setattr("gpkvs.recovery.startup.memory.free_bytes", lambda: 0)
 
 
 def no_memory_for_an_image(_: Path, patch: Patch) -> None:

@@ -46,18 +46,18 @@ def test_a_table_that_does_not_fit_is_not_made(tmp_path: Path, little_memory: No
         store.create_table("small", index_bytes=MIB)
 
 
-def test_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
+def test_limits_of_control_groups_count(tmp_path: Path) -> None:
+    groups = tmp_path / "sys/fs/cgroup"
+    outer, inner = groups / "outer", groups / "outer" / "inner"
     inner.mkdir(parents=True)
     for folder, limit, used in ((outer, 100 * MIB, 90 * MIB), (inner, 60 * MIB, 45 * MIB)):
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text(f"{used}\n")
         (folder / "memory.stat").write_text(f"anon {used}\ninactive_file {4 * MIB}\nactive_file {6 * MIB}\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    kind = machine._HIERARCHIES[0]._replace(root=str(tmp_path))
-    monkeypatch.setattr(machine, "_HIERARCHIES", (kind,))
-    monkeypatch.setattr(machine, "_own_groups", lambda: [("", "/outer/inner")])
-    assert machine.machine_bytes() == 60 * MIB
-    assert machine.free_bytes() == 20 * MIB  # of the outer group; 25 of the inner one
+    (groups / "memory.max").write_text("max\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/outer/inner\n")
+    assert machine.machine_bytes(tmp_path) == 60 * MIB
+    assert machine.free_bytes(tmp_path) == 20 * MIB  # of the outer group; 25 of the inner one
     (outer / "memory.stat").unlink()
-    assert machine.free_bytes() == 10 * MIB
+    assert machine.free_bytes(tmp_path) == 10 * MIB
