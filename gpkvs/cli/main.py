@@ -77,6 +77,10 @@ class Gpkvs(LazyGroup):
         ),
         "top": ("gpkvs.cli.top:top_command", "Watch a server: throughput, time by phase, batches, queue, space."),
         "ycsb": ("gpkvs.cli.ycsb:app", "Load a running server with records and measure it, in YCSB's words."),
+        "doctor": (
+            "gpkvs.cli.doctor:doctor_command",
+            "Say what this machine gives a store, what is wrong, and the command that mends it.",
+        ),
         "check": (
             "gpkvs.cli.check:check_command",
             "Verify every structure and every record's checksum, read-only.",

@@ -114,6 +114,8 @@ def printing(target: str, metrics: str, folder: Path, new_table: str) -> list[li
         ["check", store],
         ["check", store, "--json"],
         ["recover", store],
+        ["doctor", "--data", store],
+        ["doctor", "--data", store, "--json"],
     ]
 
 
