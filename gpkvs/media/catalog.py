@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from gpkvs.media.layout import LAYOUTS, BadBytesError, SlotLayout
+from gpkvs.config import DEFAULT_TABLE
+from gpkvs.media.layout import BLOCK_BYTES, LAYOUTS, BadBytesError, SlotLayout
 from gpkvs.native import crc32c
 
 
@@ -53,6 +54,11 @@ class Catalog:
 
     tables: tuple[TableEntry, ...]
     next_table_id: int
+
+    @property
+    def default_index_bytes(self) -> int:
+        """Bytes of the index of the default table."""
+        return next(table.blocks for table in self.tables if table.name == DEFAULT_TABLE) * BLOCK_BYTES
 
     def pack(self) -> bytes:
         """Return the file's bytes: JSON, padded with line feeds to whole words."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.config import DEFAULT_TABLE, StoreConfig
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.data_file import DataFile
@@ -23,7 +23,6 @@ from gpkvs.media.directory import (
     HEAP_FILE,
     LOG_FILE,
     ROOT_FILE,
-    checked_sizes,
     sync_above,
     sync_path,
 )
@@ -50,9 +49,8 @@ from gpkvs.media.root_copies import Roots, UnpackRoot
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
 
-_log = logging.getLogger("gpkvs")
+_GLANCE_PAUSES = (0.01, 0.05, 0.2)  # seconds, before a look is tried again
 _STRIPE_WORDS = STRIPE_ENTRIES * BYTES_LAYOUT.entry_bytes // 8
-_IGNORED = {"event": "setting_ignored"}
 
 
 @dataclass
@@ -315,66 +313,41 @@ def open_files(
         raise
 
 
-def warn_of_sizes(files: StoreFiles, config: StoreConfig) -> None:
-    """Say which sizes and commit were given and have no effect: an existing store keeps those of its creation.
+class Glance(NamedTuple):
+    """What a look at a store finds that does not open it."""
+
+    root: Root
+    catalog: Catalog
+
+
+def glance(path: Path) -> Glance:
+    """Read a store's root and catalogue without a lock, and without a write: a server may have the store meanwhile.
+
+    A server that writes both at this moment is given time to end.
 
     Raises
     ------
-    InvalidArgumentError
-        If one is out of range.
+    CorruptStoreError, FormatError
+        If they cannot be read, nor a moment later.
+    OSError
+        If the operating system refuses.
     """
-    wanted = checked_sizes(config.sizes)
-    index = next(files.indexes[table.id] for table in files.catalog.tables if table.name == DEFAULT_TABLE)
-    root = files.root
-    commit, of_commit, of_other = "undo", "log_bytes", "journal_bytes"
-    if files.root.has_journal:
-        commit, of_commit, of_other = "journal", "journal_bytes", "log_bytes"
-    if config.commit not in ("auto", commit):
-        _log.warning(
-            "commit=%s has no effect: the store was created with %s and keeps it; gpkvs copy OLD NEW --commit %s makes "
-            "the other one",
-            config.commit,
-            commit,
-            config.commit,
-            extra=_IGNORED,
-        )
-    if config.store_format != "auto" and config.store_format != str(root.record_format):
-        _log.warning(
-            "format=%s has no effect: the store was created with format %s and keeps it; gpkvs copy OLD NEW --format "
-            "%s makes the other one",
-            config.store_format,
-            root.format_text,
-            config.store_format,
-            extra=_IGNORED,
-        )
-    for name in (of_other, f"{of_other}_max"):
-        if getattr(config, name) is not None:
-            _log.info(
-                "%s has no effect: the store commits by %s, whose size is %s", name, commit, of_commit, extra=_IGNORED
-            )
-    # What may grow may have had a smaller size that is asked for; a heap of which only the first size is given may not.
-    own, most = root.heap_bytes_own, max(root.heap_bytes_own, root.heap_bytes_max)
-    is_heap_alone = config.heap_bytes_max is None
-    for name, size, may_have_grown, shown in (
-        ("index_bytes", index.region.bytes, True, ""),
-        ("heap_bytes", most if is_heap_alone else own, not is_heap_alone, f"{own} and may grow to {most}"),
-        ("log_bytes", root.log_bytes, config.log_bytes_max is not None, ""),
-        ("journal_bytes", root.journal_bytes, False, ""),
-    ):
-        asked = getattr(wanted, name)
-        is_given = getattr(config, name) is not None and name != of_other
-        if is_given and (asked > size or (asked < size and not may_have_grown)):
-            _log.warning(
-                "%s=%d has no effect: it counts when a store is created, and this one has %s; "
-                "gpkvs copy OLD NEW --%s %d makes a store of this size%s",
-                name,
-                asked,
-                shown or size,
-                name.replace("_", "-"),
-                asked,
-                "" if name in ("index_bytes", "journal_bytes") else f", and {name}_max changes how large it may become",
-                extra=_IGNORED,
-            )
+    for pause in _GLANCE_PAUSES:
+        try:
+            return _glance(path)
+        except (CorruptStoreError, FileNotFoundError):
+            time.sleep(pause)
+    return _glance(path)
+
+
+def _glance(path: Path) -> Glance:
+    _check_size(path / ROOT_FILE, ROOT_FILE_BYTES)
+    region = Region(path / ROOT_FILE, None, size=ROOT_FILE_BYTES)
+    try:
+        root = Roots(region).current
+    finally:
+        region.close()
+    return Glance(root, _read_catalog(path, root))
 
 
 def _check_size(path: Path, size: int, *, may_be_longer: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,15 +28,14 @@ from gpkvs.media.directory import (
     short_segment_bytes,
     store_exists,
 )
-from gpkvs.media.files import StoreFiles, open_files, warn_of_sizes
+from gpkvs.media.files import StoreFiles, open_files
+from gpkvs.media.ignored_settings import ignored_heap_bytes_max, ignored_settings
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import DRAFT, CommitKind
 from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.recover import Recovered, make_room_for_log, recover
-
-_log = logging.getLogger("gpkvs")
 
 COMMIT_VARIABLE = "GPKVS_COMMIT"  # in the environment: how the batches of new stores become durable
 FORMAT_VARIABLE = "GPKVS_FORMAT"  # and which format their files have
@@ -103,7 +101,8 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
         files = open_files(path, domain)
         undo.callback(files.close)
         undo.callback(backend.close)  # first: a GPU must let go of the files
-        warn_of_sizes(files, config)
+        for ignored in ignored_settings(files.root, files.catalog, config):
+            ignored.log()
         require_commit(files, domain)
         if files.data:
             # The host's threads replay. A GPU mirrors the images when they are whole.
@@ -133,15 +132,9 @@ def _sizes_of(config: StoreConfig, kind: StoreKind) -> Sizes:
 def allow_heap(files: StoreFiles, heap: Heap, config: StoreConfig) -> None:
     """Let the heap grow as far as this opening says; where it says nothing, as far as it was said before."""
     root, asked = files.root, config.heap_bytes_max
+    if ignored := ignored_heap_bytes_max(root, config):
+        ignored.log()
     if asked is not None:
-        if asked < root.heap_bytes_own:
-            _log.warning(
-                "heap_bytes_max=%d: the heap has %d bytes, and its file does not become shorter; gpkvs copy OLD NEW "
-                "--heap-bytes-max SIZE makes a smaller one",
-                asked,
-                root.heap_bytes_own,
-                extra={"event": "setting_ignored"},
-            )
         # Much is as large as the number of segments: a store that was made small does not become huge.
         asked = min(round_up(asked, root.segment_bytes), HEAP_SEGMENTS_MAX * root.segment_bytes)
         size_max = max(asked, root.heap_bytes_own)
