@@ -30,6 +30,9 @@ LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes 
 
 DEFAULT_TABLE = "default"
 
+# Where a change of a setting counts.
+AT_START, NEW_STORE_ALONE, NEW_STORE_FIRST = "restart", "new store", "new store, restart"
+
 # The groups of options, in the order of the help; options without a group come before them.
 SERVER, SECURITY, NEW_STORE, LIMITS = GROUPS = ("Server", "Security", "Sizes of a new store", "Limits")
 
@@ -54,6 +57,9 @@ class Setting:
         The option's name (also in the settings file and the environment), if it differs from the field's.
     none_means
         The default that the help shows if the field's is None: a size, or words.
+    counts
+        Where a change counts: after a restart, in a new store alone, or in both: a size of a new store that is also a
+        limit of each start.
     """
 
     help: str
@@ -64,6 +70,7 @@ class Setting:
     metavar: str | None = None
     name: str = ""
     none_means: int | str = ""
+    counts: str = AT_START
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,13 @@ class StoreConfig:
     threads: Annotated[int, Setting("Threads of the cpu backend; 0: one for each processor.", min=0, max=1024)] = 0
     index_bytes: Annotated[
         int | None,
-        Setting("Size of the index: 32 bytes for each slot.", NEW_STORE, is_size=True, none_means=Sizes.index_bytes),
+        Setting(
+            "Size of the index: 32 bytes for each slot.",
+            NEW_STORE,
+            is_size=True,
+            none_means=Sizes.index_bytes,
+            counts=NEW_STORE_ALONE,
+        ),
     ] = None
     heap_bytes: Annotated[
         int | None,
@@ -128,6 +141,7 @@ class StoreConfig:
             NEW_STORE,
             is_size=True,
             none_means=HEAP_BYTES_USUAL,
+            counts=NEW_STORE_FIRST,
         ),
     ] = None
     heap_bytes_max: Annotated[
@@ -146,6 +160,7 @@ class StoreConfig:
             NEW_STORE,
             is_size=True,
             none_means=Sizes.log_bytes,
+            counts=NEW_STORE_FIRST,
         ),
     ] = None
     log_bytes_max: Annotated[
@@ -163,6 +178,7 @@ class StoreConfig:
             "How batches become durable. journal: a journal of new slots, which are written to the index later. "
             "undo: an undo log, slots in place. auto: a journal on disks, else undo.",
             NEW_STORE,
+            counts=NEW_STORE_ALONE,
         ),
     ] = "auto"
     store_format: Annotated[
@@ -172,6 +188,7 @@ class StoreConfig:
             "by gpkvs copy alone.",
             NEW_STORE,
             name="format",
+            counts=NEW_STORE_ALONE,
         ),
     ] = "auto"
     journal_bytes: Annotated[
@@ -181,6 +198,7 @@ class StoreConfig:
             NEW_STORE,
             is_size=True,
             none_means="half of the index, at least 20 MiB",
+            counts=NEW_STORE_FIRST,
         ),
     ] = None
     journal_bytes_max: Annotated[

@@ -32,6 +32,7 @@ from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import bounds_of, usual_memory_bytes
+from gpkvs.server.bounds import bounds_of, memory_bytes_of
 from gpkvs.server.clock_watch import ClockWatch
 from gpkvs.server.door.native_door import NativeDoor
 from gpkvs.server.exporter import Metrics
@@ -109,6 +110,7 @@ class _Server:
         require_protection(options.server, self._listen, self._metrics_listen, self._resp_listen)
         memory_bytes_max = options.server.memory_bytes_max
         self._memory_bytes_max = usual_memory_bytes() if memory_bytes_max is None else memory_bytes_max
+        self._memory_bytes_max = memory_bytes_of(options.server)
         self._bounds = bounds_of(
             options.server, options.store.limits, options.store.batch_result_bytes_max, self._memory_bytes_max
         )

@@ -31,6 +31,8 @@ CALL_BYTES = 24 << 10
 # A call that gRPC's core keeps until a handler takes it: its own state and the first bytes of the message.
 _PENDING_CALL_BYTES = (8 << 10) + WINDOW_BYTES
 
+# Without a setting, clients may take one of so many parts of the machine's memory.
+_MEMORY_PARTS = 4
 _MEMORY_BYTES_MIN = 64 * MIB
 # Without a setting, clients may take one of so many parts of the machine's memory.
 _MEMORY_PARTS = 4
@@ -39,6 +41,11 @@ _MESSAGE_BYTES_PER_OP = 64
 # The engine takes, measured: columns of a plan, and copies of keys, of values and of results.
 _BYTES_PER_OP = 200
 _COPIES = 3
+
+
+def memory_bytes_of(config: ServerConfig) -> int:
+    """Return the memory that clients may make a server take."""
+    return machine_bytes() // _MEMORY_PARTS if config.memory_bytes_max is None else config.memory_bytes_max
 
 
 @dataclass(frozen=True)

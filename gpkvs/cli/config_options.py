@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -47,6 +47,24 @@ def setting_names(config: Any) -> Iterator[str]:
             yield from setting_names(kind)
         else:
             yield setting.name or field
+
+
+class GivenSetting(NamedTuple):
+    """A setting of a config that was made."""
+
+    name: str  # of the option, as a settings file has it
+    value: Any
+    setting: Setting
+
+
+def given_settings(made: Any) -> Iterator[GivenSetting]:
+    """Return the settings of a config that options have made, with their values."""
+    for field, _, setting in _settings(type(made)):
+        value = getattr(made, field)
+        if setting is None:
+            yield from given_settings(value)
+        else:
+            yield GivenSetting(setting.name or field, value, setting)
 
 
 def _settings(config: Any) -> Iterator[tuple[str, Any, Setting | None]]:

@@ -27,6 +27,7 @@ class Gpkvs(LazyGroup):
 
     subcommands: ClassVar = {
         "serve": ("gpkvs.cli.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
+        "config": ("gpkvs.cli.config_show:app", "Show the settings of a server, and where each comes from."),
         "get": ("gpkvs.cli.kv:get_command", "Print the value of a key, byte for byte."),
         "set": ("gpkvs.cli.kv:set_command", "Store a value under a key; it is durable when this returns."),
         "delete": ("gpkvs.cli.kv:delete_command", "Remove a key, if it is there; that is durable when this returns."),
@@ -155,7 +156,7 @@ def _options(
     ] = False,
 ) -> None:
     del version  # the callback has printed it
-    if context.invoked_subcommand != "serve":  # which logs it
+    if context.invoked_subcommand not in ("serve", "config"):  # which say it themselves
         for line in unread_variables():
             typer.echo(f"gpkvs: warning: {line}", err=True)
 

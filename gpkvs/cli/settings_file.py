@@ -7,12 +7,15 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server import logs
 from gpkvs.server.logs import LogLevel
 from gpkvs.text import no_such
+
+READ_AGAIN: Final = "log_level"
+"""The setting that SIGHUP reads again."""
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -76,7 +79,7 @@ class Reload:
             return
         try:
             settings = read_settings(self.path, self.known)
-            level = settings.get("log_level", logs.LOG_LEVEL)
+            level = settings.get(READ_AGAIN, logs.LOG_LEVEL)
             if level not in get_args(LogLevel):
                 raise SettingsFileError(f"{self.path}: log_level is one of {', '.join(get_args(LogLevel))}")
         except SettingsFileError as error:
@@ -84,7 +87,7 @@ class Reload:
             return
         level = self.log_level or level
         logs.set_level(level)
-        names = sorted({*settings, *self.in_force} - {"log_level"})
+        names = sorted({*settings, *self.in_force} - {READ_AGAIN})
         changed = [name for name in names if settings.get(name) != self.in_force.get(name)]
         fields = {"event": "reload", "path": str(self.path), "log_level": level, "at_next_start": changed}
         later = f"; these count from the next start: {', '.join(changed)}" if changed else ""

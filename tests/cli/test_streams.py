@@ -90,6 +90,7 @@ def printing(target: str, metrics: str, folder: Path, new_table: str) -> list[li
     store, users, file = (str(folder / name) for name in ("däta", "nützer.toml", "äusfuhr"))
     return [
         ["--version"],
+        ["config", "show", "--data", store],
         ["get", KEY, *server],
         ["get", KEY, "--json", *server],
         ["get", f"no {KEY}", "--json", *server],
@@ -155,7 +156,7 @@ def prepared(folder: Path, target: str) -> list[Case]:
 
 def test_every_command_is_run() -> None:
     calls = printing("", "", Path(), "")
-    run = {tuple(words[: 2 if words[0] in ("table", "user", "ycsb") else 1]) for words in calls}
+    run = {tuple(words[: 2 if words[0] in ("config", "table", "user", "ycsb") else 1]) for words in calls}
     assert {words for words in LEAVES if words[0] != "bench"} == run - {("--version",)} | OTHERS
     assert not run & OTHERS
 
