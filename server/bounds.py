@@ -43,6 +43,11 @@ _BYTES_PER_OP = 200
 _COPIES = 3
 
 
+def transaction_bytes(payload_bytes: int, operations: int) -> int:
+    """Return the memory that a transaction takes of so many operations, with keys and values of so many bytes."""
+    return _COPIES * payload_bytes + _BYTES_PER_OP * operations
+
+
 def memory_bytes_of(config: ServerConfig) -> int:
     """Return the memory that clients may make a server take."""
     return machine_bytes() // _MEMORY_PARTS if config.memory_bytes_max is None else config.memory_bytes_max
@@ -101,7 +106,7 @@ class Bounds:
     def stored_bytes(self, payload_bytes: int, operations: int, result: BatchResult) -> int:
         """Return the memory that a transaction takes from then on, when the values that it read are known."""
         value_bytes = len(result.part.result.values) if result.part else 0
-        return _COPIES * (payload_bytes + value_bytes) + _BYTES_PER_OP * operations
+        return transaction_bytes(payload_bytes + value_bytes, operations)
 
 
 def usual_memory_bytes(root: Path = Path("/")) -> int:

@@ -35,9 +35,9 @@ from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, NO_GROWTH, Growth
 
 # Of the slots before growth, so many hold a key when the file is reserved, when growth begins, and when it has ended.
-_PREPARE_LOAD, _BEGIN_LOAD, _END_LOAD = 0.5, GROWTH_LOAD, 0.78
+PREPARE_LOAD, _BEGIN_LOAD, _END_LOAD = 0.5, GROWTH_LOAD, 0.78
 # Of a file in memory: to reserve it takes no disk's time, and nobody else has what is reserved.
-_PREPARE_LOAD_IN_MEMORY = 0.62
+PREPARE_LOAD_IN_MEMORY = 0.62
 _PACE_MIN = 0.05  # of the slots: growth that begins late takes so many new keys, not all at once
 _ROOMY_LOAD = 0.7  # what an index takes of random keys for certain, even if all come in one batch
 _AIMED_LOAD = 0.5  # below it, a full block is no want of space
@@ -92,7 +92,7 @@ class Growing:
         self._limits = limits
         # A GPU needs time to register what is reserved.
         is_quick = files.root_region.is_volatile and backend.host is backend
-        self._prepare_load = _PREPARE_LOAD_IN_MEMORY if is_quick else _PREPARE_LOAD
+        self._prepare_load = PREPARE_LOAD_IN_MEMORY if is_quick else PREPARE_LOAD
         self._reserving: Reservation | None = None
         self._pages: Pages | None = None
         self._waits: dict[int, tuple[float, str]] = {}  # by table id: when to try again, and what it waits for

@@ -79,6 +79,12 @@ class Pace(NamedTuple):
         """Return how much of a heap is to be free."""
         return min(heap_bytes // self.ahead_share, self.ahead_bytes_max)
 
+    def units_left(self, present_bytes: int, free_units: int, charged: int, charged_max: int) -> int:
+        """Return how much may come before space is short, or before more is charged than may be."""
+        ahead = self.ahead_bytes(present_bytes) // UNIT_BYTES
+        nearly_all = max(int(_NEARLY_ALL_SHARE * charged_max), charged_max - ahead)
+        return min(free_units - ahead, nearly_all - charged)
+
 
 ON_DISK = Pace(2, 4 * MIB, 256 * MIB, 4, 64 * MIB)
 # What a file in memory has reserved, nobody else has; and to reserve more takes no longer than to fill it. A GPU's
@@ -177,9 +183,7 @@ class HeapGrowth:
             self._look_units = heap.segment_units + 1
             return
         ahead = self._pace.ahead_bytes(heap.present_bytes) // UNIT_BYTES
-        # What may come before space is short, or before more is charged than may be.
-        nearly_all = max(int(_NEARLY_ALL_SHARE * heap.charged_max), heap.charged_max - ahead)
-        left = min(heap.free_units - ahead, nearly_all - heap.charged)
+        left = self._pace.units_left(heap.present_bytes, heap.free_units, heap.charged, heap.charged_max)
         if left < 0 and self.is_preferred:
             self._begin_ahead()
         self._look_units = heap.tail.units + max(left, ahead // _LOOKS_AHEAD)

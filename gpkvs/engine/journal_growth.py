@@ -42,6 +42,11 @@ _ZEROS_BYTES = 1 * MIB  # written at once
 _PAUSE_SHARE = 1.0  # of the time that they take; batches have the disk meanwhile
 
 
+def grown_journal_bytes(wanted: int, has: int) -> int:
+    """Return how large a journal becomes that had better have `wanted` bytes; 0: as large as it is."""
+    return 0 if wanted < has + has // _STEP_SHARE_MIN else max(wanted, 2 * has)
+
+
 def journal_space_max(root: Root) -> int:
     """Return how much of the heap's space may be the journal's."""
     return min(JOURNAL_BYTES_MAX, _EXTENT_SEGMENTS_MAX * root.segment_bytes)
@@ -128,10 +133,8 @@ class JournalGrowth:
         wanted = sum(index.region.bytes for index in self._files.indexes.values()) // 2
         if not self._follows_index:
             wanted = min(wanted, self._size_max)
-        has = root.journal_bytes_all
-        if wanted < has + has // _STEP_SHARE_MIN:
-            return 0
-        return self._segments_for(max(wanted, 2 * has), wanted)
+        size = grown_journal_bytes(wanted, root.journal_bytes_all)
+        return self._segments_for(size, wanted) if size else 0
 
     def _segments_for(self, size: int, least: int) -> int:
         """Return how many segments of the heap make the journal so large, or as large as it may be; 0 if too few."""

@@ -22,6 +22,11 @@ _log = logging.getLogger("gpkvs")
 _RETRY_SECONDS = 1.0
 
 
+def grown_log_bytes(entries: int, log_bytes: int, size_max: int) -> int:
+    """Return how large an undo log becomes that has no room for so many entries."""
+    return min(round_up(max(log_bytes_for(entries), 2 * log_bytes), PAGE_BYTES), size_max)
+
+
 class LogGrowth:
     """Makes an undo log larger.
 
@@ -44,8 +49,7 @@ class LogGrowth:
     def make_room(self, entries: int) -> bool:
         """Have room for so many entries, or for as many as may be; return whether the log is larger now."""
         log = self._files.log
-        wanted = max(log_bytes_for(entries), 2 * log.bytes)
-        size = min(round_up(wanted, PAGE_BYTES), self._size_max)
+        size = grown_log_bytes(entries, log.bytes, self._size_max)
         if size <= log.bytes or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         try:
