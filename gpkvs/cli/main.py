@@ -28,6 +28,10 @@ class Gpkvs(LazyGroup):
     subcommands: ClassVar = {
         "serve": ("gpkvs.cli.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
         "config": ("gpkvs.cli.config_show:app", "Show the settings of a server, and where each comes from."),
+        "size": (
+            "gpkvs.cli.size:size_command",
+            "Say how much disk and memory a store takes, part by part, before there is one.",
+        ),
         "get": ("gpkvs.cli.kv:get_command", "Print the value of a key, byte for byte."),
         "set": ("gpkvs.cli.kv:set_command", "Store a value under a key; it is durable when this returns."),
         "delete": ("gpkvs.cli.kv:delete_command", "Remove a key, if it is there; that is durable when this returns."),

@@ -91,6 +91,7 @@ def printing(target: str, metrics: str, folder: Path, new_table: str) -> list[li
     return [
         ["--version"],
         ["config", "show", "--data", store],
+        ["size", "--records", "1M", "--value", "100"],
         ["get", KEY, *server],
         ["get", KEY, "--json", *server],
         ["get", f"no {KEY}", "--json", *server],
