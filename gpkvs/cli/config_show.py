@@ -158,7 +158,8 @@ def show_command(
     own = {"data": data, "config": config, "ready_file": ready_file, "log_format": log_format, READ_AGAIN: log_level}
     shown = list(_shown(context, own, (store, server), found))
     if changed:
-        shown = [setting for setting in shown if setting.origin != DEFAULT]
+        defaults = {str(option.name): option.default for option in context.command.params}
+        shown = [setting for setting in shown if setting.value != defaults[setting.name]]
     if as_json:
         print_json(
             {
@@ -255,7 +256,7 @@ def _print(shown: list[Shown], data: Path | None, found: Glance | None, faults: 
     if found:
         facts = _facts(found)
         lines.insert(0, f"{data} holds a store of format {facts['format']}, which commits by {facts['commit']}")
-    elif data is not None and not faults:
+    elif data is not None and not any(fault.name == "data" for fault in faults):
         lines.insert(0, f"there is no store in {data} yet: gpkvs serve makes one")
     for line in lines:
         console.print(Text(line))

@@ -109,6 +109,10 @@ def test_the_sample_file_has_all_settings(tmp_path: Path) -> None:
         "config"
     }
     assert {origin for _, origin in origins(said).values()} == {"default", "file", "flag"}
+    # It says the defaults. A size that is given is another thing than none, though: given alone, it is also a limit.
+    changed = show("--config", str(ROOT / "deploy/gpkvs.toml"), "--data", str(tmp_path / "s"), "--changed")
+    sizes = {"index_bytes", "heap_bytes", "heap_bytes_max", "log_bytes", "log_bytes_max"}
+    assert changed["settings"].keys() == {"config", "data"} | sizes
 
 
 @pytest.mark.parametrize(
