@@ -31,7 +31,6 @@ from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
-from gpkvs.server.bounds import bounds_of, usual_memory_bytes
 from gpkvs.server.bounds import bounds_of, memory_bytes_of
 from gpkvs.server.clock_watch import ClockWatch
 from gpkvs.server.door.native_door import NativeDoor
@@ -108,8 +107,6 @@ class _Server:
         self._metrics_listen = parse_address(options.server.metrics, "metrics")
         self._resp_listen = parse_address(options.server.resp, "resp") if options.server.resp else None
         require_protection(options.server, self._listen, self._metrics_listen, self._resp_listen)
-        memory_bytes_max = options.server.memory_bytes_max
-        self._memory_bytes_max = usual_memory_bytes() if memory_bytes_max is None else memory_bytes_max
         self._memory_bytes_max = memory_bytes_of(options.server)
         self._bounds = bounds_of(
             options.server, options.store.limits, options.store.batch_result_bytes_max, self._memory_bytes_max

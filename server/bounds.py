@@ -48,11 +48,6 @@ def transaction_bytes(payload_bytes: int, operations: int) -> int:
     return _COPIES * payload_bytes + _BYTES_PER_OP * operations
 
 
-def memory_bytes_of(config: ServerConfig) -> int:
-    """Return the memory that clients may make a server take."""
-    return machine_bytes() // _MEMORY_PARTS if config.memory_bytes_max is None else config.memory_bytes_max
-
-
 @dataclass(frozen=True)
 class Bounds:
     """The limits of one server; within them everything fits its memory.
@@ -112,6 +107,11 @@ class Bounds:
 def usual_memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory that clients may take where no `memory_bytes_max` is set; `root` as of `gpkvs.machine`."""
     return machine_bytes(root) // _MEMORY_PARTS
+
+
+def memory_bytes_of(config: ServerConfig) -> int:
+    """Return the memory that clients may make a server take."""
+    return usual_memory_bytes() if config.memory_bytes_max is None else config.memory_bytes_max
 
 
 def bounds_of(config: ServerConfig, limits: Limits, batch_result_bytes_max: int, memory_bytes_max: int) -> Bounds:
