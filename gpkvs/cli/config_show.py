@@ -29,7 +29,7 @@ from gpkvs.cli.serve_settings import (
     origin_of,
 )
 from gpkvs.cli.settings_file import READ_AGAIN
-from gpkvs.cli.sizes import format_bytes, readable_bytes
+from gpkvs.cli.sizes import format_bytes
 from gpkvs.config import AT_START, GROUPS, SERVER, ServerConfig, Setting, StoreConfig
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import access_errors, checked_sizes, store_exists
@@ -37,6 +37,7 @@ from gpkvs.media.files import Glance, glance
 from gpkvs.media.ignored_settings import ignored_heap_bytes_max, ignored_settings
 from gpkvs.server.bounds import memory_bytes_of
 from gpkvs.server.logs import LOG_LEVEL
+from gpkvs.text import readable_bytes
 
 app = typer.Typer(
     help="Show the settings of a server, and where each comes from.",

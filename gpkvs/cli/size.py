@@ -13,12 +13,13 @@ from rich.table import Table
 from gpkvs.cli.connection import AsJson
 from gpkvs.cli.exit_status import WRONG_OPTIONS, exits
 from gpkvs.cli.output import failures_exit, print_json
-from gpkvs.cli.sizes import format_bytes, parse_bytes, parse_count, readable_bytes
+from gpkvs.cli.sizes import format_bytes, parse_bytes, parse_count
 from gpkvs.cli.table import Layout
 from gpkvs.config import VALUE_BYTES_MOST, CommitName, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import Estimate, Load, Part, estimate
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.bounds import transaction_bytes
+from gpkvs.text import readable_bytes
 
 _NUMBER_BYTES = 8  # of a key and of a value in a table of the layout u64
 
