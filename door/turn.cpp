@@ -15,9 +15,8 @@ constexpr u64 EARLY_OPERATIONS_MIN = 4096;
 u64 engine_bytes(u64 bytes, u64 operations) { return 3 * bytes + 200 * operations; }
 
 // A batch brings no more values than this, or is one request: what others have asked for must not wait for a copy of much
-// more. It may bring a short value more for each operation that returns one: the operation takes longer than its copy, and
-// the processors share a large batch better than a small one.
-constexpr u64 VALUE_BYTES_MAX = 1 << 20, SHORT_VALUE_BYTES = 256;
+// more.
+constexpr u64 VALUE_BYTES_MAX = 1 << 20;
 
 u64 later(u64 time_ns, u64 by_ns) { return by_ns < NEVER - time_ns ? time_ns + by_ns : NEVER; }
 
@@ -198,7 +197,7 @@ bool Turn::count_working() {
 }
 
 bool Turn::join_columns() try {
-    columns_.join(first_, requests_, VALUE_BYTES_MAX + SHORT_VALUE_BYTES * returning_, ahead_us_);
+    columns_.join(first_, requests_, VALUE_BYTES_MAX, ahead_us_);
     return true;
 } catch (const std::bad_alloc&) {
     return false;

@@ -133,14 +133,20 @@ static EngineBatch first_messages(const EngineBatch& batch, Fits fits) {
     return first;
 }
 
+// So much of each value does not count in a batch that a door has gathered: its operation takes longer than to copy that, and
+// the processors share a large batch better than a small one.
+static const u64 SHORT_VALUE_BYTES = 256;
+
 // Those of a planned batch that bring no more values than they may: a lone request may, or none.
 template <class Planner>
-static EngineBatch cut_to_values(const Planner& a, const EngineBatch& batch) {
+static EngineBatch cut_to_values(const NativeEngine& e, const Planner& a, const EngineBatch& batch) {
+    const u64 is_free = e.taken ? SHORT_VALUE_BYTES : 0;  // the turn is a door's
     u64 bytes = 0, get = 0, lent = 0;
     return first_messages(batch, [&](const EngineBatch& first, u64 requests, u64 end) {
         for (u64 op = first.n; op < end; op++) {
             if (a.ops[op] != OP_GET) continue;
-            bytes += length_of(a, get);
+            const u64 length = length_of(a, get);
+            bytes += length - std::min(length, is_free);
             if (lent < lent_count(a) && a.blob_plan->lent()[lent].value == get) bytes += lent_bytes(a, lent++);
             get++;
         }
@@ -326,9 +332,9 @@ static EngineLeft plan_first(NativeEngine& e, Planner& a, const EngineTable& tab
         left = plan_given(e, a, table, batch, resolver);
     }
     if (batch.requests > 1 && returned_bytes(a) > batch.value_bytes_max) {
-        batch = cut_to_values(a, batch);
-        if (!batch.messages) return LEFT_LARGE_READS;
-        left = plan_given(e, a, table, batch, resolver);
+        const EngineBatch first = cut_to_values(e, a, batch);
+        if (!first.messages) return LEFT_LARGE_READS;
+        if (first.messages < batch.messages) left = plan_given(e, a, table, batch = first, resolver);
     }
     if (left) return left;
     if (!may_read(e, a, batch)) return LEFT_LARGE_READS;

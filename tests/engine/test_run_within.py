@@ -90,17 +90,18 @@ def test_a_turn_in_which_requests_are_refused_ends_with_an_interrupt(
 ) -> None:
     """The next batch may find what this one lacked."""
     with opened(store_path, commit, 0) as store:
-        native = store._engine.native
-        run = native.run
+        native, own_turn = store._engine.native, store._engine.own_turn
+        run = own_turn._run_long
 
         def interrupted(*given: object) -> int:
             if store._engine.meter.helped_batches[Left.NUMBERS]:
                 raise KeyboardInterrupt
-            return run(*given)  # type: ignore[arg-type]
+            return int(run(*given))
 
         batch = Batch.of([(Op.APPEND, bytes(8), b"v")]).on_table(store.table("numbers").id)
         with monkeypatch.context() as patched:
-            patched.setattr(native, "run", interrupted)
+            for name in ("_run_short", "_run_long"):
+                patched.setattr(own_turn, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.execute_requests(Batch.concatenate([batch, batch]))
         assert not native.is_in_turn
