@@ -254,11 +254,11 @@ def test_what_a_request_brings_is_not_counted_as_made(store_path: Path) -> None:
         sets: list[Asked] = [(Op.SET, b"%d" % n, bytes(500_000), Condition.NONE, 0) for n in range(5)]
         add: Asked = (Op.INCREMENT, b"sum", (1 << 40).to_bytes(8, "little"), Condition.NONE, 0)
         assert store.execute(batch_of([[*sets, add]], 0)).status.max() == Status.OK
-        expire: Asked = (Op.EXPIRE, b"", b"", Condition.NONE, 0)
+        appends: list[Asked] = [(Op.APPEND, b"%d" % n, b"x", Condition.NONE, 0) for n in range(5)]
         with pytest.raises(
             InvalidArgumentError, match=r"make too many bytes of others' values, .* the limit is 1,048,576"
         ):
-            store.execute(batch_of([[(expire[0], b"%d" % n, *expire[2:]) for n in range(5)]], 0))
+            store.execute(batch_of([appends], 0))
 
 
 def test_a_record_is_checked_once_for_all_its_operations(store_path: Path) -> None:
