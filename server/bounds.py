@@ -31,8 +31,6 @@ CALL_BYTES = 24 << 10
 # A call that gRPC's core keeps until a handler takes it: its own state and the first bytes of the message.
 _PENDING_CALL_BYTES = (8 << 10) + WINDOW_BYTES
 
-# Without a setting, clients may take one of so many parts of the machine's memory.
-_MEMORY_PARTS = 4
 _MEMORY_BYTES_MIN = 64 * MIB
 # Without a setting, clients may take one of so many parts of the machine's memory.
 _MEMORY_PARTS = 4

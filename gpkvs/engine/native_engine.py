@@ -43,13 +43,16 @@ _LOOKS_SHARE: Final = 64
 
 DEVICE_LAYOUTS: Final = (BYTES_LAYOUT.name, U64_LAYOUT.name)
 """In native code's order."""
+# So much of each value does not count in a batch that a door has gathered: its operation takes longer than to copy
+# that, and the processors share a large batch better than a small one.
+_SHORT_VALUE_BYTES: Final = 256
 _TAKEN_SIZES: Final = 25  # by the bits of the operations; the last one is of all that have more
 
 # What changes between turns. The sums of a turn come last.
 _OF_TURN = (
     *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
     *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max", "device_ops"),
-    *("taken", "taken_sizes", "gathered_max"),
+    *("taken", "taken_sizes", "gathered_max", "short_value_bytes"),
 )
 _SUMS = ("commits", "heap_units")
 
@@ -207,7 +210,7 @@ class NativeEngine:
             `None`: none is.
         is_of_door
             Whether batches are gathered by a door: of those with more than `OPS_MAX` operations the first messages run,
-            and what they take is noted (`taken_by_host`).
+            and what they take is noted where a GPU could run them as well (`taken_by_host`).
         is_within
             Whether what is due beside batches is being done, and asks for this turn.
         """
@@ -237,9 +240,10 @@ class NativeEngine:
             sum(1 << reason for reason in closed),
             self._files.log_entries_max,
             0 if device_ops is None else address_of(device_ops),
-            address_of(self._taken) if is_of_door else 0,
+            address_of(self._taken) if is_of_door and self._backend.path_costs else 0,
             _TAKEN_SIZES,
             OPS_MAX if is_of_door else ALL_OPS,
+            _SHORT_VALUE_BYTES if is_of_door else 0,
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True

@@ -30,10 +30,11 @@ struct EngineTable {
 // on a batch is left for a GPU: a row for tables with records, one for tables of numbers, each with a number for each Mix; null:
 // none is. `taken`: what batches took which a GPU could run as well: such rows, with `taken_sizes` sums for each Mix, by the bits of
 // the operations; null: nobody asks. `gathered_max`: of a batch with more operations only the first messages run.
+// `short_value_bytes`: so much of each value does not count among what a batch may bring.
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
     F(int64_t*, ahead_us) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) F(const u64*, device_ops) \
-    F(Taken*, taken) F(u64, taken_sizes) F(u64, gathered_max)                               \
+    F(Taken*, taken) F(u64, taken_sizes) F(u64, gathered_max) F(u64, short_value_bytes)     \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
@@ -133,20 +134,15 @@ static EngineBatch first_messages(const EngineBatch& batch, Fits fits) {
     return first;
 }
 
-// So much of each value does not count in a batch that a door has gathered: its operation takes longer than to copy that, and
-// the processors share a large batch better than a small one.
-static const u64 SHORT_VALUE_BYTES = 256;
-
 // Those of a planned batch that bring no more values than they may: a lone request may, or none.
 template <class Planner>
 static EngineBatch cut_to_values(const NativeEngine& e, const Planner& a, const EngineBatch& batch) {
-    const u64 is_free = e.taken ? SHORT_VALUE_BYTES : 0;  // the turn is a door's
     u64 bytes = 0, get = 0, lent = 0;
     return first_messages(batch, [&](const EngineBatch& first, u64 requests, u64 end) {
         for (u64 op = first.n; op < end; op++) {
             if (a.ops[op] != OP_GET) continue;
             const u64 length = length_of(a, get);
-            bytes += length - std::min(length, is_free);
+            bytes += length - std::min(length, e.short_value_bytes);
             if (lent < lent_count(a) && a.blob_plan->lent()[lent].value == get) bytes += lent_bytes(a, lent++);
             get++;
         }
