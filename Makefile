@@ -105,14 +105,17 @@ doors: install-test
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
 
-# As on a GPU: threads stand for it, and the host's threads store a part of its slots. And as on several GPUs.
+# As on a GPU: threads stand for it, and the host's threads store a part of its slots. And as on several GPUs. On a disk, the
+# host's threads would store all.
+IN_MEMORY := /dev/shm/gpkvs-pair
 BY_PAIR := tests/engine/test_u64.py tests/engine/test_full_store.py tests/engine/test_resolve.py \
 	tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py
 BY_SHARDS := tests/engine/test_u64.py tests/engine/test_unordered_gets.py
 
 pair: install-test
-	$(BIN)/python -m pytest -q --backend cpu-pair $(BY_PAIR)
-	$(BIN)/python -m pytest -q --backend cpu-shards $(BY_SHARDS)
+	$(BIN)/python -m pytest -q --basetemp $(IN_MEMORY) --backend cpu-pair $(BY_PAIR)
+	$(BIN)/python -m pytest -q --basetemp $(IN_MEMORY) --backend cpu-shards $(BY_SHARDS)
+	rm -r $(IN_MEMORY)
 
 undo: install-test
 	$(BIN)/python -m pytest -q --commit undo --format 4 $(BY_UNDO)

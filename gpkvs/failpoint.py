@@ -36,6 +36,8 @@ ENGINE = (
     "before_idle_persist",
     "before_reply",
 )
+# Of a batch that a GPU commits with an undo log, whose log comes after `before_active_persist`: between two chunks.
+CHUNKS = ("mid_chunks",)
 # In the order start-up passes them.
 RECOVERY = (
     "before_settle",
@@ -99,7 +101,7 @@ SERVING_BY_COMMIT = {
     ),
 }
 ALL = (
-    *(*ENGINE, *JOURNAL, *RECOVERY, *RENEWAL, *GROWTH, *GROWTH_JOURNAL, *GROWTH_END),
+    *(*ENGINE, *CHUNKS, *JOURNAL, *RECOVERY, *RENEWAL, *GROWTH, *GROWTH_JOURNAL, *GROWTH_END),
     *(*SCHEMA, *HEAP_GROWTH, *GIVEN_SPACE, *BLOBS, *LOG_GROWTH, *JOURNAL_GROWTH, *CREATION, *COPY),
 )
 

@@ -38,6 +38,8 @@ from gpkvs.recovery.startup.recover import undo, verify_log
 
 PARTS = ("numbers", "small", "records", "recovery", "start", "server", "growth", "several")
 _TABLE = "numbers"
+# Of the log, where a slot keeps its key: the key's words are not stored.
+ENTRY_BYTES = U64_LAYOUT.chunk_entry_bytes - 8 * U64_LAYOUT.key_words
 _SMALL = (1, 32, 1024, 16_384, 131_072)
 _SMALL_RUNS = 200
 _SMALL_WARM_UP = 3  # CuPy compiles for a size that it meets for the first time
@@ -87,9 +89,8 @@ def run_gpu(options: GpuOptions, progress: Progress) -> dict[str, Any]:
             "driver": import_module("gpkvs.backends.cuda.compiler").driver(),
             "options": asdict(options),
             "limits": bench.limits.as_dict(),
-            "limit_log_and_slots_m_per_s": bench.limits.log_and_slots_m_per_s(U64_LAYOUT.entry_bytes),
-            "limit_log_and_shared_slots_m_per_s": bench.limits.log_and_shared_slots_m_per_s(U64_LAYOUT.entry_bytes),
-            "limit_mixed_m_per_s": bench.limits.mixed_m_per_s(U64_LAYOUT.entry_bytes, 1 - GETS_OF_MIXED),
+            "limit_log_and_slots_m_per_s": bench.limits.log_and_slots_m_per_s(ENTRY_BYTES),
+            "limit_mixed_m_per_s": bench.limits.mixed_m_per_s(1 - GETS_OF_MIXED),
             "measurements": [measurement.as_json() for measurement in bench.measurements],
             "facts": bench.facts,
         }
@@ -135,7 +136,7 @@ class GpuBench:
         self._make_table()
         memory = self.backend.registered(self.index.address)
         limits = import_module("gpkvs.bench.gpu.limits")
-        self.limits = limits.measure_limits(self.backend, memory, options.batch)
+        self.limits = limits.measure_limits(self.backend, memory, options.batch, ENTRY_BYTES)
         progress("making the table")
         self.store.drop_table(_TABLE)  # whose index was stored to
         self._make_table()
@@ -336,9 +337,10 @@ class GpuBench:
         seconds: dict[str, list[float]] = {"verify": [], "undo": []}
         for _ in range(5):
             begin = perf_counter()
-            verify_log(files, self.backend, descriptor)
+            logged = verify_log(files, self.backend, descriptor)
             between = perf_counter()
-            undo(files, self.backend, run)
+            for part in logged:
+                undo(files, self.backend, part)
             self.backend.wait()
             seconds["verify"].append(between - begin)
             seconds["undo"].append(perf_counter() - between)

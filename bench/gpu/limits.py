@@ -36,6 +36,8 @@ class HardwareLimits:
     unordered_slots_m_per_s: float
     shared_slots_m_per_s: float  # by the GPU and the host's threads, each a part, in order
     shared_slots_host_part: float  # of the threads, where that was fastest
+    log_and_shared_slots_m_per_s: float  # the same while the GPU stores an entry of the log for each
+    log_and_shared_slots_host_part: float
     host_loads_m_per_s: float  # by a kernel, at random
     mirror_loads_m_per_s: float  # the same in device memory
     launch_us: float
@@ -46,19 +48,14 @@ class HardwareLimits:
         log_us = entry_bytes / (self.stream_stores_gb_per_s * 1e3)
         return 1 / (log_us + 1 / self.ordered_slots_m_per_s)
 
-    def log_and_shared_slots_m_per_s(self, entry_bytes: int) -> float:
-        """Return the same where the GPU stores the log, then both processors the slots."""
-        log_us = entry_bytes / (self.stream_stores_gb_per_s * 1e3)
-        return 1 / (log_us + 1 / self.shared_slots_m_per_s)
-
-    def mixed_m_per_s(self, entry_bytes: int, sets: float) -> float:
+    def mixed_m_per_s(self, sets: float) -> float:
         """Return the rate of GETs and a part of SETs if nothing but the link and the slots took time.
 
         Keys, kinds and values go up; then log and slots are stored; statuses and values go back.
         """
         up_us = (8 + 1 + 8 * sets) / (self.upload_gb_per_s * 1e3)
         down_us = (1 + 8 * (1 - sets)) / (self.download_gb_per_s * 1e3)
-        return 1 / (up_us + down_us + sets / self.log_and_shared_slots_m_per_s(entry_bytes))
+        return 1 / (up_us + down_us + sets / self.log_and_shared_slots_m_per_s)
 
     def as_dict(self) -> dict[str, float]:
         """Return them by name."""
@@ -97,7 +94,7 @@ class _Probe:
         return lambda: code((blocks,), (threads,), arguments)
 
 
-def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> HardwareLimits:
+def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int, entry_bytes: int) -> HardwareLimits:
     """Measure every limit once.
 
     Parameters
@@ -108,6 +105,8 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Hard
         Registered host memory of the size and kind that an index has.
     slots
         How many slots a batch changes.
+    entry_bytes
+        Of the log that each of them takes.
     """
     xp: Any = backend.xp
     probe = _Probe(backend)
@@ -121,7 +120,8 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Hard
     table = xp.zeros(min(memory.bytes, 8 << 30), np.uint8)
     stream_slots = np.uint64(min(bulk, memory.bytes) // _SLOT_BYTES)
     count = np.uint64(slots)
-    shared = _shared_slots(backend, probe, memory, slots)
+    shared = _shared_slots(backend, probe, memory, slots, entry_bytes=0)
+    logged = _shared_slots(backend, probe, memory, slots, entry_bytes)
     cycles = xp.zeros(1, np.uint64)
     run("fence_cycles", np.uint64(pm), cycles, np.uint64(1000), grid=1, threads=1)()
     upload = min(bulk, memory.bytes)
@@ -136,6 +136,8 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Hard
         ordered_slots_by_word_m_per_s=rate(slots / 1e6, run("store_slots_by_word", np.uint64(pm), ordered, count)),
         shared_slots_m_per_s=shared[0],
         shared_slots_host_part=shared[1],
+        log_and_shared_slots_m_per_s=logged[0],
+        log_and_shared_slots_host_part=logged[1],
         unordered_slots_m_per_s=rate(slots / 1e6, run("store_slots", np.uint64(pm), unordered, count)),
         host_loads_m_per_s=rate(slots / 1e6, run("load_slots", np.uint64(pm), unordered, sums, count)),
         mirror_loads_m_per_s=rate(
@@ -146,21 +148,28 @@ def measure_limits(backend: CudaBackend, memory: HostMemory, slots: int) -> Hard
     )
 
 
-def _shared_slots(backend: CudaBackend, probe: _Probe, memory: HostMemory, slots: int) -> tuple[float, float]:
+def _shared_slots(
+    backend: CudaBackend, probe: _Probe, memory: HostMemory, slots: int, entry_bytes: int
+) -> tuple[float, float]:
     """Return the highest rate of slots that both processors store, and the part of the host's threads.
 
-    Each time other slots are stored, so that none of them is in a cache.
+    With `entry_bytes`, the GPU stores so many for each slot meanwhile, side by side. Each time other slots are stored,
+    so that none of them is in a cache.
     """
     rng, xp = np.random.default_rng(2), backend.xp
     contents = rng.integers(0, 1 << 62, (slots, 2), np.uint64)
     every = [np.sort(rng.integers(0, memory.bytes // _SLOT_BYTES, slots, np.uint64)) for _ in range(_SHARED_REPEATS)]
     every_on_device = [xp.asarray(places) for places in every]
     found = []
+    entries, beside = np.uint64(slots * entry_bytes // _SLOT_BYTES), xp.cuda.Stream(non_blocking=True)
     for part in _SHARED_PARTS:
         middle, seconds = slots - int(slots * part), []
         for places, on_device in zip(every, every_on_device, strict=True):
             backend.wait()
             begin = perf_counter()
+            if entry_bytes:
+                with beside:
+                    probe.launch("store_stream", np.uint64(memory.address), entries)()
             probe.launch("store_slots", np.uint64(memory.address), on_device, np.uint64(middle))()
             backend.host.launch(
                 "apply_u64",

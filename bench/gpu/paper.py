@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -29,23 +28,21 @@ from typing import Any
 
 import numpy as np
 
-from gpkvs.backends.base import Stored
 from gpkvs.backends.path_costs import Path as BatchPath
 from gpkvs.backends.path_costs import PathCosts
-from gpkvs.batch import U64
-from gpkvs.bench.gpu.benchmark import GpuBench, GpuOptions
+from gpkvs.bench.gpu.benchmark import ENTRY_BYTES, GpuBench, GpuOptions
 from gpkvs.bench.peers.contender import Progress
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.plot import place_of
 from gpkvs.bench.report.results import Measurement, Run
 from gpkvs.bench.report.speedup_plot import draw_speedups
 from gpkvs.bench.report.tables import Rows
-from gpkvs.media.index import Index
-from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.engine.chunked_slots import ChunkedSlots
+from gpkvs.engine.write_set import DeviceColumns, TableWrites
+from gpkvs.media.layout import U64_LAYOUT, LogRun
 from gpkvs.native import library
 
 MODES = ("CAP-fs", "CAP-mm", "shadow", "GPM-NDP", "GPM")
-_STORES = ("log_undo_u64", "apply_u64")
 _CHUNK_BYTES = 64 << 20
 _PARTITIONS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 # Read off the paper's figures and tables; its platform: PCIe 3, Titan RTX, Optane.
@@ -64,27 +61,29 @@ _LEARNING_ROUNDS, _ROUNDS = 30, 10
 
 
 class _Modes:
-    """Replaces the two kernels that store to PM, as a mode needs it."""
+    """Replaces what logs and stores slots, as a mode needs it."""
 
     def __init__(self, bench: GpuBench) -> None:
         self._backend = bench.backend
         self._index = bench.index
-        self._launch, self._launch_unawaited = self._backend.launch, self._backend.launch_unawaited
-        self._registered = dict(self._backend._attached.registered)
+        committer: Any = bench.store._engine.committer
+        self._committer = committer
+        self._chunked: ChunkedSlots = self._committer._chunked
         self._threads = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._threads)
         self._staging = [self._backend.result_column(_CHUNK_BYTES, np.uint8) for _ in range(2)]
         self.mode = "GPM"
 
     def __enter__(self) -> _Modes:
-        self._backend.launch_unawaited = self._take
+        self._committer._chunked = self
         self._backend.shared_slots_min = 1 << 62  # as in the paper, the GPU stores alone
+        self._backend.stores_durably = lambda _region: self.mode != "shadow"
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self._backend.launch_unawaited, self._backend.shared_slots_min
+        self._committer._chunked = self._chunked
+        del self._backend.stores_durably, self._backend.shared_slots_min
         library.gpkvs_write_back_on(0)
-        self._backend._attached.registered = self._registered
         self._pool.shutdown()
 
     def use(self, mode: str) -> None:
@@ -92,33 +91,36 @@ class _Modes:
         self.mode = mode
         written_back = mode in ("CAP-mm", "shadow", "GPM-NDP")
         library.gpkvs_write_back_on(library.gpkvs_write_back_best() if written_back else 0)
-        self._backend._attached.registered = {} if mode == "shadow" else self._registered
 
-    def _take(
-        self, kernel: str, items: int, /, *, mirrored: int | None = None, summed: U64 | None = None, **arguments: Any
-    ) -> Callable[[], Stored]:
-        """Run what the mode has in place of a kernel; the slots are not shared here."""
-        if kernel not in _STORES or self.mode in ("GPM", "shadow"):
-            stored: Callable[[], Stored] = self._launch_unawaited(
-                kernel, items, mirrored=mirrored, summed=summed, **arguments
-            )
-            return stored
-        assert mirrored in (None, items)
-        self._run(kernel, items, arguments)
-        done = Stored(0.0, 0 if summed is None else self._backend.total(summed))
-        return lambda: done
-
-    def _run(self, kernel: str, items: int, arguments: dict[str, Any]) -> None:
+    def store(self, writes: TableWrites, run: LogRun | None, epoch: int) -> None:
+        """Do what the mode has in place of `ChunkedSlots.store`."""
+        (columns,) = writes.device
+        if self.mode in ("GPM", "GPM-NDP"):
+            self._chunked.store(writes, run, epoch)
         if self.mode == "GPM-NDP":
-            self._launch(kernel, items, **arguments)
-            download = self._backend.download
-            on_host = {
-                name: value if isinstance(value, (int, Index)) else download(value) for name, value in arguments.items()
-            }
-            self._backend.host.launch(kernel, items, **on_host)
-        elif kernel == "apply_u64":  # CAP: no log, as in the paper
-            self._backend.mirror_only(kernel, items, arguments)
+            self._store_on_host(columns, run, epoch)
+        elif self.mode != "GPM":  # CAP: no log, as in the paper
+            arguments = {"changed_slot": columns.slot, "contents": columns.contents, "index": self._index}
+            self._backend.mirror_only("apply_u64", len(columns), arguments)
             self._persist_table()
+
+    def _store_on_host(self, columns: DeviceColumns, run: LogRun | None, epoch: int) -> None:
+        """Store entries and slots again, written back."""
+        host, download = self._backend.host, self._backend.download
+        slot, contents = download(columns.slot), download(columns.contents)
+        assert run
+        host.launch(
+            "log_chunk_u64",
+            len(slot),
+            changed_slot=slot,
+            contents=contents,
+            index=self._index,
+            epoch=epoch,
+            first=0,
+            log=self._committer._files.run_address(run),
+            digest=np.empty(len(slot), np.uint64),
+        )
+        host.launch("apply_u64", len(slot), changed_slot=slot, contents=contents, index=self._index)
 
     def _persist_table(self) -> None:
         """Bring the whole table to the host, chunk by chunk, and store it."""
@@ -193,7 +195,7 @@ def _compare(bench: GpuBench, options: GpuOptions, progress: Progress) -> dict[s
     progress("undo")
     bench.undo()
     undo_ms = bench.facts["recovery"]["undo_ms"]
-    stored = options.batch * (U64_LAYOUT.slot_bytes + U64_LAYOUT.entry_bytes)
+    stored = options.batch * (U64_LAYOUT.slot_bytes + ENTRY_BYTES)
     return {
         "measurements": [found.as_json() for found in measurements],
         "speedup_over_cap_fs": {
@@ -227,7 +229,7 @@ def _near_pm(bench: GpuBench, options: GpuOptions) -> dict[str, float]:
         whole, after = perf_counter() - begin, meter.phase_seconds
         if is_alone:
             del backend.shared_slots_min
-        seconds[is_alone].append((sum(after[phase] - before[phase] for phase in ("log", "apply")), whole))
+        seconds[is_alone].append((sum(after[phase] - before[phase] for phase in ("apply",)), whole))
     alone, both = (np.median(seconds[is_alone][2:], axis=0) for is_alone in (True, False))
     stores, whole_batch = (alone / both).tolist()
     return {"stores": stores, "batch": whole_batch}
@@ -270,12 +272,20 @@ def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
     xp = backend.xp
     slots = xp.asarray(np.sort(np.random.default_rng(5).integers(0, bench.index.region.bytes // 16, count, np.uint64)))
     log, index = bench.log_address, bench.index
-    digest = xp.empty(count, np.uint64)
+    digest, contents = xp.empty(count, np.uint64), xp.zeros((count, 2), np.uint64)  # of other keys: whole entries
     device_seconds = import_module("gpkvs.bench.gpu.limits").device_seconds
     coalesced = device_seconds(
         backend,
         lambda: backend.launch(
-            "log_undo_u64", count, changed_slot=slots, index=index, epoch=1, first=0, log=log, digest=digest
+            "log_chunk_u64",
+            count,
+            changed_slot=slots,
+            contents=contents,
+            index=index,
+            epoch=1,
+            first=0,
+            log=log,
+            digest=digest,
         ),
         5,
     )

@@ -80,7 +80,8 @@ def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measure
     )
     measurements = []
     facts: dict[str, Any] = {"host_copy_gb_per_s": _host_copy_gb_per_s()}
-    link_seconds = count * BYTES_LAYOUT.entry_bytes / (
+    entry_bytes = BYTES_LAYOUT.chunk_entry_bytes - 8 * BYTES_LAYOUT.key_words
+    link_seconds = count * entry_bytes / (
         limits.stream_stores_gb_per_s * 1e9
     ) + count * BYTES_LAYOUT.slot_bytes / 16 / (limits.ordered_slots_m_per_s * 1e6)
     with store:

@@ -51,10 +51,13 @@ class Processor(Protocol):
         The address of the native pool of the host's threads.
     launcher
         The address of what native code launches kernels with (``kernels/launcher.hpp``); 0: Python launches all.
+    chunk_slots_min
+        Slots of the smallest chunk that is worth one of its own (`gpkvs.engine.chunked_slots`).
     """
 
     host_threads: int
     launcher: int
+    chunk_slots_min: int
 
     @property
     def host(self) -> Backend: ...  # noqa: D102 - above
@@ -179,6 +182,12 @@ class Processor(Protocol):
 
     def settle(self) -> None:
         """Return when all that was launched is done; calls for other processors go on meanwhile."""
+
+    def chunk_queues(self) -> dict[str, int]:
+        """Return what launches chunks, their queues and events, by the fields of ``kernels/chunks.hpp``."""
+
+    def stores_durably(self, region: Region | Image, /) -> bool:
+        """Return whether what kernels store to a file here is durable when they are done, as its domain asks."""
 
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """Return whether the host's threads store a part of so many slots that were planned here."""

@@ -27,9 +27,8 @@ from gpkvs.engine.growth_steps import Moves, find_moves, growth_after, log_moves
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_commit import NativeCommit
-from gpkvs.engine.stores import ImageStores
+from gpkvs.engine.stores import ImageStores, run_in_halves
 from gpkvs.engine.table import Table
-from gpkvs.engine.undo_committer import run_in_halves
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.engine.zeroed_space import ZeroedSpace
 from gpkvs.errors import NoMemoryError, memory_refused

@@ -1,8 +1,8 @@
-"""Slots whose contents are on a GPU, logged and stored by the GPU and by the host's threads at the same time.
+"""Slots whose contents are on a GPU, stored to an image by the GPU and by the host's threads at the same time.
 
 A GPU reaches the host's memory over a link that takes so many stores a second; the host's threads are nearer. Together
 they are faster than either. They need no order between them, but both are done before the transaction goes on, as with
-NearPM's partitioned order (ASPLOS '23, sections 3.2 and 4): processors wait for each other at ACTIVE and at IDLE.
+NearPM's partitioned order (ASPLOS '23, sections 3.2 and 4). A journal's entries are the GPU's.
 
 How much each does is chosen from what both were measured to do in earlier batches, as AGPM chooses the path of a log
 from what it has observed (Adaptive Data Path Selection for Durable Transaction in GPU Persistent Memory, section IV).
@@ -26,29 +26,25 @@ _MEASURED_MIN = 4096  # slots: with fewer, chance decides
 _PART_MIN, _PART_MAX = 0.03, 0.97  # of the host: what nobody does is not measured
 
 
-def _nothing() -> None:
-    """Wait for nothing."""
-
-
 class Balance:
-    """Divides work so that both processors take the same time. Small batches and large ones are measured apart."""
+    """Divides slots so that both processors take the same time. Small batches and large ones are measured apart."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int], float] = {}
 
-    def part(self, work: str, slots: int) -> float:
-        """Return how much of some work the host's threads do, of 1: half of it as long as nothing was measured."""
+    def part(self, layout: str, slots: int) -> float:
+        """Return how many of so many slots the host's threads store, of 1: half of them until something is measured."""
         size = slots.bit_length()
-        known = [(abs(other - size), part) for (name, other), part in self._parts.items() if name == work]
+        known = [(abs(other - size), part) for (name, other), part in self._parts.items() if name == layout]
         return min(known)[1] if known else 0.5
 
-    def measured(self, work: str, host: tuple[int, float], gpu: tuple[int, float]) -> None:
+    def measured(self, layout: str, host: tuple[int, float], gpu: tuple[int, float]) -> None:
         """Take note of the slots and the seconds of both; the next part is halfway to what they say."""
         if host[0] + gpu[0] < _MEASURED_MIN:
             return
         slots, (rate, gpu_rate) = host[0] + gpu[0], (count / max(seconds, 1e-7) for count, seconds in (host, gpu))
-        part = (self.part(work, slots) + rate / (rate + gpu_rate)) / 2
-        self._parts[work, slots.bit_length()] = min(max(part, _PART_MIN), _PART_MAX)
+        part = (self.part(layout, slots) + rate / (rate + gpu_rate)) / 2
+        self._parts[layout, slots.bit_length()] = min(max(part, _PART_MIN), _PART_MAX)
 
 
 class Range(NamedTuple):
@@ -72,22 +68,17 @@ class Range(NamedTuple):
 
 @dataclass
 class _HostPart:
-    """What the host's threads do, on its way to the host."""
+    """What the host's threads store, on its way to the host."""
 
-    log_from: int  # they log the slots from here on,
-    store_from: int  # and store those from here on
-    slot: U64  # from the lower of the two
+    store_from: int  # they store the slots from here on
+    slot: U64
     slot_there: Callable[[], None]
-    contents: U64 | None = None  # of what they store
-    contents_there: Callable[[], None] = _nothing
-
-    def slots_from(self, first: int) -> U64:
-        """Return the slots from a number on."""
-        return self.slot[first - min(self.log_from, self.store_from) :]
+    contents: U64
+    contents_there: Callable[[], None]
 
 
 class SharedSlots:
-    """Logs and stores the slots of write sets that one GPU planned.
+    """Stores the slots of write sets that one GPU planned to images, and their entries to a journal.
 
     Parameters
     ----------
@@ -109,30 +100,22 @@ class SharedSlots:
         self._digest = 0  # of the entries logged since it was asked for
         self.balance = Balance()
 
-    def _divide(self, writes: TableWrites, slots: Range, *, logs: bool) -> _HostPart | None:
-        """Divide slots, and begin to bring the numbers of the host's part over; None if the GPU does all."""
+    def _divide(self, writes: TableWrites, slots: Range) -> None:
+        """Begin to bring over what the host's threads store, if they store a part."""
         columns, _, first, last = slots
         count = last - first
         if not (self._is_alone and self._gpu.shares_slots(writes.index.region, count)):
-            return None
-        layout, gpu = writes.index.layout.name, self._gpu
-        log_from = last - int(count * self.balance.part(f"log {layout}", count)) if logs else last
-        store_from = last - int(count * self.balance.part(f"apply {layout}", count))
-        begin = min(log_from, store_from)
-        slot = gpu.result_column(last - begin, np.uint64)
-        slot_there = gpu.download_later(columns.slot[begin:last], slot)
-        part = self._coming[writes.address, first, last] = _HostPart(log_from, store_from, slot, slot_there)
-        return part
+            return
+        gpu, words = self._gpu, columns.contents.shape[1]
+        store_from = last - int(count * self.balance.part(writes.index.layout.name, count))
+        slot = gpu.result_column(last - store_from, np.uint64)
+        contents = gpu.result_column((last - store_from) * words, np.uint64).reshape(-1, words)
+        slot_there = gpu.download_later(columns.slot[store_from:last], slot)
+        contents_there = gpu.download_later(columns.contents[store_from:last], contents)
+        self._coming[writes.address, first, last] = _HostPart(store_from, slot, slot_there, contents, contents_there)
 
-    def _bring_contents(self, part: _HostPart, slots: Range) -> None:
-        """Begin to bring over what the host's threads store."""
-        columns, last, words = slots.columns, slots.last, slots.columns.contents.shape[1]
-        contents = self._gpu.result_column((last - part.store_from) * words, np.uint64).reshape(-1, words)
-        part.contents_there = self._gpu.download_later(columns.contents[part.store_from : last], contents)
-        part.contents = contents
-
-    def log(self, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
-        """Store the undo entries of slots.
+    def log_contents(self, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
+        """Store the entries of slots to a frame of a journal, with their new contents.
 
         Parameters
         ----------
@@ -141,53 +124,6 @@ class SharedSlots:
         epoch, address
             Of the entries, and where their run begins.
         """
-        columns, at, first, last = slots
-        layout = writes.index.layout.name
-        part = self._divide(writes, slots, logs=True)
-        if part:
-            part.slot_there()  # the stores of the log would hold it up: both go to the host
-            self._bring_contents(part, slots)
-        middle = part.log_from if part else last
-        digest = columns.digest[first:middle]
-        logged = self._gpu.launch_unawaited(
-            f"log_undo_{layout}",
-            middle - first,
-            changed_slot=columns.slot[first:middle],
-            index=writes.index,
-            epoch=epoch,
-            first=at + first,
-            log=address,
-            digest=digest,
-            summed=digest,
-        )
-        self._gpu.start_delivery()
-        if part is None:
-            self._digest += logged().total
-        else:
-            begin = perf_counter()
-            self._log_on_host(part, writes, slots, epoch, address)
-            took = perf_counter() - begin
-            seconds, total = logged()
-            self._digest += total
-            self.balance.measured(f"log {layout}", (last - middle, took), (middle - first, seconds))
-
-    def _log_on_host(self, part: _HostPart, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
-        host, middle, last = self._gpu.host, part.log_from, slots.last
-        digest = host.scratch(last - middle, np.uint64)
-        host.launch(
-            f"log_undo_{writes.index.layout.name}",
-            last - middle,
-            changed_slot=part.slots_from(middle),
-            index=writes.index,
-            epoch=epoch,
-            first=slots.at + middle,
-            log=address,
-            digest=digest,
-        )
-        self._digest += host.total(digest)
-
-    def log_contents(self, writes: TableWrites, slots: Range, epoch: int, address: int) -> None:
-        """Store the entries of slots to a frame of a journal, with their new contents; the arguments are as there."""
         columns, at, first, last = slots
         digest = columns.digest[first:last]
         logged = self._gpu.launch_unawaited(
@@ -201,9 +137,7 @@ class SharedSlots:
             digest=digest,
             summed=digest,
         )
-        part = self._divide(writes, slots, logs=False)
-        if part:
-            self._bring_contents(part, slots)
+        self._divide(writes, slots)
         self._gpu.start_delivery()
         self._digest += logged().total
 
@@ -232,16 +166,11 @@ class SharedSlots:
             return
         part.slot_there()
         part.contents_there()
-        assert part.contents is not None
         self._gpu.host.launch(
-            f"apply_{layout}",
-            last - middle,
-            changed_slot=part.slots_from(middle),
-            contents=part.contents,
-            index=writes.index,
+            f"apply_{layout}", last - middle, changed_slot=part.slot, contents=part.contents, index=writes.index
         )
         took = perf_counter() - begin
-        self.balance.measured(f"apply {layout}", (last - middle, took), (middle - first, stored().seconds))
+        self.balance.measured(layout, (last - middle, took), (middle - first, stored().seconds))
 
     def numbers(self, slots: Range) -> U64:
         """Return the numbers of slots, on the host."""

@@ -1,10 +1,15 @@
 """Makes a write set durable, with an undo log and a transaction flag.
 
-A write set of the host's threads is stored by one native call (``kernels/commit_undo.hpp``). Where a GPU planned, its
-steps are launched from here, and from the steps of `Transaction`. The order of stores and persists is the same:
+A write set of the host's threads is stored by one native call (``kernels/commit_undo.hpp``):
 
     records, undo log -> (records durable) -> descriptor -> (log and descriptor durable) -> ACTIVE -> (durable)
     -> slots -> (durable) -> IDLE -> (durable)
+
+Where a GPU planned, its log comes in chunks after the flag, and beside the slots (`gpkvs.engine.chunked_slots`):
+
+    records -> (durable) -> descriptor -> (durable) -> ACTIVE -> (durable)
+    -> of each chunk: entries -> (durable) -> marker -> (durable) -> slots
+    -> (all durable) -> IDLE -> (durable)
 
 The transactional shape (undo log first, flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and
 figure 6). docs/design.md names the invariants I1 to I7.
@@ -13,34 +18,31 @@ figure 6). docs/design.md names the invariants I1 to I7.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
+from gpkvs.engine.chunked_slots import ChunkedSlots
 from gpkvs.engine.growth_steps import growth_after, leaving_block_0, split, split_upper_half_of_block_0
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_commit import NativeCommit
-from gpkvs.engine.stores import DeviceStores, HostStores, Stores
+from gpkvs.engine.stores import COUNT_LIVE, STORE_RECORDS, run_in_halves
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import TableWrites, WriteSet, log_runs
 from gpkvs.errors import memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
-from gpkvs.media.layout import FLAG_OFFSET, STRUCTURE_BYTES, UNIT_BYTES, Descriptor, LogRun, RunKind
+from gpkvs.media.layout import FLAG_OFFSET, STRUCTURE_BYTES, UNIT_BYTES, Descriptor, RunKind
 from gpkvs.media.transaction import Transaction
 from gpkvs.pm.region import Region
 
 _BLOCKS_AT_ONCE = 256  # of an index, that one step of growth moves
 _BLOCKS_AT_ONCE_ON_GPU = 2048  # where a step costs 0.3 ms besides
 _FLAG_BYTES = 2 * 8  # ACTIVE and IDLE
-
-_Parts = Sequence[tuple[TableWrites, Stores]]
 
 
 class UndoCommitter:
@@ -77,8 +79,7 @@ class UndoCommitter:
         self.transaction = transaction
         self._meter = meter
         self._logged = logged
-        self._host = HostStores(backend)
-        self._device = DeviceStores(backend, self._host, heap)
+        self._chunked = ChunkedSlots(backend, files)
         self._backend = backend
         log, root = files.log, files.root_region
         self._native = NativeCommit(
@@ -145,8 +146,8 @@ class UndoCommitter:
     def commit(self, write_set: WriteSet) -> int:
         """Make a write set durable, then count what it changed. A failure ends the process: only recovery may go on."""
         try:
-            if any(writes.device for writes in write_set.tables):
-                self._store(write_set)
+            if write_set.tables[0].device:
+                self._store_by_gpus(write_set)
             else:
                 self._store_natively(write_set)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
@@ -259,53 +260,37 @@ class UndoCommitter:
         self.transaction.have_epoch()
         self._native.begin(self._files.growth, self._files.log.address, self._files.log_words_max)
 
-    def _store(self, write_set: WriteSet) -> None:
-        """Store a write set and make it durable, in the order of I1 to I4."""
+    def _store_by_gpus(self, write_set: WriteSet) -> None:
+        """Store a write set that GPUs planned, of one table, and make it durable (I1 to I4)."""
         transaction, lap = self.transaction, self._meter.lap
-        epoch = transaction.next_epoch()
+        (writes,), epoch = write_set.tables, transaction.next_epoch()
         for segment in write_set.segments:
             if segment != self._heap.tail.segment:
                 self._read_ahead(segment)
-        parts: _Parts = [(writes, self._device if writes.device else self._host) for writes in write_set.tables]
         failpoint.hit("before_record")
-        for writes, stores in parts:
-            if writes.records:
-                run_in_halves("mid_record", writes.records, partial(stores.records, writes))
+        if writes.records:
+            run_in_halves("mid_record", writes.records, lambda first, last: STORE_RECORDS(writes.address, first, last))
         lap("record")
-        failpoint.hit("before_log")
-        digest = self._store_log(parts, write_set.runs, epoch) if self._logged else 0
-        lap("log")
         failpoint.hit("before_descriptor")
         self._files.heap.persist()
         lap("persist_heap")
-        descriptor = self._describe(write_set, epoch, digest)
+        descriptor = self._describe(write_set, epoch)
         transaction.describe(descriptor)
         lap("persist_log")
         if self._logged:
             transaction.activate(epoch)
         lap("active")
-        failpoint.hit("before_apply")
-        for writes, stores in parts:
-            run_in_halves("mid_apply", writes.slots, partial(stores.slots, writes))
+        self._chunked.store(writes, write_set.runs[0] if self._logged else None, epoch)
         lap("apply")
         failpoint.hit("before_apply_persist")
-        for writes, _ in parts:
-            writes.index.region.persist()
+        writes.index.region.persist()
         lap("persist_index")
         transaction.commit(descriptor)
         lap("idle")
         # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
-        self._count(parts, write_set)
+        self._count(writes, write_set)
 
-    def _store_log(self, parts: _Parts, runs: tuple[LogRun, ...], epoch: int) -> int:
-        """Store the undo log; return the digest of all its entries."""
-        digest = 0
-        for (writes, stores), run in zip(parts, runs, strict=True):
-            run_in_halves("mid_log", writes.slots, partial(stores.log, writes, epoch, self._files.run_address(run)))
-            digest += stores.log_digest(writes)
-        return digest % (1 << 64)
-
-    def _describe(self, write_set: WriteSet, epoch: int, digest: int) -> Descriptor:
+    def _describe(self, write_set: WriteSet, epoch: int) -> Descriptor:
         current = self.transaction.current
         return Descriptor(
             epoch=epoch,
@@ -316,27 +301,16 @@ class UndoCommitter:
             next_sequence=current.next_sequence + write_set.operations,
             time_horizon_ms=self._native.time_ms,
             applied_sequence=current.applied_sequence,
-            log_digest=digest,
+            log_digest=0,  # the markers have that of each chunk
             growth=self._files.growth,
         )
 
-    def _count(self, parts: _Parts, write_set: WriteSet) -> None:
+    def _count(self, writes: TableWrites, write_set: WriteSet) -> None:
         """Take a durable batch into account; cannot fail."""
         self._heap.tail = write_set.tail
-        for writes, stores in parts:
-            index = writes.index
-            if index.has_records:
-                stores.count_live(writes)
-            self._tables[index.entry.id].records += writes.new_keys - writes.removed_keys
+        index = writes.index
+        if writes.freed is not None:
+            COUNT_LIVE(writes.address, 0, 1)
+            self._heap.release(writes.freed)
+        self._tables[index.entry.id].records += writes.new_keys - writes.removed_keys
         self._meter.committed(write_set.volumes(), STRUCTURE_BYTES, _FLAG_BYTES)
-
-
-def run_in_halves(point: str, items: int, run: Callable[[int, int], None]) -> None:
-    """Run over all items at once; in two halves if a test is going to die between them."""
-    if failpoint.armed(point):
-        run(0, items // 2)
-        failpoint.hit(point)
-        run(items // 2, items)
-    else:
-        failpoint.hit(point)
-        run(0, items)

@@ -189,11 +189,11 @@ class WriteSet(NamedTuple):
     def volumes(self) -> Volumes:
         """Return how much there is to store."""
         user_bytes = heap_units = entry_bytes = index_bytes = 0
-        for writes in self.tables:
+        for writes, run in zip(self.tables, self.runs, strict=True):
             layout = writes.index.layout
             user_bytes += writes.user_bytes
             heap_units += writes.heap_units
-            entry_bytes += writes.slots * layout.entry_bytes
+            entry_bytes += writes.slots * layout.entry_bytes_of(run.kind)
             index_bytes += writes.slots * layout.slot_bytes
         return Volumes(user_bytes, heap_units * UNIT_BYTES, entry_bytes, index_bytes)
 
@@ -204,7 +204,7 @@ def log_runs(tables: Sequence[TableWrites], kind: RunKind) -> tuple[LogRun, ...]
     first_word = 0
     for writes in tables:
         entry = writes.index.entry
-        entry_bytes = entry.slot_layout.entry_bytes
+        entry_bytes = entry.slot_layout.entry_bytes_of(kind)
         runs.append(LogRun(kind, entry.id, entry.generation, entry_bytes, first_word, writes.slots))
         first_word += runs[-1].words
     return tuple(runs)

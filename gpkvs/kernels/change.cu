@@ -52,11 +52,6 @@ GPKVS_KERNEL(load_slots_u64, LOAD_SLOTS_U64_ARGS) { a.contents[i] = a.index[a.sl
 #define LOG_UNDO_BYTES_ARGS(F) LOG_UNDO_ARGS(F, BytesSlot)
 #define LOG_UNDO_U64_ARGS(F) LOG_UNDO_ARGS(F, U64Slot)
 
-template <class Slot, class Args>
-GPKVS_DEVICE void slot_soon(const Args& a, u64 i) {
-    prefetch((const Slot*)a.index + a.changed_slot[i]);
-}
-
 GPKVS_PM_KERNEL_SOON(log_undo_bytes, LOG_UNDO_BYTES_ARGS, slot_soon<BytesSlot>) {
     store_entry(a, i, a.index[a.changed_slot[i]]);
 }

@@ -10,6 +10,7 @@
 #include "audit.cu"
 #include "blob.cu"
 #include "change.cu"
+#include "chunk.cu"
 #include "copy.cu"
 #include "find.cu"
 #include "fold.cu"
@@ -31,6 +32,7 @@
 // After the kernels, which they run.
 #include "admit.hpp"
 #include "allocate.hpp"
+#include "chunks.hpp"
 #include "commit_journal.hpp"
 #include "commit_undo.hpp"
 #include "compact.hpp"
@@ -104,6 +106,13 @@ const char* gpkvs_launch_stores_fields() { return LAUNCH_STORES_FIELDS(GPKVS_NAM
 int gpkvs_launch_stores(const LaunchStores* stores) {
     stores->run();
     return stores->launcher->error();
+}
+
+// Some steps of chunks (chunks.hpp); returns an error of the driver, or 0.
+const char* gpkvs_store_chunks_fields() { return STORE_CHUNKS_FIELDS(GPKVS_NAME); }
+int gpkvs_store_chunks(StoreChunks* chunks, u64 steps, u64 first, u64 last) {
+    chunks->run(steps, first, last);
+    return chunks->launcher->error();
 }
 
 // A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of STEP_BEGIN and STEP_ORDER

@@ -45,3 +45,9 @@ template <class Slot>
 GPKVS_DEVICE void store_slot(Slot* index, u64 slot, const u64* words) {
     for (u32 w = 0; w < sizeof(Slot) / 8; w += 2) pm_store_pair((u64*)&index[slot] + w, words + w);
 }
+
+// Kernels over changed slots read each one's.
+template <class Slot, class Args>
+GPKVS_DEVICE void slot_soon(const Args& a, u64 i) {
+    prefetch((const Slot*)a.index + a.changed_slot[i]);
+}

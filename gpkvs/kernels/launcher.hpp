@@ -9,8 +9,8 @@
     F(route_u64) F(look_u64) F(look_own_u64) F(mark_written) F(mark_needed) F(pick_needed) F(pack) F(tell_descents) \
     F(sort_tied) F(mark) F(spread) F(last_writes) F(find_u64) F(last_set) F(fold_u64) F(own_values) F(mark_changes) \
     F(pick_changes) F(mark_blocks) F(pick_blocks) F(place_u64) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) \
-    F(pick_values) F(tell) F(widen) F(log_undo_u64) F(log_undo_bytes) F(log_redo_u64) F(log_redo_bytes) F(apply_u64) \
-    F(apply_bytes)
+    F(pick_values) F(tell) F(widen) F(log_chunk_u64) F(log_chunk_bytes) F(mark_chunk) F(log_redo_u64) F(log_redo_bytes) \
+    F(apply_u64) F(apply_bytes)
 // Those that only a GPU has.
 #define LAUNCHED_ON_GPU(F) F(sum_tiles) F(scan_tiles) F(add_tiles)
 
@@ -32,6 +32,9 @@ class Launcher {
 
     virtual void zero(void* at, u64 bytes) = 0;
 
+    // Copies from the processor's memory to the host's, which is pinned.
+    virtual void bring(void* to, const void* from, u64 bytes) = 0;
+
     // Says on which queue of a GPU all that follows is launched.
     virtual void use(void* queue) = 0;
 
@@ -39,7 +42,16 @@ class Launcher {
     virtual void record(void* event) = 0;
     virtual void wait(void* event) = 0;
 
-    // The first error of the driver since the last call, or 0; nothing is launched after one.
+    // Returns when an event has told.
+    virtual void settle(void* event) = 0;
+
+    // How long after the first of two events that have told the second one did; 0 where nobody knows.
+    virtual u64 ns_between(void* first, void* then) = 0;
+
+    // Whether the driver has refused something: nothing is launched after that.
+    virtual bool has_failed() const = 0;
+
+    // The first error of the driver since the last call, or 0.
     virtual int error() = 0;
 };
 
@@ -60,9 +72,13 @@ class HostLauncher final : public Launcher {
         *a.total = sum;
     }
     void zero(void* at, u64 bytes) override { memset(at, 0, bytes); }
+    void bring(void* to, const void* from, u64 bytes) override { copy_bytes(to, from, bytes); }
     void use(void*) override {}
     void record(void*) override {}
     void wait(void*) override {}
+    void settle(void*) override {}
+    u64 ns_between(void*, void*) override { return 0; }
+    bool has_failed() const override { return false; }
     int error() override { return 0; }
 
   private:
@@ -71,14 +87,17 @@ class HostLauncher final : public Launcher {
     Pool* const pool_;
 };
 
-// The driver's functions, which this library is not linked with: cuLaunchKernel, cuMemsetD8Async, cuEventRecord and
-// cuStreamWaitEvent.
+// The driver's functions, which this library is not linked with: cuLaunchKernel, cuMemsetD8Async, cuEventRecord,
+// cuStreamWaitEvent, cuMemcpyDtoHAsync, cuEventSynchronize and cuEventElapsedTime.
 struct Driver {
     int (*launch)(void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32 shared_bytes, void* queue,
                   void** parameters, void** extra);
     int (*fill)(u64 at, u8 value, size_t bytes, void* queue);
     int (*record)(void* event, void* queue);
     int (*wait)(void* queue, void* event, u32 flags);
+    int (*bring)(void* to, u64 from, size_t bytes, void* queue);
+    int (*settle)(void* event);
+    int (*elapsed)(float* ms, void* first, void* then);
 };
 
 class GpuLauncher final : public Launcher {
@@ -98,6 +117,9 @@ class GpuLauncher final : public Launcher {
     void zero(void* at, u64 bytes) override {
         if (bytes && !error_) error_ = driver_.fill((u64)at, 0, bytes, queue_);
     }
+    void bring(void* to, const void* from, u64 bytes) override {
+        if (bytes && !error_) error_ = driver_.bring(to, (u64)from, bytes, queue_);
+    }
     void use(void* queue) override { queue_ = queue; }
     void record(void* event) override {
         if (!error_) error_ = driver_.record(event, queue_);
@@ -105,6 +127,15 @@ class GpuLauncher final : public Launcher {
     void wait(void* event) override {
         if (!error_) error_ = driver_.wait(queue_, event, 0);
     }
+    void settle(void* event) override {
+        if (!error_) error_ = driver_.settle(event);
+    }
+    u64 ns_between(void* first, void* then) override {
+        float ms = 0;
+        if (!error_) error_ = driver_.elapsed(&ms, first, then);
+        return (u64)(1e6f * ms);
+    }
+    bool has_failed() const override { return error_; }
     int error() override {
         const int error = error_;
         error_ = 0;

@@ -128,14 +128,38 @@ GPKVS_DEVICE u64 units_of_op(const Args& a, u64 op) {
     return record_units(a.record_format, expires, a.key_lengths[op], a.value_lengths[op]);
 }
 
-// An undo entry: the slot's number, the epoch, the slot's words as they were.
-static const u32 ENTRY_HEADER_WORDS = 2;
+// Entries are striped by 32, so that a warp's store of one word each fills whole 128-byte lines (GPM, ASPLOS '22, section 5.2
+// and figure 5): word `word` of an entry that has so many.
 static const u32 STRIPE_ENTRIES = 32;
-
-// Word w of entry e: entries are striped by 32, so that a warp's store of one word each fills whole 128-byte lines
-// (GPM, ASPLOS '22, section 5.2 and figure 5).
-template <class Slot>
-GPKVS_DEVICE u64 entry_word_at(u64 entry, u32 word) {
-    const u32 entry_words = ENTRY_HEADER_WORDS + sizeof(Slot) / 8;
+GPKVS_DEVICE u64 striped_word_at(u64 entry, u32 word, u32 entry_words) {
     return (entry / STRIPE_ENTRIES * entry_words + word) * STRIPE_ENTRIES + entry % STRIPE_ENTRIES;
 }
+
+// An entry: the slot's number, the epoch, the slot's words.
+static const u32 ENTRY_HEADER_WORDS = 2;
+template <class Slot>
+GPKVS_DEVICE u64 entry_word_at(u64 entry, u32 word) {
+    return striped_word_at(entry, word, ENTRY_HEADER_WORDS + sizeof(Slot) / 8);
+}
+
+// An entry of a chunk: the slot's number, with KEY_CHANGES where the slot gets another key; the words of the slot that are not
+// its key's; the words of its key, which are there only with KEY_CHANGES.
+static const u64 KEY_CHANGES = 1ull << 63;
+template <class Slot>
+static constexpr u32 KEY_WORDS = sizeof(Slot) / 16;
+template <class Slot>
+static constexpr u32 CHUNK_ENTRY_WORDS = 1 + sizeof(Slot) / 8;
+
+// What says that a chunk's entries are durable: twice in the log, behind each descriptor. `checksum` is the CRC32C of the rest.
+struct ChunkMarker {
+    u64 epoch;
+    u64 number;        // of the processor that planned it (upper half), and of the chunk among that one's
+    u64 first, count;  // entries of the run
+    u64 digest;        // the sum of theirs
+    u64 first_word;    // of the run
+    u64 table;         // generation (upper half) and id
+    u64 checksum;
+};
+static const u64 CHUNK_MARKERS_OFFSET = 1024;  // in the page of a descriptor
+static const u64 CHUNK_MARKERS = 48;
+static_assert(CHUNK_MARKERS_OFFSET + CHUNK_MARKERS * sizeof(ChunkMarker) == 4096, "they fill the page");

@@ -99,7 +99,7 @@ class StoreFiles:
 
     @property
     def run_kind(self) -> RunKind:
-        """What the entries of a batch hold: slots before it, or after it."""
+        """What the entries of a batch of the host's threads hold: slots before it, or after it."""
         return RunKind.REDO if self.root.has_journal else RunKind.UNDO
 
     @property

@@ -12,7 +12,8 @@ growth            the table that is said to grow agrees with the catalogue, or w
 journal-extent    an extent of the journal lies in the heap's space, in no other one, and has no record and no tail
 flag              the transaction flag is a state, an epoch and their checksum
 descriptor        the descriptor of the flag's epoch has a right checksum and lies inside the store
-undo-log          while the flag is ACTIVE: every entry carries the epoch, and their digest is the descriptor's
+undo-log          while the flag is ACTIVE: every entry carries the epoch, and their digest is the descriptor's; of a
+                  run in chunks, those of a marked chunk have its marker's, and no marker before another one is missing
 slot-kind         a slot is empty (all zero) or of a known kind; of one that expires only where the root says so
 slot-bucket       a key lies in one of its two candidate buckets
 slot-unique       a key is in one slot only
@@ -89,6 +90,20 @@ class SlotLayout:
         """Bytes of an entry of the undo log or of the journal: slot number, epoch, the slot."""
         return 16 + self.slot_bytes
 
+    @property
+    def chunk_entry_bytes(self) -> int:
+        """Bytes of an entry of a chunk: slot number, the slot; the words of its key are not always there."""
+        return 8 + self.slot_bytes
+
+    @property
+    def key_words(self) -> int:
+        """Words of a slot that say whose it is; they come first."""
+        return 2 if self.has_records else 1
+
+    def entry_bytes_of(self, kind: int) -> int:
+        """Bytes of an entry in a run of a kind."""
+        return self.chunk_entry_bytes if kind == RunKind.CHUNKS else self.entry_bytes
+
 
 LAYOUTS: Final = {name: SlotLayout(name, slot_bytes) for name, slot_bytes in index_size.SLOT_BYTES.items()}
 BYTES_LAYOUT: Final = LAYOUTS["bytes"]
@@ -119,8 +134,10 @@ VERSION_MAX: Final = (1 << 60) - 1
 ROOT_OFFSETS: Final = (0, PAGE_BYTES)
 FLAG_OFFSET: Final = 2 * PAGE_BYTES
 ROOT_FILE_BYTES: Final = 3 * PAGE_BYTES
-# File `log`: two descriptors in pages of their own, then the entries.
+# File `log`: two descriptors in pages of their own, with markers of chunks behind them, then the entries.
 DESCRIPTOR_OFFSETS: Final = (0, PAGE_BYTES)
+CHUNK_MARKERS_OFFSET: Final = 1024  # in each of these pages
+CHUNK_MARKERS: Final = 48
 LOG_ENTRIES_OFFSET: Final = 2 * PAGE_BYTES
 
 NO_SLOT: Final = (1 << 64) - 1
@@ -466,10 +483,51 @@ class RunKind(IntEnum):
     UNDO = 1
     REDO = 2
     FILL = 3  # no entries: `count` blocks from the block `first_word` on become empty
+    CHUNKS = 4  # as UNDO, in chunks that have markers
 
 
 _RUN = struct.Struct("<IIIIQQ")
 RUNS_MAX: Final = 10  # so many tables may one transaction touch; a descriptor has room for more
+
+
+# In the first word of an entry of a chunk, above the slot's number: the slot got another key.
+KEY_CHANGES: Final = 1 << 63
+_CHUNK_MARKER = struct.Struct("<QIIQQQQIIQ")
+CHUNK_MARKER_BYTES: Final = _CHUNK_MARKER.size
+
+
+class ChunkMarker(NamedTuple):
+    """What says that the entries of a chunk are durable (`RunKind.CHUNKS`).
+
+    Attributes
+    ----------
+    epoch
+        Of its batch.
+    number, processor
+        Of the chunk, and of the processor that planned it: each has chunks of its own, and marks them in order.
+    first, entries
+        The first of its entries in the run, and how many it has.
+    digest
+        The sum of theirs.
+    first_word, table_id, generation
+        Of the run.
+    """
+
+    epoch: int
+    number: int
+    processor: int
+    first: int
+    entries: int
+    digest: int
+    first_word: int
+    table_id: int
+    generation: int
+
+    @staticmethod
+    def unpack(data: bytes) -> ChunkMarker | None:
+        """Read one copy; None if it is damaged, or none was ever written."""
+        *fields, checksum = _CHUNK_MARKER.unpack(data)
+        return ChunkMarker(*fields) if checksum == crc32c(data[:-8]) else None
 
 
 @dataclass(frozen=True)

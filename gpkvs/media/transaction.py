@@ -12,6 +12,7 @@ import ctypes
 
 from gpkvs import failpoint
 from gpkvs.errors import CorruptStoreError
+from gpkvs.media.chunks import forget_chunks
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import (
     COUNTER_BITS,
@@ -103,7 +104,8 @@ def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
 
     The descriptor is durable before the flag that names it; the flag becomes durable with the roots. A crash before
     leaves a store that opens, and that renewal begins again. The descriptor with the old epoch is the one that the
-    next batch stores over. What the log holds of old epochs means nothing: a log counts only whole, by its digest.
+    next batch stores over. What the log holds of old epochs means nothing: a log counts only whole, by its digest. A
+    chunk of it would count by its marker alone, so no marker stays.
 
     Returns
     -------
@@ -113,6 +115,7 @@ def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
     # The flag may have been stored a moment ago, by recovery. On media it must not name the descriptor that goes next.
     files.root_region.persist_unlogged()
     copy = read_descriptors(files).index(current)
+    forget_chunks(files)
     first = current._replace(epoch=make_epoch(0, 0), runs=(), log_digest=0)
     files.log.store(DESCRIPTOR_OFFSETS[1 - copy], first.pack())
     files.log.persist_unlogged()

@@ -15,6 +15,7 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
 from gpkvs.errors import CorruptStoreError, FormatError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
+from gpkvs.media.chunks import read_chunk
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.media.files import StoreFiles, open_files
 from gpkvs.media.growth import adopt, make_room
@@ -27,9 +28,11 @@ from gpkvs.media.layout import (
     LOG_ENTRIES_OFFSET,
     STRIPE_ENTRIES,
     WAYS,
+    ChunkMarker,
     Descriptor,
     LogRun,
     Root,
+    RunKind,
     State,
 )
 from gpkvs.media.transaction import find_descriptor, read_flag
@@ -141,9 +144,10 @@ class Source:
         check_tail(files, before)
         make_room(files, descriptor.growth)
         adopt(files, before.growth)
-        verify_log(files, self._backend, descriptor)
-        self._undone = {run.table_id: _entries(files, run) for run in descriptor.runs}
-        undone = counted(sum(run.count for run in descriptor.runs), "slot")
+        logged = verify_log(files, self._backend, descriptor)
+        for run in descriptor.runs:
+            self._undone[run.table_id] = _undone(files, run, [part.marker for part in logged if part.run is run])
+        undone = counted(sum(part.entries for part in logged), "slot")
         self.recovery = f"a batch was in progress: {undone} taken as before it"
         return before
 
@@ -247,13 +251,31 @@ def _require_safe(files: StoreFiles) -> None:
         )
 
 
-def _entries(files: StoreFiles, run: LogRun) -> _Undone:
-    """Return what a verified run of the undo log says, as columns."""
+def _undone(files: StoreFiles, run: LogRun, markers: list[ChunkMarker | None]) -> _Undone:
+    """Return what the verified parts of a run of the undo log say, by slot."""
+    if run.kind == RunKind.CHUNKS:
+        return _undone_by_chunks(files, run, [marker for marker in markers if marker])
     words, stripes = run.entry_bytes // 8, -(-run.count // STRIPE_ENTRIES)
     striped = files.log.words(LOG_ENTRIES_OFFSET + 8 * run.first_word, run.words)
     entries = striped.reshape(stripes, words, STRIPE_ENTRIES).transpose(0, 2, 1).reshape(-1, words)[: run.count]
     entries = entries[np.argsort(entries[:, 0])]
     return _Undone(entries[:, 0].copy(), entries[:, 2:].copy())
+
+
+def _undone_by_chunks(files: StoreFiles, run: LogRun, markers: list[ChunkMarker]) -> _Undone:
+    layout, index = files.table(run.table_id).slot_layout, files.indexes[run.table_id]
+    slots, words = [np.empty(0, np.uint64)], [np.empty((0, layout.slot_bytes // 8), np.uint64)]
+    for marker in markers:
+        chunk = read_chunk(files, run, marker, layout.key_words)
+        kept = np.flatnonzero(~chunk.has_key)
+        at = chunk.slot[kept].astype(np.int64)
+        now = index.region.words(0, index.region.bytes // 8).reshape(-1, layout.slot_bytes // 8)
+        chunk.words[kept, : layout.key_words] = now[at, : layout.key_words]
+        slots.append(chunk.slot)
+        words.append(chunk.words)
+    slot = np.concatenate(slots)
+    order = np.argsort(slot)
+    return _Undone(slot[order], np.concatenate(words)[order])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
+from gpkvs.media.chunks import find_chunks
 from gpkvs.media.directory import RECOVERY_FILE, Progress, write_file
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.growth import adopt, make_room
@@ -29,6 +31,7 @@ from gpkvs.media.journal import Journal
 from gpkvs.media.layout import (
     LOG_ENTRIES_OFFSET,
     UNIT_BYTES,
+    ChunkMarker,
     Descriptor,
     LogRun,
     RunKind,
@@ -222,17 +225,17 @@ def _roll_back(files: StoreFiles, backend: Backend, epoch: int, on_progress: Pro
     on_progress("verifying the undo log", 0.2)
     for growth in (descriptor.growth, before.growth):
         make_room(files, growth)
-    verify_log(files, backend, descriptor)
+    logged = verify_log(files, backend, descriptor)
     on_progress("rolling back", 0.3)
     failpoint.hit("before_undo")
-    for run in descriptor.runs:
-        undo(files, backend, run)
+    for part in logged:
+        undo(files, backend, part)
     failpoint.hit("before_undo_persist")
     for run in descriptor.runs:
         # The flag becomes durable with the roots, also in the domain `none`.
         files.indexes[run.table_id].region.persist_unlogged()
     failpoint.hit("before_undo_idle_flag")
-    return before, sum(run.count for run in descriptor.runs)
+    return before, sum(part.entries for part in logged)
 
 
 def make_room_for_log(files: StoreFiles) -> None:
@@ -248,19 +251,44 @@ def make_room_for_log(files: StoreFiles) -> None:
             make_room(files, descriptor.growth)
 
 
-def undo(files: StoreFiles, backend: Backend, run: LogRun) -> None:
-    """Restore every slot of a run of the log, which was verified; not durable before `Region.persist`."""
-    # In two parts, so that a test can die between them.
-    half = run.count // 2
-    for first, last in ((0, half), (half, run.count)):
+class LoggedPart(NamedTuple):
+    """Entries of the undo log that are durable, side by side in a run.
+
+    Attributes
+    ----------
+    run
+        In which run.
+    first, entries
+        The first of its entries, and how many.
+    marker
+        What says so, of a chunk; None: they are the whole run, and the descriptor says so.
+    """
+
+    run: LogRun
+    first: int
+    entries: int
+    marker: ChunkMarker | None = None
+
+    @property
+    def kernels(self) -> str:
+        """The part of the names of kernels that says which entries they read."""
+        return "chunk_" if self.marker else ""
+
+
+def undo(files: StoreFiles, backend: Backend, part: LoggedPart) -> None:
+    """Restore the slots of a part of the log, which was verified; not durable before `Region.persist`."""
+    run = part.run
+    # In two halves, so that a test can die between them.
+    half, end = part.first + part.entries // 2, part.first + part.entries
+    for first, last in ((part.first, half), (half, end)):
         backend.launch(
-            f"undo_{files.table(run.table_id).layout}",
+            f"undo_{part.kernels}{files.table(run.table_id).layout}",
             last - first,
             log=files.run_address(run),
             first=first,
             index=files.indexes[run.table_id],
         )
-        if first == 0:
+        if first == part.first:
             failpoint.hit("mid_undo")
 
 
@@ -278,51 +306,76 @@ def previous_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
     raise CorruptStoreError("descriptor", f"the descriptor before epoch {epoch:#x} is damaged", path=files.log.path)
 
 
-def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> None:
-    """Prove the whole log of a descriptor before anything is undone (I6).
+def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> list[LoggedPart]:
+    """Prove all that is durable of a descriptor's log before anything is undone (I6).
+
+    Returns
+    -------
+    list of LoggedPart
+        What is to be undone.
 
     Raises
     ------
     CorruptStoreError
         Naming the entry, if one is wrong; nothing was stored.
     """
-    total = 0
+    total, parts = 0, []
     for run in descriptor.runs:
         _check_run(files, run)
-        digest, wrong = np.empty(run.count, np.uint64), np.empty(run.count, np.uint8)
-        table = files.table(run.table_id)
-        backend.launch(
-            f"verify_log_{table.layout}",
-            run.count,
-            log=files.run_address(run),
-            epoch=descriptor.epoch,
-            slots=files.indexes[table.id].slots_mapped,
-            digest=digest,
-            wrong=wrong,
-        )
-        if wrong.any():
-            entry = int(wrong.argmax())
-            raise CorruptStoreError(
-                "undo-log",
-                f"entry {entry} of {run.count} names no slot or another epoch. Nothing was undone; "
-                "restore the directory from a backup",
-                path=files.log.path,
-                offset=LOG_ENTRIES_OFFSET + 8 * run.first_word,
-            )
-        total += int(digest.sum(dtype=np.uint64))
+        if run.kind == RunKind.CHUNKS:
+            for marker in find_chunks(files, descriptor.epoch, run):
+                part = LoggedPart(run, marker.first, marker.entries, marker)
+                if _digest_of(files, backend, part, descriptor.epoch, first=part.first) != marker.digest:
+                    raise _wrong_digest(files, "its marker's")
+                parts.append(part)
+        else:
+            parts.append(LoggedPart(run, 0, run.count))
+            total += _digest_of(files, backend, parts[-1], descriptor.epoch)
     if total % (1 << 64) != descriptor.log_digest:
+        raise _wrong_digest(files, "the descriptor's")
+    return parts
+
+
+def _digest_of(files: StoreFiles, backend: Backend, part: LoggedPart, epoch: int, **more: int) -> int:
+    """Return the sum of the digests of entries, each of which names a slot."""
+    run, table = part.run, files.table(part.run.table_id)
+    digest, wrong = np.empty(part.entries, np.uint64), np.empty(part.entries, np.uint8)
+    backend.launch(
+        f"verify_{'chunk' if part.marker else 'log'}_{table.layout}",
+        part.entries,
+        log=files.run_address(run),
+        epoch=epoch,
+        slots=files.indexes[table.id].slots_mapped,
+        digest=digest,
+        wrong=wrong,
+        **more,
+    )
+    if wrong.any():
+        entry = part.first + int(wrong.argmax())
         raise CorruptStoreError(
             "undo-log",
-            "the digest of the entries is not the descriptor's. Nothing was undone; "
+            f"entry {entry} of {run.count} names no slot or another epoch. Nothing was undone; "
             "restore the directory from a backup",
             path=files.log.path,
-            offset=LOG_ENTRIES_OFFSET,
+            offset=LOG_ENTRIES_OFFSET + 8 * run.first_word,
         )
+    return int(digest.sum(dtype=np.uint64))
+
+
+def _wrong_digest(files: StoreFiles, whose: str) -> CorruptStoreError:
+    return CorruptStoreError(
+        "undo-log",
+        f"the digest of the entries is not {whose}. Nothing was undone; restore the directory from a backup",
+        path=files.log.path,
+        offset=LOG_ENTRIES_OFFSET,
+    )
 
 
 def _check_run(files: StoreFiles, run: LogRun) -> None:
     possible = {
-        (RunKind.UNDO, table.id, table.generation, table.slot_layout.entry_bytes) for table in files.catalog.tables
+        (kind, table.id, table.generation, table.slot_layout.entry_bytes_of(kind))
+        for table in files.catalog.tables
+        for kind in (RunKind.UNDO, RunKind.CHUNKS)
     }
     if (run.kind, run.table_id, run.generation, run.entry_bytes) not in possible or (
         run.first_word + run.words > files.log_words_max

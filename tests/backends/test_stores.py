@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,70 +10,37 @@ import pytest
 
 from gpkvs.backends.cpu.backend import CpuBackend, address_of
 from gpkvs.backends.stores import launch_stores
-from gpkvs.native import launched_kernels, library
+from gpkvs.native import library
+from tests.backends.noted_driver import NotedDriver
 
 QUEUE, BESIDE, BEFORE, AFTER, FOLLOWED = 11, 12, 21, 22, 23
-NAMES = launched_kernels()
-_WORD, _SIZE = ctypes.c_void_p, ctypes.c_uint32
-_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, _WORD, *[_SIZE] * 7, *[_WORD] * 3)
-_FILL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint8, ctypes.c_size_t, _WORD)
-_RECORD, _WAIT = ctypes.CFUNCTYPE(ctypes.c_int, _WORD, _WORD), ctypes.CFUNCTYPE(ctypes.c_int, _WORD, _WORD, _SIZE)
-
-
-class Driver:
-    """Takes notes of what it is asked to do, in order.
-
-    Attributes
-    ----------
-    calls
-        What was done, on which queue.
-    fails_at
-        Which call is refused, from 1 on; 0: none.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str | int, int]] = []
-        self.fails_at = 0
-        self._functions = (
-            _LAUNCH(lambda *given: self._note("launch", NAMES[given[0] - 1], given[8])),
-            _FILL(lambda *given: self._note("fill", 0, given[3])),
-            _RECORD(lambda event, queue: self._note("record", event, queue)),
-            _WAIT(lambda queue, event, _flags: self._note("wait", event, queue)),
-        )
-        addresses = (_WORD * 4)(*[ctypes.cast(function, _WORD) for function in self._functions])
-        handles = (_WORD * len(NAMES))(*range(1, len(NAMES) + 1))
-        self.launcher = library.gpkvs_gpu_launcher_new(addresses, handles)
-
-    def _note(self, call: str, what: str | int, queue: int) -> int:
-        self.calls.append((call, what, queue))
-        return 700 if len(self.calls) == self.fails_at else 0
 
 
 @pytest.fixture
-def driver() -> Iterator[Driver]:
-    noted = Driver()
+def driver() -> Iterator[NotedDriver]:
+    noted = NotedDriver()
     yield noted
     library.gpkvs_launcher_delete(noted.launcher)
 
 
-def launch(driver: Driver, kernel: str, mirror_args: tuple[int, ...] = (), **given: int) -> int:
+def launch(driver: NotedDriver, kernel: str, mirror_args: tuple[int, ...] = (), **given: int) -> int:
     """Launch a kernel on a driver, with arguments that nobody reads."""
     handles = {"queue": QUEUE, "beside": BESIDE, "before": BEFORE, "after": AFTER, "followed": FOLLOWED}
     return launch_stores(kernel, (0,) * 6, mirror_args, launcher=driver.launcher, items=5000, **handles, **given)
 
 
-def test_the_host_is_told_of_a_log_after_its_stores_and_the_sum(driver: Driver) -> None:
-    assert launch(driver, "log_undo_u64", summed=1, tiles=1, total=1) == 0
+def test_the_host_is_told_of_a_log_after_its_stores_and_the_sum(driver: NotedDriver) -> None:
+    assert launch(driver, "log_redo_u64", summed=1, tiles=1, total=1) == 0
     assert driver.calls == [
         ("record", BEFORE, QUEUE),
-        ("launch", "log_undo_u64", QUEUE),
+        ("launch", "log_redo_u64", QUEUE),
         ("launch", "sum_tiles", QUEUE),
         ("launch", "add_tiles", QUEUE),
         ("record", AFTER, QUEUE),
     ]
 
 
-def test_a_mirror_follows_beside_the_stores_to_pm(driver: Driver) -> None:
+def test_a_mirror_follows_beside_the_stores_to_pm(driver: NotedDriver) -> None:
     assert launch(driver, "apply_u64", (0,) * 3, mirrored=9000) == 0
     assert driver.calls == [
         ("record", BEFORE, QUEUE),
@@ -88,7 +54,7 @@ def test_a_mirror_follows_beside_the_stores_to_pm(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("fails_at", range(1, 8))
-def test_nothing_is_done_after_an_error(driver: Driver, fails_at: int) -> None:
+def test_nothing_is_done_after_an_error(driver: NotedDriver, fails_at: int) -> None:
     driver.fails_at = fails_at
     assert launch(driver, "apply_bytes", (0,) * 3, mirrored=9000) == 700
     assert len(driver.calls) == fails_at

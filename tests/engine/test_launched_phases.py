@@ -21,7 +21,7 @@ from gpkvs.errors import NoSpaceError
 from gpkvs.native import launch_sum, launched_kernels, library
 from tests.numbers_model import NumbersModel, random_batch
 
-SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 22}
+SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 22, "durability": "process"}
 
 
 @pytest.fixture
@@ -127,6 +127,8 @@ def test_the_bytes_are_those_of_the_phases(tmp_path: Path, monkeypatch: pytest.M
             assert other.request(0).status.tolist() == one.request(0).status.tolist()
             assert other.request(0).values.tolist() == one.request(0).values.tolist()
         for left, right in zip(launched._files.regions, phases._files.regions, strict=True):
+            if left is launched._files.log:
+                continue  # one is in chunks
             words = left.bytes // 8
             assert np.array_equal(left.words(0, words), right.words(0, words)), left.path
         return not one.rejected

@@ -18,11 +18,13 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.cpu.shards import ShardsBackend
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Limits
+from gpkvs.engine.chunked_slots import ChunkedSlots
 from gpkvs.engine.device.number_plan import NumberPlan
+from gpkvs.engine.write_set import TableWrites
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from tests.numbers_model import NumbersModel, random_batch
 
-SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 22}
+SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 22, "durability": "process"}
 
 
 @pytest.fixture
@@ -79,17 +81,24 @@ def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monke
             planned.append(operations)
             order(self, operations)
 
+        stored, store_chunks = [], ChunkedSlots.store
+
+        def store_noted(self: ChunkedSlots, writes: TableWrites, *rest: Any) -> None:
+            stored.append(writes)
+            store_chunks(self, writes, *rest)
+
         monkeypatch.setattr(NumberPlan, "order", noted)
+        monkeypatch.setattr(ChunkedSlots, "store", store_noted)
         for name in ("launch", "launch_unawaited"):
             monkeypatch.setattr(CpuBackend, name, counted(getattr(CpuBackend, name)))
         store.set_many(keys, keys + np.uint64(2), table="t")
         assert len(planned) == 3
         assert sum(planned) == len(keys)
         assert min(planned) > 0.25 * len(keys)
-        for kernel in ("log_undo_u64", "apply_u64"):
-            shares = [items[id(processor), kernel] for processor in processors]
-            assert sum(shares) == len(keys), kernel
-            assert min(shares) > 0.25 * len(keys), (kernel, shares)
+        shares = [len(columns) for writes in stored for columns in writes.device]
+        assert len(shares) == 3
+        assert sum(shares) == len(keys)
+        assert min(shares) > 0.25 * len(keys), shares
         assert sum(items[id(processor), "get_u64"] for processor in processors) == 0
         store.get_many(keys, table="t")
         assert [items[id(processor), "get_u64"] for processor in processors] == [3000] * 3

@@ -1,9 +1,7 @@
-"""Two processors log and store the slots of one batch."""
+"""Two processors store the slots of one batch."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +9,25 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.choose import PAIR, VARIABLE
-from gpkvs.backends.cpu.backend import CpuBackend
-from gpkvs.backends.cpu.pair import PairBackend
 from gpkvs.batch import Batch, Op
+from gpkvs.engine.chunked_slots import ChunkedSlots
 from gpkvs.engine.shared_slots import Balance
 
 KEYS = 10_000
-_OPTIONS: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 21, "commit": "undo"}
+_OPTIONS: dict[str, Any] = {
+    **{"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 21},
+    **{"commit": "undo", "durability": "process"},  # on a disk, the host's threads store all
+}
 
 
 @pytest.mark.parametrize("layout", ["u64", "bytes"])
-def test_each_processor_logs_and_stores_a_part(store_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    items: dict[tuple[type, str], int] = defaultdict(int)
+def test_each_processor_stores_a_part(store_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    parts: list[Any] = []
+    divide = ChunkedSlots._parts
 
-    def counted(launch: Callable[..., Any]) -> Callable[..., Any]:
-        def run(self: CpuBackend, kernel: str, count: int, /, **arguments: Any) -> Any:
-            items[type(self), kernel] += count
-            return launch(self, kernel, count, **arguments)
-
-        return run
+    def noted(self: ChunkedSlots, *arguments: Any) -> Any:
+        parts.extend(divided := divide(self, *arguments))
+        return divided
 
     monkeypatch.setenv(VARIABLE, PAIR)
     keys = [key.to_bytes(8, "little") for key in range(KEYS)]
@@ -40,14 +38,12 @@ def test_each_processor_logs_and_stores_a_part(store_path: Path, monkeypatch: py
     with gpkvs.open(store_path, **_OPTIONS) as store:
         store.create_table("t", layout=layout, index_bytes=1 << 20)
         set_all(store, 1)
-        for name in ("launch", "launch_unawaited"):
-            monkeypatch.setattr(CpuBackend, name, counted(getattr(CpuBackend, name)))
+        monkeypatch.setattr(ChunkedSlots, "_parts", noted)
         set_all(store, 2)
         monkeypatch.undo()
-    for step in ("log_undo", "apply"):
-        shares = [items[kind, f"{step}_{layout}"] for kind in (PairBackend, CpuBackend)]
-        assert sum(shares) == KEYS
-        assert min(shares) > 0.02 * KEYS, (step, shares)
+    assert len(parts) == 1
+    assert parts[0].chunk_count == 8
+    assert 0.02 * KEYS < parts[0].host_slots < 0.98 * KEYS
     with gpkvs.open(store_path) as store:
         assert store.execute(Batch.of([(Op.GET, key) for key in keys]), table="t").value_list() == [
             (n + 2).to_bytes(8, "big") for n in range(KEYS)

@@ -14,7 +14,7 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import Op
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
-from gpkvs.engine.stores import HostStores
+from gpkvs.engine.stores import COUNT_LIVE
 from gpkvs.engine.write_set import TableWrites
 from gpkvs.media import layout
 from gpkvs.media.layout import Root
@@ -164,7 +164,7 @@ def test_units_of_references_are_counted_alike_on_host_and_gpu() -> None:
     writes.index = SimpleNamespace(layout=layout.BYTES_LAYOUT)  # type: ignore[assignment]
     writes.keep(freed_reference=reference)
     writes.set(freed=len(reference))
-    HostStores(backend).count_live(writes)
+    COUNT_LIVE(writes.address, 0, 1)
     assert heap.live_units.tolist() == heap.charged_units.tolist() == [0] * 7
     assert heap.charged == 0
     backend.close()

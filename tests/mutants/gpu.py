@@ -4,58 +4,97 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_SHARED = "gpkvs/engine/shared_slots.py"
-_PARTS = "engine/test_shared_slots.py::test_each_processor_logs_and_stores_a_part"
+_CHUNKS = "gpkvs/kernels/chunks.hpp"
+_OF_CHUNKS = "backends/test_chunks.py"
+_ORDER = f"{_OF_CHUNKS}::test_no_slot_is_stored_before_its_chunk_is_marked"
+_OF_KILLS = "recovery/startup/test_chunk_kills.py"
+_KILLED = f"{_OF_KILLS}::test_a_killed_batch_is_not_there"
+_PARTS = "engine/test_shared_slots.py::test_each_processor_stores_a_part"
 _STORES = "gpkvs/kernels/launch_stores.hpp"
 _DRIVER = "backends/test_stores.py"
 _LAUNCHED = "engine/test_launched_phases.py"
 _SHARDS = "engine/test_sharded_phases.py"
-_KILLS = "recovery/proof/powerfail/test_explorer.py::test_a_pair_of_processors_has_no_violation"
 
 MUTANTS = (
     Mutant(
         "part-of-the-host-is-not-stored",
-        _SHARED,
-        """            last - middle,
-            changed_slot=part.slots_from(middle),
-            contents=part.contents,""",
-        """            0,
-            changed_slot=part.slots_from(middle),
-            contents=part.contents,""",
+        _CHUNKS,
+        """                threads.launch(LAUNCH_apply_u64, &args, count, nullptr);""",
+        """                threads.launch(LAUNCH_apply_u64, &args, 0, nullptr);""",
         "the slots of the host's threads keep what they had",
         (_PARTS,),
     ),
     Mutant(
-        "digest-without-the-part-of-the-host",
-        _SHARED,
-        "self._digest += host.total(digest)",
-        "self._digest += 0",
-        "recovery takes a whole log for a torn one",
-        (_KILLS,),
+        "host-stores-before-the-marker",
+        _CHUNKS,
+        "            launcher->settle(marked_of(chunk));\n            launcher->settle(left_of(chunk));",
+        "            launcher->settle(left_of(chunk));",
+        "a slot is stored that no entry would undo",
+        (_ORDER,),
+    ),
+    Mutant(
+        "gpu-stores-before-the-marker",
+        _CHUNKS,
+        "        launcher->use(slot_queue);\n        launcher->wait(marked_of(chunk));",
+        "        launcher->use(slot_queue);",
+        "a slot is stored that no entry would undo",
+        (_ORDER,),
+    ),
+    Mutant(
+        "host-stores-after-an-error",
+        _CHUNKS,
+        "            if (launcher->has_failed()) return;",
+        "            if (false) return;",
+        "a slot is stored whose entry the driver refused",
+        (f"{_OF_CHUNKS}::test_the_hosts_threads_store_nothing_after_an_error",),
     ),
     Mutant(
         "stores-of-the-gpu-are-not-awaited",
-        _SHARED,
-        "(last - middle, took), (middle - first, stored().seconds))",
-        "(last - middle, took), (middle - first, 1.0))",
+        _CHUNKS,
+        "        launcher->settle(stored);\n",
+        "",
         "a batch is IDLE while the GPU still stores its slots",
-        (_PARTS,),
+        (_ORDER,),
     ),
     Mutant(
-        "digest-without-the-part-of-the-gpu",
-        _SHARED,
-        "self._digest += total\n",
-        "self._digest += 0\n",
-        "recovery takes a whole log for a torn one",
-        (_KILLS,),
+        "mirror-changes-while-entries-are-read-from-it",
+        _CHUNKS,
+        "            launcher->wait(marked_of(to - 1));\n            apply(mirror",
+        "            apply(mirror",
+        "an entry has what its slot becomes",
+        (_ORDER,),
     ),
     Mutant(
-        "log-of-a-gpu-alone-is-not-awaited",
-        _SHARED,
-        "            self._digest += logged().total\n        else:",
-        "            self._digest += 0\n        else:",
-        "a batch is ACTIVE without a digest, and its log may still be on its way",
-        ("recovery/startup/test_sharded_rollback.py",),
+        "key-is-not-logged",
+        "gpkvs/kernels/chunk.cu",
+        "key_changes |= words[w] != after[w];",
+        "key_changes |= false;",
+        "an undone slot has the value of one key and the name of another",
+        (_KILLED,),
+    ),
+    Mutant(
+        "chunk-of-another-epoch-counts",
+        "gpkvs/media/chunks.py",
+        "        if marker and marker.epoch == epoch:",
+        "        if marker:",
+        "a chunk of an earlier batch is undone, or refused as damaged",
+        (_KILLED,),
+    ),
+    Mutant(
+        "lost-marker-before-another-one-counts-as-none",
+        "gpkvs/media/chunks.py",
+        "        if numbers != list(range(len(numbers))):",
+        "        if numbers == [-1]:",
+        "slots of a chunk stay as a batch left them that is not there",
+        (f"{_OF_KILLS}::test_damage_is_refused_before_anything_is_undone",),
+    ),
+    Mutant(
+        "markers-stay-when-epochs-are-given-again",
+        "gpkvs/media/transaction.py",
+        "    forget_chunks(files)\n",
+        "",
+        "a marker says of another batch's log that it is whole",
+        (f"{_OF_KILLS}::test_markers_go_before_epochs_are_given_again",),
     ),
     Mutant(
         "host-is-told-before-the-sum",
@@ -118,11 +157,11 @@ MUTANTS = (
     ),
     Mutant(
         "entries-of-each-processor-begin-at-the-first",
-        _SHARED,
-        "            index=writes.index,\n            epoch=epoch,\n            first=at + first,",
-        "            index=writes.index,\n            epoch=epoch,\n            first=first,",
+        "gpkvs/engine/chunked_slots.py",
+        "            first=at,\n",
+        "            first=0,\n",
         "processors store their entries of the undo log over each other's",
-        ("recovery/startup/test_sharded_rollback.py",),
+        (_KILLED,),
     ),
     Mutant(
         "one-processor-refuses-for-all",

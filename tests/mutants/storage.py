@@ -452,8 +452,8 @@ MUTANTS = (
     Mutant(
         "copy-undoes-nothing",
         "recovery/copy/source.py",
-        "self._undone = {run.table_id: _entries(files, run) for run in descriptor.runs}",
-        "self._undone = {}",
+        "            self._undone[run.table_id] = _undone(files, run,",
+        "            {}[run.table_id] = _undone(files, run,",
         "half of a batch that was in progress is copied",
         (
             f"{_COPY}test_copy.py::test_a_store_of_format_1",
@@ -599,16 +599,16 @@ MUTANTS = (
     Mutant(
         "undo-one-slot-short",
         "recovery/startup/recover.py",
-        "((0, half), (half, run.count))",
-        "((0, half), (half, run.count - 1))",
+        "((part.first, half), (half, end))",
+        "((part.first, half), (half, end - 1))",
         "recovery leaves one slot of the batch in progress as the batch made it",
         ("recovery/startup/test_rollback.py",),
     ),
     Mutant(
         "undo-unverified",
         "recovery/startup/recover.py",
-        "    verify_log(files, backend, descriptor)\n    on_progress",
-        "    on_progress",
+        "    logged = verify_log(files, backend, descriptor)\n    on_progress",
+        "    logged = [LoggedPart(run, 0, run.count) for run in descriptor.runs]\n    on_progress",
         "a damaged log is undone: recovery stores garbage over good slots (I6)",
         ("recovery/startup/test_damage.py::test_damaged_active_log_is_refused_before_anything_is_undone",),
     ),

@@ -128,6 +128,7 @@ class CpuBackend:
     shared_ops_min = ALL_OPS
     queue = 0
     launcher = 0  # kernels follow each other at once here; what stands for a GPU in tests has one
+    chunk_slots_min = 1
 
     def __init__(self, threads: int = 0, awake_ns: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
@@ -313,6 +314,15 @@ class CpuBackend:
         self.launcher = library.gpkvs_host_launcher_new(self.host_threads) or 0
         if not self.launcher:
             raise NoMemoryError
+
+    def chunk_queues(self) -> dict[str, int]:
+        """See `Processor.chunk_queues`; all is done when it is launched."""
+        assert self.launcher
+        return {"launcher": self.launcher}
+
+    def stores_durably(self, region: Region | Image, /) -> bool:
+        """See `Processor.stores_durably`."""
+        return not (isinstance(region, Region) and region.syncs)
 
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """See `Processor.shares_slots`; it is the host."""

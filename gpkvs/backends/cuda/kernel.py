@@ -62,7 +62,10 @@ def new_launcher(module: cupy.RawModule) -> int:
     driver = ctypes.CDLL("libcuda.so.1")
     names = launched_kernels()
     functions = (ctypes.c_void_p * len(names))(*[module.get_function(name).kernel.ptr for name in names])
-    calls = driver.cuLaunchKernel, driver.cuMemsetD8Async, driver.cuEventRecord, driver.cuStreamWaitEvent
+    calls = (
+        *(driver.cuLaunchKernel, driver.cuMemsetD8Async, driver.cuEventRecord, driver.cuStreamWaitEvent),
+        *(driver.cuMemcpyDtoHAsync_v2, driver.cuEventSynchronize, driver.cuEventElapsedTime),
+    )
     addresses = (ctypes.c_void_p * len(calls))(*[ctypes.cast(call, ctypes.c_void_p) for call in calls])
     launcher: int | None = library.gpkvs_gpu_launcher_new(addresses, functions)
     if not launcher:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Column, Stored
 from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.backends.cuda.chunk_queues import ChunkQueues
 from gpkvs.backends.cuda.compiler import own_kernels
 from gpkvs.backends.cuda.errors import explained
 from gpkvs.backends.cuda.host_memory import GrowingHostMemory, HostMemory, pinned
@@ -82,6 +83,7 @@ class GpuProcessor:
 
     xp: ModuleType = cupy
     shared_slots_min = 1 << 14  # fewer take the GPU less time than it takes to divide them
+    chunk_slots_min = 1 << 15
 
     def __init__(self, number: int, name: str, host: CpuBackend, attached: Attached, turns: Turns) -> None:
         self.number = number
@@ -97,6 +99,7 @@ class GpuProcessor:
         self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)  # ahead of the long queue of stores to PM
         # Of the kernel that `launch_unawaited` has launched.
         self._before, self._after, self._followed = (cupy.cuda.Event() for _ in range(3))
+        self._chunk_queues = ChunkQueues(self.launcher, self._beside)
         self._total: U64 = pinned(1, np.uint64)
         self._missed: Any = cupy.zeros(1, np.uint64)
 
@@ -436,6 +439,14 @@ class GpuProcessor:
     def settle(self) -> None:
         """See `Processor.settle`."""
         self._wait_for(cupy.cuda.get_current_stream().record())
+
+    def chunk_queues(self) -> dict[str, int]:
+        """See `Processor.chunk_queues`."""
+        return {**self._chunk_queues.fields, "queue": self.queue}
+
+    def stores_durably(self, region: Region | Image, /) -> bool:
+        """See `Processor.stores_durably`."""
+        return region.takes_gpu_stores and not (isinstance(region, Region) and region.syncs)
 
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """See `Processor.shares_slots`.

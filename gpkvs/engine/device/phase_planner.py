@@ -35,7 +35,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import FILLED_WORDS, DeviceColumns, TableWrites, WriteSet, log_runs
 from gpkvs.errors import GpkvsError, memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import LogRun
+from gpkvs.media.layout import LogRun, RunKind
 
 
 class PhasePlanner:
@@ -205,10 +205,15 @@ class PhasePlanner:
 
     def _write_set(self, phases: Phases, plan: Plan, tail: Tail) -> WriteSet:
         writes = [self._table_writes(phases, plan)]
-        runs = log_runs(writes, self._files.run_kind)
+        runs = log_runs(writes, self._run_kind(writes[0]))
         self._check_log(plan.batch, runs)
         self._meter.lap("stage")
         return WriteSet(writes, len(plan.batch), runs, tail, tuple(plan.records.segments))
+
+    def _run_kind(self, writes: TableWrites) -> RunKind:
+        """Return what the entries of a batch hold, and how they are stored."""
+        run_kind = self._files.run_kind
+        return RunKind.CHUNKS if writes.device and run_kind == RunKind.UNDO else run_kind
 
     def _table_writes(self, phases: Phases, plan: Plan) -> TableWrites:
         """Return what the table stores, as columns that native code can read."""
@@ -250,18 +255,30 @@ class PhasePlanner:
 
     def _keep_slots(self, writes: TableWrites, plan: Plan, phases: Phases) -> None:
         freed = phases.freed(plan)
-        if self._backend is self._backend.host:  # threads stand for a GPU
-            changes = plan.changes
-            writes.changed_slot = changes.slot
-            writes.keep(
-                changed_slot=changes.slot, contents=changes.contents, digest=changes.digest, freed_reference=freed
-            )
+        if self._is_stored_by_host(writes):
+            self._bring_slots(writes, plan)
+            writes.keep(freed_reference=self._backend.download(freed))
             writes.set(freed=len(freed))
         else:
             writes.freed = self._count_freed(freed) if writes.index.has_records else None
             writes.device = tuple(
                 DeviceColumns(part.changes.slot, part.changes.contents, part.changes.digest) for part in plan.parts
             )
+
+    def _is_stored_by_host(self, writes: TableWrites) -> bool:
+        """Whether the host's threads alone store the slots: nothing else can, or not durably."""
+        if self._backend is self._backend.host:  # threads stand for a GPU
+            return True
+        return not (self._files.root.has_journal or self._backend.stores_durably(writes.index.region))
+
+    def _bring_slots(self, writes: TableWrites, plan: Plan) -> None:
+        download = self._backend.download
+        slot, contents = (
+            np.concatenate([download(column) for column in columns])
+            for columns in zip(*[(part.changes.slot, part.changes.contents) for part in plan.parts], strict=True)
+        )
+        writes.changed_slot = slot
+        writes.keep(changed_slot=slot, contents=contents, digest=np.empty(len(slot), np.uint64))
 
     def _count_freed(self, reference: U64) -> SegmentCounts:
         """Return what of each segment references on a GPU name; on the host."""

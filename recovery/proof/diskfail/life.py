@@ -17,7 +17,7 @@ import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Condition, Op, Status
 from gpkvs.config import DEFAULT_TABLE, FormatName
-from gpkvs.engine import checkpoint, heap_growth, journal_committer, undo_committer
+from gpkvs.engine import checkpoint, heap_growth, journal_committer, stores
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.journal_committer import JournalCommitter
@@ -228,7 +228,7 @@ def aggressive(shape: Shape, random: Random) -> Iterator[None]:
 
     _set_all(settings_of)
     failpoint.hit = stumble
-    whole = undo_committer.run_in_halves
+    whole = stores.run_in_halves
     setattr(journal_committer, "run_in_halves", in_halves)  # noqa: B010 - it is imported there
     try:
         yield

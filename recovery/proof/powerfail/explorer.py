@@ -31,7 +31,7 @@ class ExplorerOptions:
     Parameters
     ----------
     models
-        The crash models.
+        The crash models. A pair of processors stores nothing to a disk, and so leaves out `page`.
     engine
         Runs the batches of workloads.
     seed
@@ -56,6 +56,11 @@ class ExplorerOptions:
     first_states: int = 2
     mutation: Mutation | None = None
     stop_early: bool = False
+
+    def __post_init__(self) -> None:
+        """Leave out what cannot be."""
+        if self.engine == "pair":
+            object.__setattr__(self, "models", tuple(model for model in self.models if model is not Model.PAGE))
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,10 @@ class WorkloadRunner:
         other._mutation = mutation
         return other
 
-    def _open_tiny(self, path: Path, *, create: bool = False, durability: DurabilityName = "msync") -> Store:
-        return open_tiny(path, create=create, durability=durability, is_pair=self._is_pair)
+    def _open_tiny(self, path: Path, *, create: bool = False, durability: DurabilityName | None = None) -> Store:
+        # On a disk, a pair would leave all stores to the host's threads, as a GPU does.
+        with_all_persists: DurabilityName = "flush" if self._is_pair else "msync"
+        return open_tiny(path, create=create, durability=durability or with_all_persists, is_pair=self._is_pair)
 
     def keys(self, layout: str) -> Keys:
         """Return every key that the workloads of a layout may store."""

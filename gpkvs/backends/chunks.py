@@ -1,0 +1,59 @@
+"""Slots that are logged and stored in chunks, by native code (``kernels/chunks.hpp``)."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntFlag
+from functools import partial
+from typing import Final
+
+from gpkvs.backends.base import Processor
+from gpkvs.backends.fields import fields_of
+from gpkvs.native import library
+
+_FIELDS: Final = tuple(field.name for field in fields_of(library.gpkvs_store_chunks_fields()))
+_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
+
+
+class Steps(IntFlag):
+    """What is done with chunks (``ChunkSteps``), in this order."""
+
+    LEAVE = 1  # what the host's threads store begins to leave for the host
+    LOG = 2  # entries, and markers
+    STORE = 4  # slots
+    STORE_ON_HOST = 8  # those of the host's threads
+    WAIT = 16  # until the stores are complete
+
+
+class Chunks:
+    """The chunks of one processor's slots.
+
+    Parameters
+    ----------
+    place
+        The processor.
+    **given
+        Fields of the struct: numbers and addresses.
+    """
+
+    def __init__(self, place: Processor, **given: int) -> None:
+        self._place = place
+        self._words = (ctypes.c_uint64 * len(_FIELDS))()
+        for name, word in (place.chunk_queues() | given).items():
+            self._words[_AT[name]] = word
+
+    def run(self, steps: Steps, first: int, last: int) -> None:
+        """Do some steps with the chunks `first` to `last - 1`.
+
+        Raises
+        ------
+        BackendError
+            If the driver refuses.
+        """
+        address = ctypes.addressof(self._words)
+        self._place.run_native(partial(library.gpkvs_store_chunks, address, steps, first, last))
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """What it took the host's threads and the processor to store the slots, if one call did; 0: nobody knows."""
+        return self._words[_AT["host_ns"]] / 1e9, self._words[_AT["gpu_ns"]] / 1e9

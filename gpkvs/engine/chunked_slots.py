@@ -1,0 +1,196 @@
+"""Slots that GPUs planned, logged and stored in chunks under the transaction flag.
+
+While the slots of one chunk are stored, the entries of the next one cross the link. The GPU stores all entries; of the
+slots, the host's threads store a part of each chunk, as large as what both were measured to do in earlier batches says
+(AGPM, section IV, chooses the path of a log so). Several GPUs have chunks of their own, and need no order between them
+(NearPM, ASPLOS '23, sections 3.2 and 4): all are done before the transaction goes on.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from gpkvs import failpoint
+from gpkvs.backends.base import Backend, Processor
+from gpkvs.backends.chunks import Chunks, Steps
+from gpkvs.backends.cpu.backend import address_of
+from gpkvs.batch import U64
+from gpkvs.engine.shared_slots import Balance
+from gpkvs.engine.write_set import DeviceColumns, TableWrites
+from gpkvs.media.files import StoreFiles
+from gpkvs.media.layout import CHUNK_MARKERS, CHUNK_MARKERS_OFFSET, DESCRIPTOR_OFFSETS, STRIPE_ENTRIES, LogRun
+from gpkvs.native import library
+
+_CHUNKS_MAX = 8  # of one processor: with more, the moments between chunks count
+_WHOLE = 1 << 16  # of a part of the host
+# Where a test may die between two halves of the chunks.
+_BETWEEN = ("mid_log", "before_apply", "mid_apply", "mid_chunks")
+
+
+class _Part(NamedTuple):
+    """The slots of one processor.
+
+    Attributes
+    ----------
+    place
+        The processor.
+    chunks, chunk_count
+        Its chunks, and how many there are.
+    host_slots
+        How many of the slots the host's threads store.
+    columns
+        What native code reads, kept as long as it may.
+    """
+
+    place: Processor
+    chunks: Chunks
+    chunk_count: int
+    host_slots: int
+    columns: tuple[object, ...]
+
+
+class ChunkedSlots:
+    """Logs and stores the slots of write sets that GPUs planned.
+
+    Parameters
+    ----------
+    backend, files
+        Of the store.
+    """
+
+    def __init__(self, backend: Backend, files: StoreFiles) -> None:
+        self._backend = backend
+        self._files = files
+        self.balance = Balance()
+
+    def store(self, writes: TableWrites, run: LogRun | None, epoch: int) -> None:
+        """Log and store all slots of a table's part of a write set; all is durable in the processors' own terms after.
+
+        Parameters
+        ----------
+        writes
+            Planned by GPUs.
+        run
+            Of the log; None: nothing is logged.
+        epoch
+            Of the transaction, whose flag says ACTIVE, durably.
+
+        Raises
+        ------
+        BackendError
+            If a driver refuses: some slots may be stored, and the log has what they were.
+        """
+        parts = self._parts(writes, run, epoch)
+        log, store = Steps.LEAVE, Steps.STORE | Steps.STORE_ON_HOST
+        if run:
+            log |= Steps.LOG
+        failpoint.hit("before_log")
+        stops_at = next((name for name in _BETWEEN if failpoint.armed(name)), "")
+        if stops_at in ("", "mid_chunks"):
+            for half in (0, 1) if stops_at else (None,):
+                self._run(parts, log | store, half)
+                if half == 0:
+                    failpoint.hit(stops_at)
+            for name in _BETWEEN:
+                if name != stops_at:
+                    failpoint.hit(name)
+        else:
+            self._run_in_turn(parts, log, store)
+        if not stops_at:
+            self._measured(writes, parts)
+
+    def _run_in_turn(self, parts: list[_Part], log: Steps, store: Steps) -> None:
+        """Store no slot before all entries are there, and die between two halves of either."""
+        for steps, between, after in ((log, "mid_log", "before_apply"), (store, "mid_apply", "mid_chunks")):
+            self._run(parts, steps, 0)
+            failpoint.hit(between)
+            self._run(parts, steps, 1)
+            failpoint.hit(after)
+
+    def _run(self, parts: list[_Part], steps: Steps, half: int | None) -> None:
+        """Do some steps with all chunks, or with one half of each processor's."""
+
+        def of(part: _Part) -> None:
+            first, last = 0, part.chunk_count
+            if half is not None:
+                first, last = (0, last // 2) if half == 0 else (last // 2, last)
+            if first == last:
+                return
+            if len(parts) == 1:
+                part.chunks.run(steps | Steps.WAIT, first, last)
+            else:
+                part.chunks.run(steps, first, last)
+                part.place.settle()  # others go on meanwhile
+
+        self._backend.each([partial(of, part) for part in parts])
+
+    def _measured(self, writes: TableWrites, parts: list[_Part]) -> None:
+        (part, *others) = parts
+        host, gpu = part.chunks.seconds
+        if not others and host and gpu:
+            slots = writes.slots - part.host_slots
+            self.balance.measured(writes.index.layout.name, (part.host_slots, host), (slots, gpu))
+
+    def _parts(self, writes: TableWrites, run: LogRun | None, epoch: int) -> list[_Part]:
+        parts, at = [], 0
+        for number, columns in enumerate(writes.device):
+            parts.append(self._part(number, columns, at, writes, run, epoch))
+            at += len(columns)
+        return parts
+
+    def _part(
+        self, number: int, columns: DeviceColumns, at: int, writes: TableWrites, run: LogRun | None, epoch: int
+    ) -> _Part:
+        place, index, slots = self._backend.processors[number], writes.index, len(columns)
+        chunks_max = min(_CHUNKS_MAX, CHUNK_MARKERS // len(self._backend.processors))
+        size = _chunk_slots(slots, chunks_max, place.chunk_slots_min)
+        count, words = -(-slots // size), index.layout.slot_bytes // 8
+        of_host = 0
+        if len(writes.device) == 1 and place.shares_slots(index.region, slots):
+            of_host = int(_WHOLE * self.balance.part(index.layout.name, slots))
+        host_slot: U64 = place.result_column(count * (size * of_host // _WHOLE), np.uint64)
+        host_contents: U64 = place.result_column(len(host_slot) * words, np.uint64)
+        totals = place.scratch(count, np.uint64)
+        tiles = place.scratch(library.gpkvs_tiles(size), np.uint64)
+        image, log = place.address(index), self._files.log.address
+        markers0, markers1 = (log + page + CHUNK_MARKERS_OFFSET for page in DESCRIPTOR_OFFSETS)
+        chunks = Chunks(
+            place,
+            pool=place.host.host_threads,
+            has_records=index.has_records,
+            slots=slots,
+            chunk_slots=size,
+            host_part=of_host,
+            first=at,
+            processor=number,
+            epoch=epoch,
+            table=index.entry.generation << 32 | index.entry.id,
+            first_word=run.first_word if run else 0,
+            log=self._files.run_address(run) if run else 0,
+            markers0=markers0,
+            markers1=markers1,
+            changed_slot=place.address(columns.slot),
+            contents=place.address(columns.contents),
+            image=image,
+            index=index.address,
+            mirror=0 if image == index.address else image,
+            digest=place.address(columns.digest),
+            totals=place.address(totals),
+            tiles=place.address(tiles),
+            host_slot=address_of(host_slot),
+            host_contents=address_of(host_contents),
+            chunks_max=chunks_max,
+        )
+        shared = sum(min(size, slots - first) * of_host // _WHOLE for first in range(0, slots, size))
+        return _Part(place, chunks, count, shared, (columns, host_slot, host_contents, totals, tiles))
+
+
+def _chunk_slots(slots: int, chunks_max: int, slots_min: int) -> int:
+    """Return how many slots a chunk has: whole stripes."""
+    if any(failpoint.armed(name) for name in _BETWEEN):
+        slots_min = 1
+    size = max(slots_min, -(-slots // chunks_max), 1)
+    return -(-size // STRIPE_ENTRIES) * STRIPE_ENTRIES

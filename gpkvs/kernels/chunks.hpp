@@ -1,0 +1,153 @@
+// The slots that a GPU planned, logged and stored in chunks, after the flag says ACTIVE:
+//
+//     of each chunk: entries -> (durable) -> marker, twice -> (durable) -> slots
+//
+// The entries of the next chunk cross the link while slots are stored. The host's threads store the last slots of each chunk,
+// which leave for the host before. The mirror gets all slots when all entries have been read from it.
+#pragma once
+#include <chrono>
+
+#include "launcher.hpp"
+
+// `queue` is where the plan was made, and what comes next. `slots`, in chunks of `chunk_slots`; of each chunk the host's threads
+// store `host_part`, in 65,536ths, from `host_slot` and `host_contents`. `first`: the entry of the first slot. `image`: where
+// slots are read; `mirror`: where they are stored as well, or null. Each chunk has an event in `marked` and one in `left`, and
+// a word in `totals`. `host_ns`, `gpu_ns`: what the stores of the slots took, if all were stored by one call.
+#define STORE_CHUNKS_FIELDS(F)                                                              \
+    F(Launcher*, launcher) F(Pool*, pool)                                                   \
+    F(void*, queue) F(void*, log_queue) F(void*, slot_queue) F(void*, host_queue) F(void*, mirror_queue) \
+    F(void*, planned) F(void**, marked) F(void**, left) F(void*, before) F(void*, stored) F(void*, followed) \
+    F(u64, has_records) F(u64, slots) F(u64, chunk_slots) F(u64, host_part) F(u64, first)   \
+    F(u64, processor) F(u64, epoch) F(u64, table) F(u64, first_word) F(u64*, log) F(u8*, markers0) F(u8*, markers1) \
+    F(const u64*, changed_slot) F(const u64*, contents) F(const void*, image) F(void*, index) F(void*, mirror) \
+    F(u64*, digest) F(u64*, totals) F(u64*, tiles) F(u64*, host_slot) F(u64*, host_contents) \
+    F(u64, chunks_max) F(u64, host_ns) F(u64, gpu_ns)
+
+enum ChunkSteps : u64 { CHUNKS_LEAVE = 1, CHUNKS_LOG = 2, CHUNKS_STORE = 4, CHUNKS_STORE_ON_HOST = 8, CHUNKS_WAIT = 16 };
+
+struct StoreChunks {
+    STORE_CHUNKS_FIELDS(GPKVS_FIELD)
+
+    // Some steps of the chunks `from` to `to - 1`.
+    void run(u64 steps, u64 from, u64 to) {
+        launcher->use(queue);
+        launcher->record(planned);
+        if (steps & CHUNKS_LEAVE) leave(from, to);
+        if (steps & (CHUNKS_LOG | CHUNKS_STORE)) launch(steps, from, to);
+        if (steps & CHUNKS_STORE_ON_HOST) store_on_host(from, to);
+        if (!(steps & CHUNKS_WAIT)) return;
+        if (steps & CHUNKS_LOG) launcher->settle(marked_of(to - 1));
+        if (!(steps & CHUNKS_STORE)) return;
+        launcher->settle(stored);
+        gpu_ns = launcher->ns_between(before, stored);
+    }
+
+  private:
+    u64 words() const { return has_records ? sizeof(BytesSlot) / 8 : sizeof(U64Slot) / 8; }
+    u64 slots_of(u64 chunk) const { return std::min(chunk_slots, slots - chunk * chunk_slots); }
+    u64 of_host(u64 chunk) const { return slots_of(chunk) * host_part >> 16; }
+    u64 of_gpu(u64 chunk) const { return slots_of(chunk) - of_host(chunk); }
+    // The first slot of the host's part of a chunk, and where that part lies on the host.
+    u64 host_from(u64 chunk) const { return chunk * chunk_slots + of_gpu(chunk); }
+    u64 host_at(u64 chunk) const { return chunk * (chunk_slots * host_part >> 16); }
+    void* marked_of(u64 chunk) const { return marked ? marked[chunk] : nullptr; }
+    void* left_of(u64 chunk) const { return left ? left[chunk] : nullptr; }
+
+    void leave(u64 from, u64 to) {
+        if (!host_part) return;
+        launcher->use(host_queue);
+        launcher->wait(planned);
+        for (u64 chunk = from; chunk < to; chunk++) {
+            const u64 count = of_host(chunk), at = host_at(chunk), first_slot = host_from(chunk);
+            launcher->bring(host_slot + at, changed_slot + first_slot, count * 8);
+            launcher->bring(host_contents + at * words(), contents + first_slot * words(), count * words() * 8);
+            launcher->record(left_of(chunk));
+        }
+    }
+
+    void launch(u64 steps, u64 from, u64 to) {
+        for (void* each : {log_queue, slot_queue, mirror_queue}) {
+            launcher->use(each);
+            launcher->wait(planned);
+        }
+        for (u64 chunk = from; chunk < to; chunk++) {
+            if (steps & CHUNKS_LOG) log_and_mark(chunk);
+            if (steps & CHUNKS_STORE) store(chunk, chunk == from);
+        }
+        launcher->use(queue);
+        if (steps & CHUNKS_LOG) launcher->wait(marked_of(to - 1));
+        if (!(steps & CHUNKS_STORE)) return;
+        launcher->use(slot_queue);
+        launcher->record(stored);
+        launcher->use(mirror_queue);
+        if (mirror) {
+            launcher->wait(marked_of(to - 1));
+            apply(mirror, changed_slot + from * chunk_slots, contents + from * chunk_slots * words(),
+                  std::min(to * chunk_slots, slots) - from * chunk_slots);
+        }
+        launcher->record(followed);
+        launcher->use(queue);
+        launcher->wait(stored);
+        launcher->wait(followed);
+    }
+
+    void log_and_mark(u64 chunk) {
+        launcher->use(log_queue);
+        const u64 at = chunk * chunk_slots, count = slots_of(chunk);
+        if (has_records)
+            log_in(LAUNCH_log_chunk_bytes, log_chunk_bytes_args{changed_slot + at, (const BytesSlot*)(contents + at * words()),
+                   (const BytesSlot*)image, epoch, first + at, log, digest + at}, count);
+        else
+            log_in(LAUNCH_log_chunk_u64, log_chunk_u64_args{changed_slot + at, (const U64Slot*)(contents + at * words()),
+                   (const U64Slot*)image, epoch, first + at, log, digest + at}, count);
+        launcher->scan({digest + at, nullptr, tiles, totals + chunk}, count, nullptr);
+        const u64 place = (processor * chunks_max + chunk) * sizeof(ChunkMarker);
+        const mark_chunk_args mark = {epoch, processor << 32 | chunk, first + at, count, totals + chunk, first_word, table,
+                                      (u64*)(markers0 + place), (u64*)(markers1 + place)};
+        launcher->launch(LAUNCH_mark_chunk, &mark, 2, nullptr);
+        launcher->record(marked_of(chunk));
+    }
+
+    template <class Args>
+    void log_in(Launch kernel, const Args& args, u64 count) {
+        launcher->launch(kernel, &args, count, nullptr);
+    }
+
+    void store(u64 chunk, bool is_first) {
+        launcher->use(slot_queue);
+        launcher->wait(marked_of(chunk));
+        if (is_first) launcher->record(before);
+        apply(index, changed_slot + chunk * chunk_slots, contents + chunk * chunk_slots * words(), of_gpu(chunk));
+    }
+
+    void apply(void* to, const u64* slot, const u64* content, u64 count) {
+        if (has_records) {
+            const apply_bytes_args args = {slot, (const BytesSlot*)content, (BytesSlot*)to};
+            launcher->launch(LAUNCH_apply_bytes, &args, count, nullptr);
+        } else {
+            const apply_u64_args args = {slot, (const U64Slot*)content, (U64Slot*)to};
+            launcher->launch(LAUNCH_apply_u64, &args, count, nullptr);
+        }
+    }
+
+    void store_on_host(u64 from, u64 to) {
+        host_ns = 0;
+        if (!host_part) return;
+        HostLauncher threads(pool);
+        for (u64 chunk = from; chunk < to; chunk++) {
+            launcher->settle(marked_of(chunk));
+            launcher->settle(left_of(chunk));
+            if (launcher->has_failed()) return;  // then the chunk may have no marker
+            const auto begin = std::chrono::steady_clock::now();
+            const u64 *slot = host_slot + host_at(chunk), *content = host_contents + host_at(chunk) * words(), count = of_host(chunk);
+            if (has_records) {
+                const apply_bytes_args args = {slot, (const BytesSlot*)content, (BytesSlot*)index};
+                threads.launch(LAUNCH_apply_bytes, &args, count, nullptr);
+            } else {
+                const apply_u64_args args = {slot, (const U64Slot*)content, (U64Slot*)index};
+                threads.launch(LAUNCH_apply_u64, &args, count, nullptr);
+            }
+            host_ns += (u64)std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+        }
+    }
+};
