@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from enum import IntFlag
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpkvs.backends.base import Processor
 from gpkvs.backends.fields import fields_of
@@ -23,6 +23,24 @@ class Steps(IntFlag):
     STORE = 4  # slots
     STORE_ON_HOST = 8  # those of the host's threads
     WAIT = 16  # until the stores are complete
+
+
+class ChunkTimes(NamedTuple):
+    """How long the host's threads and a processor stored slots, and waited or did other things; 0: nobody knows.
+
+    Attributes
+    ----------
+    host, host_waited, gpu, gpu_waited
+        In seconds.
+    """
+
+    host: float
+    host_waited: float
+    gpu: float
+    gpu_waited: float
+
+
+_TIMES: Final = tuple(f"{name}_ns" for name in ChunkTimes._fields)
 
 
 class Chunks:
@@ -54,6 +72,6 @@ class Chunks:
         self._place.run_native(partial(library.gpkvs_store_chunks, address, steps, first, last))
 
     @property
-    def seconds(self) -> tuple[float, float]:
-        """What it took the host's threads and the processor to store the slots, if one call did; 0: nobody knows."""
-        return self._words[_AT["host_ns"]] / 1e9, self._words[_AT["gpu_ns"]] / 1e9
+    def times(self) -> ChunkTimes:
+        """What it took to store the slots, if one call did all steps with all chunks."""
+        return ChunkTimes(*[self._words[_AT[name]] / 1e9 for name in _TIMES])

@@ -64,6 +64,7 @@ class ChunkedSlots:
     def __init__(self, backend: Backend, files: StoreFiles) -> None:
         self._backend = backend
         self._files = files
+        self._of_host: U64 | None = None  # memory for slots and contents that leave for the host, kept between batches
         self.balance = Balance()
 
     def store(self, writes: TableWrites, run: LogRun | None, epoch: int) -> None:
@@ -129,10 +130,10 @@ class ChunkedSlots:
 
     def _measured(self, writes: TableWrites, parts: list[_Part]) -> None:
         (part, *others) = parts
-        host, gpu = part.chunks.seconds
-        if not others and host and gpu:
-            slots = writes.slots - part.host_slots
-            self.balance.measured(writes.index.layout.name, (part.host_slots, host), (slots, gpu))
+        times = part.chunks.times
+        if not others and times.host and times.gpu:
+            host, gpu = (part.host_slots, times.host), (writes.slots - part.host_slots, times.gpu)
+            self.balance.measured(writes.index.layout.name, host, gpu, times.gpu_waited - times.host_waited)
 
     def _parts(self, writes: TableWrites, run: LogRun | None, epoch: int) -> list[_Part]:
         parts, at = [], 0
@@ -151,8 +152,7 @@ class ChunkedSlots:
         of_host = 0
         if len(writes.device) == 1 and place.shares_slots(index.region, slots):
             of_host = int(_WHOLE * self.balance.part(index.layout.name, slots))
-        host_slot: U64 = place.result_column(count * (size * of_host // _WHOLE), np.uint64)
-        host_contents: U64 = place.result_column(len(host_slot) * words, np.uint64)
+        host_slot, host_contents = self._room_on_host(place, count * (size * of_host // _WHOLE), words)
         totals = place.scratch(count, np.uint64)
         tiles = place.scratch(library.gpkvs_tiles(size), np.uint64)
         image, log = place.address(index), self._files.log.address
@@ -186,6 +186,14 @@ class ChunkedSlots:
         )
         shared = sum(min(size, slots - first) * of_host // _WHOLE for first in range(0, slots, size))
         return _Part(place, chunks, count, shared, (columns, host_slot, host_contents, totals, tiles))
+
+    def _room_on_host(self, place: Processor, slots: int, words: int) -> tuple[U64, U64]:
+        """Return columns for slots and their contents; one processor alone asks for any."""
+        needed = slots * (1 + words)
+        if self._of_host is None or len(self._of_host) < needed:
+            self._of_host = None  # before there is twice as much
+            self._of_host = place.result_column(needed, np.uint64)
+        return self._of_host[:slots], self._of_host[slots:needed]
 
 
 def _chunk_slots(slots: int, chunks_max: int, slots_min: int) -> int:

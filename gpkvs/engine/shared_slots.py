@@ -38,12 +38,23 @@ class Balance:
         known = [(abs(other - size), part) for (name, other), part in self._parts.items() if name == layout]
         return min(known)[1] if known else 0.5
 
-    def measured(self, layout: str, host: tuple[int, float], gpu: tuple[int, float]) -> None:
-        """Take note of the slots and the seconds of both; the next part is halfway to what they say."""
+    def measured(self, layout: str, host: tuple[int, float], gpu: tuple[int, float], late: float = 0.0) -> None:
+        """Take note of the slots and the seconds of both; the next part is halfway to what they say.
+
+        Parameters
+        ----------
+        layout
+            Of the slots.
+        host, gpu
+            How many slots each stored, and the seconds for that.
+        late
+            Seconds that the GPU waited, or did other things, more than the threads.
+        """
         if host[0] + gpu[0] < _MEASURED_MIN:
             return
-        slots, (rate, gpu_rate) = host[0] + gpu[0], (count / max(seconds, 1e-7) for count, seconds in (host, gpu))
-        part = (self.part(layout, slots) + rate / (rate + gpu_rate)) / 2
+        slots = host[0] + gpu[0]
+        all_by_host, all_by_gpu = (max(seconds, 1e-7) * slots / max(count, 1) for count, seconds in (host, gpu))
+        part = (self.part(layout, slots) + (late + all_by_gpu) / (all_by_host + all_by_gpu)) / 2
         self._parts[layout, slots.bit_length()] = min(max(part, _PART_MIN), _PART_MAX)
 
 

@@ -2,8 +2,9 @@
 //
 //     of each chunk: entries -> (durable) -> marker, twice -> (durable) -> slots
 //
-// The entries of the next chunk cross the link while slots are stored. The host's threads store the last slots of each chunk,
-// which leave for the host before. The mirror gets all slots when all entries have been read from it.
+// The entries of the next chunk cross the link while the host's threads store the last slots of each chunk, which have left for
+// the host. The GPU stores its own when all of these have: its many small stores would hold them up, and the entries, so that
+// the threads would wait (docs/gpu.md). The mirror gets all slots when all entries have been read from it.
 #pragma once
 #include <chrono>
 
@@ -12,7 +13,7 @@
 // `queue` is where the plan was made, and what comes next. `slots`, in chunks of `chunk_slots`; of each chunk the host's threads
 // store `host_part`, in 65,536ths, from `host_slot` and `host_contents`. `first`: the entry of the first slot. `image`: where
 // slots are read; `mirror`: where they are stored as well, or null. Each chunk has an event in `marked` and one in `left`, and
-// a word in `totals`. `host_ns`, `gpu_ns`: what the stores of the slots took, if all were stored by one call.
+// a word in `totals`. Of a call that does all steps with all chunks: how long both stored slots, and waited or did other things.
 #define STORE_CHUNKS_FIELDS(F)                                                              \
     F(Launcher*, launcher) F(Pool*, pool)                                                   \
     F(void*, queue) F(void*, log_queue) F(void*, slot_queue) F(void*, host_queue) F(void*, mirror_queue) \
@@ -21,7 +22,7 @@
     F(u64, processor) F(u64, epoch) F(u64, table) F(u64, first_word) F(u64*, log) F(u8*, markers0) F(u8*, markers1) \
     F(const u64*, changed_slot) F(const u64*, contents) F(const void*, image) F(void*, index) F(void*, mirror) \
     F(u64*, digest) F(u64*, totals) F(u64*, tiles) F(u64*, host_slot) F(u64*, host_contents) \
-    F(u64, chunks_max) F(u64, host_ns) F(u64, gpu_ns)
+    F(u64, chunks_max) F(u64, host_ns) F(u64, host_waited_ns) F(u64, gpu_ns) F(u64, gpu_waited_ns)
 
 enum ChunkSteps : u64 { CHUNKS_LEAVE = 1, CHUNKS_LOG = 2, CHUNKS_STORE = 4, CHUNKS_STORE_ON_HOST = 8, CHUNKS_WAIT = 16 };
 
@@ -40,6 +41,7 @@ struct StoreChunks {
         if (!(steps & CHUNKS_STORE)) return;
         launcher->settle(stored);
         gpu_ns = launcher->ns_between(before, stored);
+        gpu_waited_ns = launcher->ns_between(planned, before);
     }
 
   private:
@@ -116,7 +118,10 @@ struct StoreChunks {
     void store(u64 chunk, bool is_first) {
         launcher->use(slot_queue);
         launcher->wait(marked_of(chunk));
-        if (is_first) launcher->record(before);
+        if (is_first) {
+            if (host_part) launcher->wait(left_of((slots - 1) / chunk_slots));
+            launcher->record(before);
+        }
         apply(index, changed_slot + chunk * chunk_slots, contents + chunk * chunk_slots * words(), of_gpu(chunk));
     }
 
@@ -131,14 +136,17 @@ struct StoreChunks {
     }
 
     void store_on_host(u64 from, u64 to) {
-        host_ns = 0;
+        using Clock = std::chrono::steady_clock;
+        host_ns = host_waited_ns = 0;
         if (!host_part) return;
         HostLauncher threads(pool);
+        auto end = Clock::now();
         for (u64 chunk = from; chunk < to; chunk++) {
             launcher->settle(marked_of(chunk));
             launcher->settle(left_of(chunk));
             if (launcher->has_failed()) return;  // then the chunk may have no marker
-            const auto begin = std::chrono::steady_clock::now();
+            const auto begin = Clock::now();
+            host_waited_ns += ns_of(begin - end);
             const u64 *slot = host_slot + host_at(chunk), *content = host_contents + host_at(chunk) * words(), count = of_host(chunk);
             if (has_records) {
                 const apply_bytes_args args = {slot, (const BytesSlot*)content, (BytesSlot*)index};
@@ -147,7 +155,10 @@ struct StoreChunks {
                 const apply_u64_args args = {slot, (const U64Slot*)content, (U64Slot*)index};
                 threads.launch(LAUNCH_apply_u64, &args, count, nullptr);
             }
-            host_ns += (u64)std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+            end = Clock::now();
+            host_ns += ns_of(end - begin);
         }
     }
+
+    static u64 ns_of(std::chrono::steady_clock::duration time) { return (u64)std::chrono::nanoseconds(time).count(); }
 };

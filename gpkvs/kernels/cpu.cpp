@@ -115,7 +115,7 @@ int gpkvs_store_chunks(StoreChunks* chunks, u64 steps, u64 first, u64 last) {
     return chunks->launcher->error();
 }
 
-// A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of STEP_BEGIN and STEP_ORDER
+// A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of STEP_BEGIN and STEP_FINISH
 // are in `room`, which has as many bytes as they need.
 const char* gpkvs_number_plan_fields() { return NUMBER_PLAN_FIELDS(GPKVS_NAME); }
 const char* gpkvs_number_counts() { return NUMBER_COUNTS(NUMBER_NAME); }
@@ -131,7 +131,6 @@ int gpkvs_number_plan(NumberPlan* plan, u32 step) {
     NumberPlanner planner = {*plan};
     if (step == STEP_BEGIN) planner.begin();
     else if (step == STEP_SELECT) planner.select();
-    else if (step == STEP_ORDER) planner.order();
     else if (step == STEP_FINISH) planner.finish();
     else if (step == STEP_VALUES) planner.values();
     else planner.stage_moved();

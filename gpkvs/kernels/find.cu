@@ -79,15 +79,13 @@ GPKVS_GROUP_KERNEL_SOON(slot_bytes, SLOT_BYTES_ARGS, look_soon) {
 }
 
 #define LOOK_U64_ARGS(F) LOOK_ARGS(F, U64Bucket) F(const u8*, keys)
-template <class Args>
-GPKVS_DEVICE void look_for_number(const Args& a, u64 i) {
+GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) {
     const U64Slot key = {load_unaligned(a.keys + 8 * i), 0};
     const u64 slot = find_slot(a.index, geometry_of(a), {a.fingerprint0[i], a.fingerprint1[i]}, key);
     if (!leader()) return;
     a.status[i] = slot == NO_SLOT ? STATUS_NOT_FOUND : STATUS_OK;
     a.source_word[i] = slot == NO_SLOT ? 0 : a.index[slot / WAYS].ways[slot % WAYS].value;
 }
-GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) { look_for_number(a, i); }
 
 // get: what each operation sees in a batch of GETs alone on a table of numbers, from its key to its value in one pass, and how
 // many find nothing. A GPU may read the keys, and store what they see, in the host's memory.
@@ -99,14 +97,9 @@ GPKVS_KERNEL(get_u64, GET_U64_ARGS) {
     const u64 key = load_unaligned(a.keys + 8 * i);
     const Candidates at = candidate_buckets<U64Slot>(siphash128_word(a.hash_key0, a.hash_key1, key), geometry_of(a));
     u64 value = 0;
-    const bool found = find_pair8((const u64*)&a.index[at.bucket0], (const u64*)&a.index[at.bucket1], key, value);
+    const u64 *first = (const u64*)&a.index[at.bucket0], *then = (const u64*)&a.index[at.bucket1];
+    const bool found = find_pair8(first, then, key, true, value) != NO_PAIR;
     a.status[i] = found ? STATUS_OK : STATUS_NOT_FOUND;
     a.source_word[i] = value;
     count_where(a.missed, !found);
-}
-
-// look_own: the same for a shard's operations; the others are left alone.
-#define LOOK_OWN_U64_ARGS(F) LOOK_U64_ARGS(F) SHARD_ARGS(F)
-GPKVS_GROUP_KERNEL(look_own_u64, LOOK_OWN_U64_ARGS) {
-    if (is_own(a, {a.fingerprint0[i], a.fingerprint1[i]})) look_for_number(a, i);
 }

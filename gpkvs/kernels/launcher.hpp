@@ -6,10 +6,9 @@
 
 // Those that native code launches.
 #define LAUNCHED(F)                                                                         \
-    F(route_u64) F(look_u64) F(look_own_u64) F(mark_written) F(mark_needed) F(pick_needed) F(pack) F(tell_descents) \
-    F(sort_tied) F(mark) F(spread) F(last_writes) F(find_u64) F(last_set) F(fold_u64) F(own_values) F(mark_changes) \
-    F(pick_changes) F(mark_blocks) F(pick_blocks) F(place_u64) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) \
-    F(pick_values) F(tell) F(widen) F(log_chunk_u64) F(log_chunk_bytes) F(mark_chunk) F(log_redo_u64) F(log_redo_bytes) \
+    F(locate_numbers) F(mark_written_places) F(mark_needed) F(pick_needed) F(tell_number_descents) F(sort_tied_numbers) \
+    F(mark_numbers) F(spread) F(last_writes) F(chain_numbers) F(fold_u64) F(own_values) F(mark_changes) F(pick_changes) \
+    F(mark_blocks) F(pick_blocks) F(place_numbers) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) F(pick_values) F(tell) F(widen) F(log_chunk_u64) F(log_chunk_bytes) F(mark_chunk) F(log_redo_u64) F(log_redo_bytes) \
     F(apply_u64) F(apply_bytes)
 // Those that only a GPU has.
 #define LAUNCHED_ON_GPU(F) F(sum_tiles) F(scan_tiles) F(add_tiles)

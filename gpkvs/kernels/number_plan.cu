@@ -1,36 +1,157 @@
 // What a plan for a table of numbers needs beside the phases, where no host looks on between the kernels (number_plan.hpp):
 // each `mark_` marks items with two numbers of 32 bits, a running sum over the marks numbers them, and each `pick_` puts the
 // marked items side by side.
-#include "probe.cuh"
+#include "place.cuh"
+#include "ties.cuh"
 
-// mark_needed: the operations of a shard that are to be ordered, as `needs_order` tells them, or all where nothing marks what
-// is written; in the upper half, the SETs of the batch. Without `ops` all operations are SETs.
+// Where a key lies, as a word whose lower bits have room for the number of an operation (`numbers`): a key that is there has the
+// number of its slot there, and so comes in the order of slots. One that is not has the upper bits of its fingerprint behind a 1,
+// and comes after all of those, in the order of blocks. A key of another shard has neither.
+static const u64 NOT_THERE = 1ull << 63, OF_ANOTHER_SHARD = ~0ull;
+
+GPKVS_DEVICE u64 place_of_slot(u64 slot, u64 numbers) { return slot * (numbers + 1); }
+GPKVS_DEVICE u64 slot_of_place(u64 place, u64 numbers) { return place / (numbers + 1); }
+GPKVS_DEVICE u64 place_of_absent(Hash128 fingerprint, u64 numbers) { return (NOT_THERE | fingerprint.low >> 1) & ~numbers; }
+
+// locate: the place of each key, with the operation's number below it in `packed`; and what the table holds for it. Without
+// `status` nobody asks for that.
+#define LOCATE_NUMBERS_ARGS(F)                                                              \
+    F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(const U64Bucket*, index) GEOMETRY_ARGS(F) SHARD_ARGS(F) \
+    F(u64, numbers) F(u64*, packed) F(u8*, status) F(u64*, source_word)
+
+template <class Args>
+GPKVS_DEVICE void locate_soon(const Args& a, u64 i) {
+    prefetch_candidates(a.index, geometry_of(a), siphash128_word(a.hash_key0, a.hash_key1, load_unaligned(a.keys + 8 * i)));
+}
+
+GPKVS_KERNEL_SOON(locate_numbers, LOCATE_NUMBERS_ARGS, locate_soon) {
+    const u64 key = load_unaligned(a.keys + 8 * i);
+    const Hash128 fingerprint = siphash128_word(a.hash_key0, a.hash_key1, key);
+    const Candidates at = candidate_buckets<U64Slot>(fingerprint, geometry_of(a));
+    const bool own = is_own(a, fingerprint);
+    u64 value = 0;
+    const u32 pair = find_pair8((const u64*)&a.index[at.bucket0], (const u64*)&a.index[at.bucket1], key, own, value);
+    const u64 slot = (pair < WAYS ? at.bucket0 : at.bucket1) * WAYS + pair % WAYS;
+    const u64 place = pair == NO_PAIR ? place_of_absent(fingerprint, a.numbers) : place_of_slot(slot, a.numbers);
+    a.packed[i] = own ? place | i : OF_ANOTHER_SHARD;
+    if (!own || !a.status) return;
+    a.status[i] = pair == NO_PAIR ? STATUS_NOT_FOUND : STATUS_OK;
+    a.source_word[i] = value;
+}
+
+// In a batch with many GETs most keys are not written, and a GET of such a key needs no order. mark_written_places marks the
+// places of keys that writes name, by some bits of a hash: a mark may stand for several keys, and then a GET is ordered without
+// need.
+#define MARK_WRITTEN_PLACES_ARGS(F) F(const u8*, ops) F(const u64*, packed) F(u64, numbers) F(u64, places) F(u8*, written)
+
+template <class Args>
+GPKVS_DEVICE u8* mark_of_place(const Args& a, u64 packed) {
+    return (u8*)a.written + (mix64(packed & ~a.numbers) & (a.places - 1));
+}
+
+GPKVS_KERNEL(mark_written_places, MARK_WRITTEN_PLACES_ARGS) {
+    if (is_write(a.ops[i])) mark_place(mark_of_place(a, a.packed[i]));
+}
+
+// mark_needed: the operations of a shard that are to be ordered: writes, and those whose keys some write may name, or all where
+// nothing marks what is written; in the upper half, the SETs of the batch. Without `ops` all operations are SETs.
 #define MARK_NEEDED_ARGS(F)                                                                 \
-    F(const u8*, ops) F(const u64*, fingerprint0) GEOMETRY_ARGS(F) SHARD_ARGS(F) F(u64, places) F(const u8*, written) \
-    F(u32*, source_op) F(u64*, marks)
+    F(const u8*, ops) F(const u64*, packed) F(u64, numbers) F(u64, places) F(const u8*, written) F(u32*, source_op) F(u64*, marks)
 
 GPKVS_KERNEL(mark_needed, MARK_NEEDED_ARGS) {
-    const u64 fingerprint0 = a.fingerprint0[i];
+    const u64 packed = a.packed[i];
     const u32 kind = a.ops ? a.ops[i] : (u32)OP_SET;
-    const bool own = is_own(a, {fingerprint0, 0});
-    const bool needed = own && (!a.written || is_write(kind) || a.written[fingerprint0 & (a.places - 1)]);
+    const bool own = packed != OF_ANOTHER_SHARD;
+    const bool needed = own && (!a.written || is_write(kind) || *mark_of_place(a, packed));
     if (own && a.source_op) a.source_op[i] = NO_OP;
     a.marks[i] = (u64)(kind == OP_SET) << 32 | needed;
 }
 
-// pick_needed: their numbers and columns; and where the value of each SET begins. What stands at other operations means nothing.
+// pick_needed: their numbers and columns, packed anew; and where the value of each SET begins. What stands at other operations
+// means nothing.
 #define PICK_NEEDED_ARGS(F)                                                                 \
-    F(const u64*, marks) F(const u64*, sums) F(const u8*, ops) F(const u64*, fingerprint0) F(const u64*, fingerprint1) \
-    F(u32*, op_numbers) F(u64*, taken0) F(u64*, taken1) F(u8*, taken_ops) F(u64*, value_offsets)
+    F(const u64*, marks) F(const u64*, sums) F(const u8*, ops) F(const u64*, packed) F(u64, numbers) \
+    F(u32*, op_numbers) F(u64*, taken) F(u8*, taken_ops) F(u64*, value_offsets)
 
 GPKVS_KERNEL(pick_needed, PICK_NEEDED_ARGS) {
     if (a.value_offsets) a.value_offsets[i] = 8 * (a.sums[i] >> 32) - 8;
     if (!a.op_numbers || !(u32)a.marks[i]) return;
     const u32 at = (u32)a.sums[i] - 1;
     a.op_numbers[at] = (u32)i;
-    a.taken0[at] = a.fingerprint0[i];
-    a.taken1[at] = a.fingerprint1[i];
+    a.taken[at] = (a.packed[i] & ~a.numbers) | at;
     if (a.taken_ops) a.taken_ops[at] = a.ops[i];
+}
+
+// The operation that a packed word names. With `op_numbers`, what was sorted is a part of a batch's operations: their numbers in it.
+template <class Args>
+GPKVS_DEVICE u32 op_of_packed(const Args& a, u64 packed) {
+    const u64 at = packed & a.numbers;
+    return a.op_numbers ? a.op_numbers[at] : (u32)at;
+}
+
+// The fingerprint of a packed operation, from its key. Of keys that are there nobody asks: each has a place of its own, and what
+// is equal but for the operation's number is in order.
+struct FromKeys {
+    template <class Args>
+    static GPKVS_MEMBER Hash128 of(const Args& a, u64 packed) {
+        if (!(packed & NOT_THERE)) return {0, 0};
+        return siphash128_word(a.hash_key0, a.hash_key1, load_unaligned(a.keys + 8ull * op_of_packed(a, packed)));
+    }
+};
+
+// Ties are of keys that are not there, of which the upper bits of their fingerprints are equal.
+#define NUMBER_TIES_ARGS(F)                                                                 \
+    F(u64*, packed) F(u64, numbers) F(const u32*, op_numbers) F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(u8*, descents)
+GPKVS_KERNEL(tell_number_descents, NUMBER_TIES_ARGS) { tell_descent<FromKeys>(a, i); }
+
+#define SORT_TIED_NUMBERS_ARGS(F) NUMBER_TIES_ARGS(F) F(u64, count) F(u64*, left)
+GPKVS_KERNEL(sort_tied_numbers, SORT_TIED_NUMBERS_ARGS) { sort_ties_from<FromKeys>(a, i); }
+
+// mark_numbers: 1 << 32 where a chain starts, 1 where an operation writes. Without `ops` all do.
+#define MARK_NUMBERS_ARGS(F)                                                                \
+    F(const u64*, packed) F(u64, numbers) F(const u32*, op_numbers) F(const u8*, keys) F(const u8*, ops) F(u32*, order) F(u64*, marks)
+
+GPKVS_KERNEL(mark_numbers, MARK_NUMBERS_ARGS) {
+    const u64 packed = a.packed[i];
+    const u32 op = op_of_packed(a, packed);
+    bool starts = !is_tied(a, i);
+    if (!starts && packed & NOT_THERE)
+        starts = load_unaligned(a.keys + 8ull * op) != load_unaligned(a.keys + 8ull * op_of_packed(a, a.packed[i - 1]));
+    a.order[i] = op;
+    a.marks[i] = (u64)starts << 32 | (!a.ops || is_write(a.ops[packed & a.numbers]));
+}
+
+// chain_numbers: what each chain has: its slot, or its fingerprint and block where it has none. Without `old_word`, all operations
+// are SETs: it changes by its last one, and so do all chains. One item a chain.
+#define CHAIN_NUMBERS_ARGS(F)                                                               \
+    F(const u64*, packed) F(u64, numbers) F(const u32*, order) F(const u32*, chain_start) F(const u32*, chains) F(const u8*, keys) \
+    F(u64, hash_key0) F(u64, hash_key1) F(const U64Bucket*, index) GEOMETRY_ARGS(F)         \
+    F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) F(u64*, old_word) \
+    F(u8*, change) F(u32*, final_op) F(u32*, changed_chain) F(u64*, changes)
+
+GPKVS_KERNEL(chain_numbers, CHAIN_NUMBERS_ARGS) {
+    const u32 start = a.chain_start[i];
+    const u64 packed = a.packed[start];
+    u64 slot = NO_SLOT, old_word = 0;
+    if (packed & NOT_THERE) {
+        const u64 key = load_unaligned(a.keys + 8ull * a.order[start]);
+        const Hash128 fingerprint = siphash128_word(a.hash_key0, a.hash_key1, key);
+        a.chain_fingerprint0[i] = fingerprint.low;
+        a.chain_fingerprint1[i] = fingerprint.high;
+        a.block[i] = (u32)block_of(fingerprint, geometry_of(a));
+    } else {
+        slot = slot_of_place(packed, a.numbers);
+        if (a.old_word) old_word = a.index[slot / WAYS].ways[slot % WAYS].value;
+    }
+    a.slot[i] = slot;
+    if (a.old_word) {
+        a.old_word[i] = old_word;
+        return;
+    }
+    a.change[i] = CHANGE_PUT;
+    a.final_op[i] = a.order[a.chain_start[i + 1] - 1];
+    a.changed_chain[i] = (u32)i;
+    if (i == 0) *a.changes = *a.chains;
 }
 
 // mark_changes: the chains that change a slot; in the upper half, those that remove a key.
@@ -46,28 +167,68 @@ GPKVS_KERNEL(pick_changes, PICK_CHANGES_ARGS) {
     if ((u32)a.marks[i]) a.changed_chain[(u32)a.sums[i] - 1] = (u32)i;
 }
 
-// mark_blocks: where the changes of a block begin; in the upper half, new keys. Nothing moves yet.
+// mark_blocks: where the new keys of each block begin among the changes, of which those of keys that are there come first, in the
+// order of their slots; in the upper half, the new keys.
 #define MARK_BLOCKS_ARGS(F) \
     F(const u32*, changed_chain) F(const u32*, block) F(const u64*, slot) F(u64*, moved_to) F(u64*, marks)
 
 GPKVS_KERNEL(mark_blocks, MARK_BLOCKS_ARGS) {
     const u32 chain = a.changed_chain[i];
-    const bool begins = i == 0 || a.block[chain] != a.block[a.changed_chain[i - 1]];
+    const bool is_new = a.slot[chain] == NO_SLOT;
+    const u32 before = i ? a.changed_chain[i - 1] : 0;
+    const bool begins = is_new && (i == 0 || a.slot[before] != NO_SLOT || a.block[chain] != a.block[before]);
     a.moved_to[i] = NO_SLOT;
-    a.marks[i] = (u64)(a.slot[chain] == NO_SLOT) << 32 | begins;
+    a.marks[i] = (u64)is_new << 32 | begins;
 }
 
-// pick_blocks: the first change of each block, and the end. `place_blocks` says how many blocks `place` must look at: none
-// if no key is new.
-#define PICK_BLOCKS_ARGS(F) \
-    F(const u64*, marks) F(const u64*, sums) F(const u32*, changes) F(u32*, block_first) F(u64*, place_blocks)
+// pick_blocks: the first new key of each block, and the end.
+#define PICK_BLOCKS_ARGS(F) F(const u64*, marks) F(const u64*, sums) F(const u32*, changes) F(u32*, block_first)
 
 GPKVS_KERNEL(pick_blocks, PICK_BLOCKS_ARGS) {
     const u32 blocks = (u32)a.sums[i];
     if ((u32)a.marks[i]) a.block_first[blocks - 1] = (u32)i;
-    if (i + 1 != *a.changes) return;
-    a.block_first[blocks] = (u32)i + 1;
-    *a.place_blocks = a.sums[i] >> 32 ? blocks : 0;
+    if (i + 1 == *a.changes) a.block_first[blocks] = (u32)i + 1;
+}
+
+// place_numbers: a way for each new key of a block (place.cuh). `news` of the changes are new. One item a block.
+#define PLACE_NUMBERS_ARGS(F)                                                               \
+    F(const u32*, block_first) F(const u32*, changed_chain) F(const u32*, changes) F(const u32*, news) F(const u32*, block) \
+    F(const u64*, chain_fingerprint0) F(const u64*, chain_fingerprint1) F(const U64Bucket*, index) GEOMETRY_ARGS(F) \
+    F(u64, hash_key0) F(u64, hash_key1) F(u64*, slot) F(u64*, moved_to)
+
+// The first change of a key that is there whose slot is not before another one.
+template <class Args>
+GPKVS_DEVICE u32 first_change_from(const Args& a, u64 slot) {
+    u32 first = 0, last = *a.changes - *a.news;
+    while (first < last) {
+        const u32 middle = (first + last) / 2;
+        if (a.slot[a.changed_chain[middle]] < slot) first = middle + 1;
+        else last = middle;
+    }
+    return first;
+}
+
+GPKVS_GROUP_KERNEL(place_numbers, PLACE_NUMBERS_ARGS) {
+    const u32 in_block = U64Bucket::IN_BLOCK;
+    u8 taken[in_block], pinned[in_block];
+    for (u32 b = 0; b < in_block; b++) taken[b] = pinned[b] = 0;
+    BlockState<U64Slot> state = {taken, pinned, table_key<U64Slot>(a.hash_key0, a.hash_key1), geometry_of(a), a.index};
+
+    const u32 first = a.block_first[i], last = a.block_first[i + 1], olds = *a.changes - *a.news;
+    const u64 slots = in_block * WAYS, begin = a.block[a.changed_chain[first]] * slots;
+    for (u32 change = first_change_from(a, begin); change < olds; change++) {
+        const u64 slot = a.slot[a.changed_chain[change]];
+        if (slot >= begin + slots) break;
+        of_bucket<U64Slot>(pinned, slot / WAYS) |= (u8)(1u << slot % WAYS);
+    }
+    for (u32 change = first; change < last; change++) {
+        const u32 chain = a.changed_chain[change];
+        u64 moved_to = NO_SLOT;
+        const u64 slot = place_new(state, {a.chain_fingerprint0[chain], a.chain_fingerprint1[chain]}, &moved_to);
+        if (!leader()) continue;
+        a.slot[chain] = slot;
+        a.moved_to[change] = moved_to;
+    }
 }
 
 // mark_placed: new keys without a way; in the upper half, changes that displace an occupant.

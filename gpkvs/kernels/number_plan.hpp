@@ -4,9 +4,10 @@
 // longer than a kernel, and to ask a GPU how many items the next kernel has takes longer still. Here the kernels ask each
 // other (`limit`). The host is told at the end of a step, in `told`.
 //
-//     begin -> select -> (the operations to order are counted) -> order -> the caller sorts `packed` -> finish -> values
+//     begin -> select -> (the operations to order are counted) -> the caller sorts `sorted` -> finish -> values
 //
-// Of SETs on one GPU nothing is selected.
+// It looks keys up first, and orders operations by the slots that it found: so many bits tell all keys apart that are there, and
+// only the others need a fingerprint. Of SETs on one GPU nothing is selected.
 //
 // Where something does not fit, or is not sorted, the caller plans again by phases: a plan only reads PM.
 #pragma once
@@ -22,10 +23,9 @@
     F(u64, changes) F(u64*, changed_slot) F(U64Slot*, contents)
 
 #define NUMBER_PLAN_COLUMNS(F)                                                              \
-    F(u64*, counts) F(u64*, marks) F(u64*, sums) F(u64*, tiles) F(u64*, fingerprint0) F(u64*, fingerprint1) \
-    F(u64*, value_offsets) F(u64, places) F(u8*, written) F(u32*, op_numbers) F(u64*, taken0) F(u64*, taken1) \
-    F(u8*, taken_ops)                                                                       \
-    F(u64*, packed) F(u8*, descents) F(u32*, order) F(u32*, chain_of) F(u32*, chain_start) F(u32*, write_end) \
+    F(u64*, sorted) F(u64*, counts) F(u64*, marks) F(u64*, sums) F(u64*, tiles) F(u64*, packed) F(u64*, taken) \
+    F(u64*, value_offsets) F(u64, places) F(u8*, written) F(u32*, op_numbers) F(u8*, taken_ops) \
+    F(u8*, descents) F(u32*, order) F(u32*, chain_of) F(u32*, chain_start) F(u32*, write_end) \
     F(u32*, last_write) F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) \
     F(u64*, old_word) F(u8*, change) F(u32*, final_op) F(u32*, changed_chain) F(u32*, block_first) F(u64*, moved_to)
 
@@ -40,8 +40,7 @@ struct NumberPlan {
     F(UNSORTED)     /* where ties were left as they are */                                  \
     F(CHAINS)       /* writes, chains */                                                    \
     F(CHANGES)      /* changes, removed keys */                                             \
-    F(BLOCKS)       /* of the changes, new keys */                                          \
-    F(PLACE_BLOCKS) /* that `place` looks at */                                             \
+    F(BLOCKS)       /* with new keys, new keys */                                           \
     F(PLACED)       /* keys without a way, displaced occupants */                           \
     F(VALUES)       /* that GETs found */
 #define NUMBER_COUNT(name) COUNT_##name,
@@ -62,28 +61,25 @@ struct Room {
 };
 
 static void take_columns_of_all(NumberPlan& p, Room& room) {
-    const u64 n = p.count;
+    const u64 n = p.count, selected = p.selects ? n : 0;
     room.take(p.counts, COUNTS);
     room.take(p.marks, n);
     room.take(p.sums, n);
     room.take(p.tiles, tiles_of(n));
-    room.take(p.fingerprint0, n);
-    room.take(p.fingerprint1, n);
+    room.take(p.packed, n);
+    room.take(p.taken, selected);
+    p.sorted = p.selects ? p.taken : p.packed;
     room.take(p.value_offsets, p.has_only_sets ? 0 : n);
     u64 places = 1;
     while (places <= n) places *= 2;
     p.places = p.looks ? places << PLACES_BITS : 0;
     room.take(p.written, p.places);
-    const u64 selected = p.selects ? n : 0;
     room.take(p.op_numbers, selected);
-    room.take(p.taken0, selected);
-    room.take(p.taken1, selected);
     room.take(p.taken_ops, p.has_only_sets ? 0 : selected);
 }
 
 static void take_columns_of_ordered(NumberPlan& p, Room& room) {
     const u64 n = p.ordered;
-    room.take(p.packed, n);
     room.take(p.descents, n);
     room.take(p.order, n);
     room.take(p.chain_of, n);
@@ -94,7 +90,7 @@ static void take_columns_of_ordered(NumberPlan& p, Room& room) {
     room.take(p.chain_fingerprint1, n);
     room.take(p.block, n);
     room.take(p.slot, n);
-    room.take(p.old_word, n);
+    room.take(p.old_word, p.has_only_sets ? 0 : n);
     room.take(p.change, n);
     room.take(p.final_op, n);
     room.take(p.changed_chain, n);
@@ -117,85 +113,74 @@ struct NumberPlanner {
     const u32* high(NumberCount count) const { return low(count) + 1; }
     void tell() { launch(LAUNCH_tell, tell_args{p.counts, p.told}, COUNTS); }
 
-    // Hashes the keys; and what the table holds for each operation of the shard.
+    // The bits that the number of an operation may take.
+    u64 numbers() const {
+        u64 numbers = 1;
+        while (numbers + 1 < p.count) numbers = 2 * numbers + 1;
+        return numbers;
+    }
+
+    // Finds the keys of the shard, and what the table holds for each operation.
     void begin() {
+        const bool asks = !p.has_only_sets;
         p.launcher->zero(p.counts, COUNTS * sizeof(u64));
-        launch(LAUNCH_route_u64, route_u64_args{p.keys, p.hash_key0, p.hash_key1, p.fingerprint0, p.fingerprint1}, p.count);
-        if (!p.looks) return;
-        const look_u64_args all = {p.fingerprint0, p.fingerprint1, p.index, p.blocks, p.unmoved, p.status, p.source_word, p.keys};
-        if (p.shards == 1) launch(LAUNCH_look_u64, all, p.count);
-        else
-            launch(LAUNCH_look_own_u64,
-                   look_own_u64_args{all.fingerprint0, all.fingerprint1, all.index, all.blocks, all.unmoved, all.status,
-                                     all.source_word, all.keys, p.shard, p.shards, p.stripe_blocks},
-                   p.count);
+        launch(LAUNCH_locate_numbers,
+               locate_numbers_args{p.keys, p.hash_key0, p.hash_key1, p.index, p.blocks, p.unmoved, p.shard, p.shards,
+                                   p.stripe_blocks, numbers(), p.packed, asks ? p.status : nullptr, p.source_word},
+               p.count);
     }
 
     // Selects the operations to order, and tells where values begin.
     void select() {
         if (p.looks) {
             p.launcher->zero(p.written, p.places);
-            launch(LAUNCH_mark_written, mark_written_args{p.ops, p.fingerprint0, p.places, p.written}, p.count);
+            launch(LAUNCH_mark_written_places, mark_written_places_args{p.ops, p.packed, numbers(), p.places, p.written}, p.count);
         }
         launch(LAUNCH_mark_needed,
-               mark_needed_args{p.ops, p.fingerprint0, p.blocks, p.unmoved, p.shard, p.shards, p.stripe_blocks, p.places,
-                                p.looks ? p.written : nullptr, p.source_op, p.marks},
-               p.count);
+               mark_needed_args{p.ops, p.packed, numbers(), p.places, p.looks ? p.written : nullptr, p.source_op, p.marks}, p.count);
         scan(p.sums, p.count, nullptr, COUNT_NEEDED);
         launch(LAUNCH_pick_needed,
-               pick_needed_args{p.marks, p.sums, p.ops, p.fingerprint0, p.fingerprint1, p.selects ? p.op_numbers : nullptr,
-                                p.taken0, p.taken1, p.has_only_sets ? nullptr : p.taken_ops,
-                                p.has_only_sets ? nullptr : p.value_offsets},
+               pick_needed_args{p.marks, p.sums, p.ops, p.packed, numbers(), numbers_of_ops(), p.taken,
+                                p.has_only_sets ? nullptr : p.taken_ops, p.has_only_sets ? nullptr : p.value_offsets},
                p.count);
         tell();
     }
 
-    const u64* ordered0() const { return p.selects ? p.taken0 : p.fingerprint0; }
-    const u64* ordered1() const { return p.selects ? p.taken1 : p.fingerprint1; }
-
-    // The bits that the number of an operation may take.
-    u64 numbers() const {
-        u64 numbers = 0;
-        while (numbers + 1 < p.ordered) numbers = 2 * numbers + 1;
-        return numbers;
-    }
-
-    void order() { launch(LAUNCH_pack, pack_args{ordered0(), numbers(), p.packed}, p.ordered); }
+    u32* numbers_of_ops() const { return p.selects ? p.op_numbers : nullptr; }
 
     void finish() {
-        sort();
-        find();
-        change();
+        chain();
+        if (!p.has_only_sets) change();
         place();
         stage(p.ordered, low(COUNT_CHANGES));
         tell();
     }
 
-    void sort() {
+    void chain() {
         const u64 n = p.ordered;
         const u8* ops = p.has_only_sets ? nullptr : p.selects ? p.taken_ops : p.ops;
-        launch(LAUNCH_tell_descents, tell_descents_args{p.packed, numbers(), ordered0(), ordered1(), p.descents}, n);
-        launch(LAUNCH_sort_tied, sort_tied_args{p.packed, numbers(), ordered0(), ordered1(), p.descents, n, p.counts + COUNT_UNSORTED}, n);
-        launch(LAUNCH_mark,
-               mark_args{p.packed, numbers(), ordered0(), ordered1(), ops, p.selects ? p.op_numbers : nullptr, p.order, p.marks}, n);
+        launch(LAUNCH_tell_number_descents,
+               tell_number_descents_args{p.sorted, numbers(), numbers_of_ops(), p.keys, p.hash_key0, p.hash_key1, p.descents}, n);
+        launch(LAUNCH_sort_tied_numbers,
+               sort_tied_numbers_args{p.sorted, numbers(), numbers_of_ops(), p.keys, p.hash_key0, p.hash_key1, p.descents, n,
+                                      p.counts + COUNT_UNSORTED},
+               n);
+        launch(LAUNCH_mark_numbers, mark_numbers_args{p.sorted, numbers(), numbers_of_ops(), p.keys, ops, p.order, p.marks}, n);
         scan(p.sums, n, nullptr, COUNT_CHAINS);
         launch(LAUNCH_spread, spread_args{p.marks, p.sums, n, p.chain_of, p.chain_start, p.write_end, nullptr}, n);
-        if (!p.has_only_sets) launch(LAUNCH_last_writes, last_writes_args{p.sums, p.write_end, p.last_write}, n);
-    }
-
-    void find() {
-        launch(LAUNCH_find_u64,
-               find_u64_args{p.order, p.chain_start, p.fingerprint0, p.fingerprint1, p.index, p.blocks, p.unmoved,
-                             p.chain_fingerprint0, p.chain_fingerprint1, p.block, p.slot, p.old_word, p.keys},
-               p.ordered, high(COUNT_CHAINS));
-        if (p.has_only_sets)
-            return launch(LAUNCH_last_set, last_set_args{p.order, p.chain_start, p.change, p.final_op}, p.ordered,
-                          high(COUNT_CHAINS));
+        launch(LAUNCH_chain_numbers,
+               chain_numbers_args{p.sorted, numbers(), p.order, p.chain_start, high(COUNT_CHAINS), p.keys, p.hash_key0, p.hash_key1,
+                                  p.index, p.blocks, p.unmoved, p.chain_fingerprint0, p.chain_fingerprint1, p.block, p.slot,
+                                  p.has_only_sets ? nullptr : p.old_word, p.change, p.final_op, p.changed_chain,
+                                  p.counts + COUNT_CHANGES},
+               n, high(COUNT_CHAINS));
+        if (p.has_only_sets) return;
+        launch(LAUNCH_last_writes, last_writes_args{p.sums, p.write_end, p.last_write}, n);
         launch(LAUNCH_fold_u64,
                fold_u64_args{p.order, p.chain_of, p.chain_start, p.last_write, p.ops, p.slot, p.old_word, p.status,
                              p.source_word, p.source_op, p.change, p.final_op},
-               p.ordered);
-        launch(LAUNCH_own_values, own_values_args{p.order, p.source_op, p.values, p.value_offsets, p.source_word}, p.ordered);
+               n);
+        launch(LAUNCH_own_values, own_values_args{p.order, p.source_op, p.values, p.value_offsets, p.source_word}, n);
     }
 
     void change() {
@@ -209,12 +194,11 @@ struct NumberPlanner {
         const u32* changes = low(COUNT_CHANGES);
         launch(LAUNCH_mark_blocks, mark_blocks_args{p.changed_chain, p.block, p.slot, p.moved_to, p.marks}, p.ordered, changes);
         scan(p.sums, p.ordered, changes, COUNT_BLOCKS);
-        launch(LAUNCH_pick_blocks,
-               pick_blocks_args{p.marks, p.sums, changes, p.block_first, p.counts + COUNT_PLACE_BLOCKS}, p.ordered, changes);
-        launch(LAUNCH_place_u64,
-               place_u64_args{p.block_first, p.changed_chain, p.chain_fingerprint0, p.chain_fingerprint1, p.index, p.blocks,
-                              p.unmoved, p.hash_key0, p.hash_key1, p.slot, p.moved_to},
-               p.ordered, low(COUNT_PLACE_BLOCKS));
+        launch(LAUNCH_pick_blocks, pick_blocks_args{p.marks, p.sums, changes, p.block_first}, p.ordered, changes);
+        launch(LAUNCH_place_numbers,
+               place_numbers_args{p.block_first, p.changed_chain, changes, high(COUNT_BLOCKS), p.block, p.chain_fingerprint0,
+                                  p.chain_fingerprint1, p.index, p.blocks, p.unmoved, p.hash_key0, p.hash_key1, p.slot, p.moved_to},
+               p.ordered, low(COUNT_BLOCKS));
         launch(LAUNCH_mark_placed, mark_placed_args{p.changed_chain, p.slot, p.moved_to, p.marks}, p.ordered, changes);
         scan(nullptr, p.ordered, changes, COUNT_PLACED);
     }
@@ -246,7 +230,7 @@ struct NumberPlanner {
     }
 };
 
-#define NUMBER_STEPS(F) F(BEGIN) F(SELECT) F(ORDER) F(FINISH) F(VALUES) F(STAGE_MOVED)
+#define NUMBER_STEPS(F) F(BEGIN) F(SELECT) F(FINISH) F(VALUES) F(STAGE_MOVED)
 #define NUMBER_STEP(name) STEP_##name,
 #define NUMBER_NAME(name) #name ";"
 enum NumberStep { NUMBER_STEPS(NUMBER_STEP) };

@@ -5,8 +5,7 @@
 // right what the sort could not tell apart: of 2 M operations a quarter of a pair. `mark` then counts chains and writes at
 // each position, a running sum over the marks numbers them, `spread` puts every chain's start and every write's position
 // at its number, `last_writes` looks them up.
-#include "layout.cuh"
-#include "probe.cuh"
+#include "ties.cuh"
 
 // In a batch with many GETs most keys are not written, and a GET of such a key needs no order: `look` tells what it sees.
 // mark_written marks the keys that writes name, by some bits of their fingerprints: a place may stand for several keys, and
@@ -49,52 +48,19 @@ GPKVS_KERNEL(take_ops, TAKE_OPS_ARGS) {
 
 GPKVS_KERNEL(pack, PACK_ARGS) { a.packed[i] = (a.fingerprint0[i] & ~a.numbers) | i; }
 
-// Whether the sort could not tell this position and the one before it apart.
-template <class Args>
-GPKVS_DEVICE bool is_tied(const Args& a, u64 i) {
-    return i && !((a.packed[i - 1] ^ a.packed[i]) & ~a.numbers);
-}
+// The fingerprint of a packed operation, from the columns of the batch.
+struct FromColumns {
+    template <class Args>
+    static GPKVS_MEMBER Hash128 of(const Args& a, u64 packed) {
+        return {a.fingerprint0[packed & a.numbers], a.fingerprint1[packed & a.numbers]};
+    }
+};
 
-// Whether one packed operation belongs before another that it is tied with: by its fingerprint, then by its number.
-template <class Args>
-GPKVS_DEVICE bool belongs_before(const Args& a, u64 left, u64 right) {
-    const u64 op = left & a.numbers, other = right & a.numbers;
-    if (a.fingerprint0[op] != a.fingerprint0[other]) return a.fingerprint0[op] < a.fingerprint0[other];
-    if (a.fingerprint1[op] != a.fingerprint1[other]) return a.fingerprint1[op] < a.fingerprint1[other];
-    return op < other;
-}
-
-// tell_descents: where a position belongs before the one that it follows.
 #define TIED_ARGS(F) F(u64*, packed) F(u64, numbers) F(const u64*, fingerprint0) F(const u64*, fingerprint1) F(u8*, descents)
+GPKVS_KERNEL(tell_descents, TIED_ARGS) { tell_descent<FromColumns>(a, i); }
 
-GPKVS_KERNEL(tell_descents, TIED_ARGS) {
-    a.descents[i] = is_tied(a, i) && belongs_before(a, a.packed[i], a.packed[i - 1]);
-}
-
-// sort_tied: the first of tied positions puts all of them in order, if they have a descent. Ties stay what they are meanwhile,
-// so no thread needs what another one stores. One thread does it, so longer ties are left as they are, and `left` counts that:
-// a hot key that ties with another one.
-static const u64 TIED_MAX = 64;
 #define SORT_TIED_ARGS(F) TIED_ARGS(F) F(u64, count) F(u64*, left)
-
-GPKVS_KERNEL(sort_tied, SORT_TIED_ARGS) {
-    if (a.descents[i]) {  // ascending as they are, positions so far apart are alike if all between them are
-        if (i >= TIED_MAX && !((a.packed[i - TIED_MAX] ^ a.packed[i]) & ~a.numbers)) atomic_add(a.left, 1);
-        return;
-    }
-    if (is_tied(a, i)) return;
-    u64 last = i + 1;
-    bool descends = false;
-    for (; last < a.count && last - i < TIED_MAX && is_tied(a, last); last++) descends |= a.descents[last] != 0;
-    if (!descends) return;
-    if (last < a.count && is_tied(a, last)) return atomic_add(a.left, 1);
-    for (u64 next = i + 1; next < last; next++) {
-        const u64 moving = a.packed[next];
-        u64 at = next;
-        for (; at > i && belongs_before(a, moving, a.packed[at - 1]); at--) a.packed[at] = a.packed[at - 1];
-        a.packed[at] = moving;
-    }
-}
+GPKVS_KERNEL(sort_tied, SORT_TIED_ARGS) { sort_ties_from<FromColumns>(a, i); }
 
 // mark: 1 << 32 where a chain starts, 1 where an operation writes. Without `ops` all do. With `op_numbers`, what was sorted
 // is a part of a batch's operations: their numbers in it.

@@ -24,6 +24,7 @@ typedef unsigned long long u64;
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 #define GPKVS_DEVICE static __device__ __forceinline__
+#define GPKVS_MEMBER __device__ __forceinline__
 
 GPKVS_DEVICE u64 items_of(u64 n, const u32* limit) { return limit && *limit < n ? *limit : n; }
 
@@ -81,16 +82,18 @@ GPKVS_DEVICE u32 way_mask8(bool mine) {
 #define GPKVS_WAYS8(way, condition) ([&]() { const u32 way = threadIdx.x & 7; return way_mask8(condition); }())
 GPKVS_DEVICE bool leader() { return (threadIdx.x & 7) == 0; }
 
-// Eight pairs of words side by side, 128 bytes at a multiple of them: the second word of the first pair that begins with a key.
-GPKVS_DEVICE bool find_pair8(const u64* pairs, u64 key, u64& second) {
+// Eight pairs of words side by side, 128 bytes at a multiple of them: the number of the first pair that begins with a key, and its
+// second word; or NO_PAIR.
+static const u32 NO_PAIR = 16;
+GPKVS_DEVICE u32 find_pair8(const u64* pairs, u64 key, u64& second) {
     for (u32 way = 0; way < 8; way++)
-        if (pairs[2 * way] == key) return second = pairs[2 * way + 1], true;
-    return false;
+        if (pairs[2 * way] == key) return second = pairs[2 * way + 1], way;
+    return NO_PAIR;
 }
 
 // The same for each lane of a warp that still looks. Eight lanes read the pairs of one of them together, and all 32 places are asked
 // for before the first one is waited for: a lane alone reads a place in eight steps (10,100 M/s of look-ups for 15,300; docs/gpu.md).
-GPKVS_DEVICE void find_pair8_together(const u64* pairs, u64 key, bool looks, bool& found, u64& second) {
+GPKVS_DEVICE void find_pair8_together(const u64* pairs, u64 key, bool looks, u32& found, u64& second) {
     const u32 lane = threadIdx.x & 31, looking = __ballot_sync(~0u, looks);
     ulonglong2 pair[8];
 #pragma unroll
@@ -105,21 +108,27 @@ GPKVS_DEVICE void find_pair8_together(const u64* pairs, u64 key, bool looks, boo
         const u64 wanted = __shfl_sync(~0u, key, of);
         const u32 votes = __ballot_sync(~0u, (looking >> of & 1) && pair[step].x == wanted);
         const u32 mine = votes >> 8 * (lane & 3) & 0xFF;  // of the eight lanes that looked for the lane 4 * step + lane % 4
-        const u64 word = __shfl_sync(~0u, pair[step].y, 8 * (lane & 3) + (mine ? first_bit(mine) : 0));
+        const u32 way = mine ? first_bit(mine) : 0;
+        const u64 word = __shfl_sync(~0u, pair[step].y, 8 * (lane & 3) + way);
         if (lane / 4 == step && mine) {
-            found = true;
+            found = way;
             second = word;
         }
     }
 }
 
-// In either of two places.
-GPKVS_DEVICE bool find_pair8(const u64* first, const u64* then, u64 key, u64& second) {
-    if (__activemask() != ~0u) return find_pair8(first, key, second) || find_pair8(then, key, second);  // the last items
-    bool found = false;
-    find_pair8_together(first, key, true, found, second);
-    if (__any_sync(~0u, !found)) find_pair8_together(then, key, !found, found, second);
-    return found;
+// In either of two places: below 8 it is in the first one, below 16 in the other. Who does not look finds none.
+GPKVS_DEVICE u32 find_pair8(const u64* first, const u64* then, u64 key, bool looks, u64& second) {
+    u32 found = NO_PAIR, later = NO_PAIR;
+    if (__activemask() != ~0u) {  // the last items
+        if (looks) found = find_pair8(first, key, second);
+        if (looks && found == NO_PAIR) later = find_pair8(then, key, second);
+    } else {
+        find_pair8_together(first, key, looks, found, second);
+        const bool looks_on = looks && found == NO_PAIR;
+        if (__any_sync(~0u, looks_on)) find_pair8_together(then, key, looks_on, later, second);
+    }
+    return later == NO_PAIR ? found : 8 + later;
 }
 
 // A relaxed atomic store of 8 bytes: it becomes durable in any order with others until a fence.
@@ -147,6 +156,7 @@ GPKVS_DEVICE void pm_persist() { __threadfence_system(); }
 #endif
 
 #define GPKVS_DEVICE static inline __attribute__((always_inline))
+#define GPKVS_MEMBER inline __attribute__((always_inline))
 
 // What the host must know of a kernel: the names and types of its arguments, the loop over a range of items, and what every
 // backend asks of it (`KernelSymbol` in gpkvs/native.py).
@@ -245,13 +255,19 @@ GPKVS_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) {
         return mask;                                               \
     }())
 GPKVS_DEVICE bool leader() { return true; }
-GPKVS_DEVICE bool find_pair8(const u64* pairs, u64 key, u64& second) {
+static const u32 NO_PAIR = 16;
+GPKVS_DEVICE u32 find_pair8(const u64* pairs, u64 key, u64& second) {
     const u32 mask = GPKVS_WAYS8(way, pairs[2 * way] == key);
-    if (mask) second = pairs[2 * first_bit(mask) + 1];
-    return mask;
+    if (!mask) return NO_PAIR;
+    second = pairs[2 * first_bit(mask) + 1];
+    return first_bit(mask);
 }
-GPKVS_DEVICE bool find_pair8(const u64* first, const u64* then, u64 key, u64& second) {
-    return find_pair8(first, key, second) || find_pair8(then, key, second);
+GPKVS_DEVICE u32 find_pair8(const u64* first, const u64* then, u64 key, bool looks, u64& second) {
+    if (!looks) return NO_PAIR;
+    const u32 found = find_pair8(first, key, second);
+    if (found != NO_PAIR) return found;
+    const u32 later = find_pair8(then, key, second);
+    return later == NO_PAIR ? NO_PAIR : 8 + later;
 }
 
 // Write-back (the domain `flush`): how a stored cache line leaves the cache, 0 where the cache itself is durable or does

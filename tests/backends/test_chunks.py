@@ -94,7 +94,7 @@ def test_no_slot_is_stored_before_its_chunk_is_marked(driver: NotedDriver, threa
         launched += [
             *(("launch", "log_chunk_u64", LOG), ("launch", "sum_tiles", LOG), ("launch", "add_tiles", LOG)),
             *(("launch", "mark_chunk", LOG), ("record", marked, LOG), ("wait", marked, SLOTS)),
-            *([("record", BEFORE, SLOTS)] if number == 0 else []),
+            *([("wait", LEFT[2], SLOTS), ("record", BEFORE, SLOTS)] if number == 0 else []),
             ("launch", "apply_u64", SLOTS),
         ]
     launched += [
@@ -106,13 +106,14 @@ def test_no_slot_is_stored_before_its_chunk_is_marked(driver: NotedDriver, threa
     rest = driver.calls[len(leaving) :]
     assert rest[: len(launched)] == launched
     settled = [("settle", event, 0) for pair in zip(MARKED, LEFT, strict=True) for event in pair]
-    ends = [("settle", MARKED[2], 0), ("settle", STORED, 0), ("elapsed", BEFORE, STORED)]
+    ends = [("settle", MARKED[2], 0), ("settle", STORED, 0), ("elapsed", BEFORE, STORED), ("elapsed", PLANNED, BEFORE)]
     assert rest[len(launched) :] == [*settled, *ends]
     assert index.any()
-    assert chunks.seconds[1] == pytest.approx(1.5e-3)
+    assert chunks.times.gpu == chunks.times.gpu_waited == pytest.approx(1.5e-3)
+    assert 0 < chunks.times.host < 1
 
 
-@pytest.mark.parametrize("fails_at", range(1, 51))
+@pytest.mark.parametrize("fails_at", range(1, 53))
 def test_the_hosts_threads_store_nothing_after_an_error(
     driver: NotedDriver, threads: CpuBackend, fails_at: int
 ) -> None:

@@ -202,6 +202,57 @@ def test_what_a_sort_cannot_tell_apart_is_put_in_order(pick: Random, n: int) -> 
     assert np.array_equal(marks & np.uint64(1), ops[order] != Op.GET)
 
 
+NOT_THERE = np.uint64(1 << 63)  # kernels/number_plan.cu
+
+
+@pytest.mark.parametrize("selects", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 300, 5000])
+def test_new_numbers_that_a_sort_cannot_tell_apart_are_put_in_order(pick: Random, n: int, selects: bool) -> None:
+    """Keys that are there lie in the order of their slots; of the others only some bits of fingerprints are packed."""
+    keys = np.array([pick.randrange(1 << 64) for _ in range(max(n // 3, 1))], np.uint64)
+    keys = keys[np.array([pick.randrange(len(keys)) for _ in range(n)])]
+    op_numbers = np.arange(n, dtype=np.uint32)[::-1].copy() if selects else np.arange(n, dtype=np.uint32)
+    hash_keys, numbers = {"hash_key0": 3, "hash_key1": 5}, (1 << 56) - 1  # 7 bits of a fingerprint are left
+    fingerprint0, fingerprint1, packed, marks = (np.empty(n, np.uint64) for _ in range(4))
+    descents, order, left = np.empty(n, np.uint8), np.empty(n, np.uint32), np.zeros(1, np.uint64)
+    given = {"op_numbers": op_numbers if selects else 0, "keys": keys.view(np.uint8)}
+    backend = CpuBackend(1)
+    try:
+        backend.launch(
+            "route_u64", n, keys=given["keys"], **hash_keys, fingerprint0=fingerprint0, fingerprint1=fingerprint1
+        )
+        is_there = keys % np.uint64(2) == 0
+        slot = keys >> np.uint64(58)  # so few that several keys would share one: here each has its own by the rest
+        place = np.where(is_there, slot << np.uint64(57), NOT_THERE | (fingerprint0 >> np.uint64(1)))
+        packed[:] = (place[op_numbers] & ~np.uint64(numbers)) | np.arange(n, dtype=np.uint64)
+        packed.sort()
+        of_sorted: dict[str, Any] = {"packed": packed, "numbers": numbers, **given}
+        backend.launch("tell_number_descents", n, **of_sorted, **hash_keys, descents=descents)
+        backend.launch("sort_tied_numbers", n, **of_sorted, **hash_keys, descents=descents, count=n, left=left)
+        ops = np.full(n, Op.SET.value, np.uint8)
+        backend.launch("mark_numbers", n, **of_sorted, ops=ops, order=order, marks=marks)
+    finally:
+        backend.close()
+    if left[0]:  # of 300 keys and more, more than 64 are alike
+        assert n > 1000
+        return
+    at = np.argsort(op_numbers, kind="stable").astype(np.uint64)  # of each operation, its number in the sort
+    expected = np.lexsort(
+        (
+            at,
+            np.where(is_there, 0, fingerprint1),
+            np.where(is_there, 0, fingerprint0),
+            place & ~np.uint64(numbers),
+        )
+    )
+    assert np.array_equal(order, expected)
+    new = ~is_there[order]
+    starts = np.ones(n, bool)
+    starts[1:] = (np.diff(keys[order]) != 0) & (new[1:] | new[:-1]) | (np.diff(place[order] & ~np.uint64(numbers)) != 0)
+    assert np.array_equal(marks >> np.uint64(32), starts)
+    assert (marks & np.uint64(1)).all()
+
+
 @pytest.mark.parametrize("descent", [1, 63, 64, 500])  # seen by the first position, or by its own
 def test_too_many_ties_are_left_and_told(descent: int) -> None:
     n = 1000

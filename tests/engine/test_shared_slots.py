@@ -65,6 +65,15 @@ def test_the_balance_follows_what_was_measured() -> None:
     assert balance.part("log", many) == pytest.approx(0.75, abs=0.01)
 
 
+def test_who_begins_late_stores_less() -> None:
+    """The threads take 1 s for all slots, the GPU 2 s, and it begins 0.5 s later: both end after 5/6 of a second."""
+    balance, many = Balance(), 1_000_000
+    for _ in range(20):
+        part = balance.part("u64", many)
+        balance.measured("u64", (int(many * part), part), (int(many * (1 - part)), 2 * (1 - part)), 0.5)
+    assert balance.part("u64", many) == pytest.approx(5 / 6, abs=0.01)
+
+
 def test_too_few_slots_tell_nothing() -> None:
     balance = Balance()
     balance.measured("log", (50, 1.0), (50, 1e-6))

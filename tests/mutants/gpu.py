@@ -189,7 +189,7 @@ MUTANTS = (
     ),
     Mutant(
         "ties-of-a-sort-stay",
-        "gpkvs/kernels/order.cu",
+        "gpkvs/kernels/ties.cuh",
         "    if (!descends) return;",
         "    return;",
         "operations of one key are not side by side, and become two keys",
@@ -197,7 +197,7 @@ MUTANTS = (
     ),
     Mutant(
         "long-ties-are-not-told",
-        "gpkvs/kernels/order.cu",
+        "gpkvs/kernels/ties.cuh",
         "if (last < a.count && is_tied(a, last)) return atomic_add(a.left, 1);",
         "if (last < a.count && is_tied(a, last)) return;",
         "what was left unsorted is taken for sorted",
@@ -205,7 +205,7 @@ MUTANTS = (
     ),
     Mutant(
         "late-descents-of-long-ties-are-not-told",
-        "gpkvs/kernels/order.cu",
+        "gpkvs/kernels/ties.cuh",
         "~a.numbers)) atomic_add(a.left, 1);\n        return;",
         "~a.numbers)) return;\n        return;",
         "what was left unsorted is taken for sorted",
@@ -222,8 +222,8 @@ MUTANTS = (
     Mutant(
         "written-key-is-not-selected",
         "gpkvs/kernels/number_plan.cu",
-        " || is_write(kind) || a.written[fingerprint0 & (a.places - 1)])",
-        " || is_write(kind))",
+        " || is_write(kind) || *mark_of_place(a, packed));",
+        " || is_write(kind));",
         "a GET does not see the SET before it in its batch",
         (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
     ),
@@ -234,6 +234,14 @@ MUTANTS = (
         "    a.changed_slot[at] = slot;",
         "a displaced key is lost",
         (f"{_LAUNCHED}::test_a_table_fills_up_until_a_key_finds_no_way",),
+    ),
+    Mutant(
+        "slots-that-a-batch-changes-may-be-taken",
+        "gpkvs/kernels/number_plan.cu",
+        "        of_bucket<U64Slot>(pinned, slot / WAYS) |= (u8)(1u << slot % WAYS);",
+        "",
+        "a slot that a batch changes gives its way to a new key, and changes twice",
+        (f"{_LAUNCHED}::test_the_bytes_are_those_of_the_phases",),
     ),
     Mutant(
         "values-begin-one-later",

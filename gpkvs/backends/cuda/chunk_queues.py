@@ -33,8 +33,8 @@ class ChunkQueues:
         self._log = cupy.cuda.Stream(non_blocking=True, priority=_FIRST)
         self._slots, self._host = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
         self._marked, self._left = ([_untimed() for _ in range(CHUNK_MARKERS)] for _ in range(2))
-        self._planned, self._followed = _untimed(), _untimed()
-        self._before, self._stored = cupy.cuda.Event(), cupy.cuda.Event()
+        self._followed = _untimed()
+        self._planned, self._before, self._stored = (cupy.cuda.Event() for _ in range(3))
         self._handles = [_handles(events) for events in (self._marked, self._left)]
         marked, left = map(ctypes.addressof, self._handles)
         self.fields: dict[str, int] = {

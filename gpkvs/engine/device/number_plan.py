@@ -21,7 +21,7 @@ from gpkvs.native import library, number_plan
 _FIELDS: Final = tuple(field.name for field in fields_of(library.gpkvs_number_plan_fields()))
 _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
 # What the kernels tell, a word each (`NumberCount` in kernels/number_plan.hpp).
-_TOLD: Final = ("NEEDED", "UNSORTED", "CHAINS", "CHANGES", "BLOCKS", "PLACE_BLOCKS", "PLACED", "VALUES")
+_TOLD: Final = ("NEEDED", "UNSORTED", "CHAINS", "CHANGES", "BLOCKS", "PLACED", "VALUES")
 assert library.gpkvs_number_counts().decode().split(";") == [*_TOLD, ""]
 
 
@@ -30,10 +30,9 @@ class Step(IntEnum):
 
     BEGIN = 0
     SELECT = 1
-    ORDER = 2
-    FINISH = 3
-    VALUES = 4
-    STAGE_MOVED = 5
+    FINISH = 2
+    VALUES = 3
+    STAGE_MOVED = 4
 
 
 assert library.gpkvs_number_steps().decode().split(";") == [*Step.__members__, ""]
@@ -98,16 +97,15 @@ class NumberPlan:
 
     def begin(self) -> None:
         """Launch the first step, in memory of its own."""
-        self._make_room(Step.BEGIN)
+        self._located = self._make_room(Step.BEGIN)
         self.run(Step.BEGIN)
 
     def order(self, operations: int) -> None:
-        """Sort so many operations."""
+        """Sort so many operations, and have room for what follows."""
         self.set(ordered=operations)
-        room = self._make_room(Step.ORDER)
-        self.run(Step.ORDER)
-        packed = room[: 8 * operations].view(np.uint64)  # the first column
-        packed.sort()
+        at = self.get("sorted") - self._place.address(self._located)
+        self._located[at : at + 8 * operations].view(np.uint64).sort()
+        self._make_room(Step.FINISH)
 
     def _make_room(self, step: Step) -> NDArray[np.uint8]:
         address = ctypes.addressof(self._words)
@@ -122,7 +120,5 @@ class NumberPlan:
     def counts(self) -> Counts:
         """What the kernels told, once they are done (`Processor.settle`)."""
         halves = self._told.view(np.uint32).reshape(-1, 2).tolist()
-        (needed, _), (unsorted, _), _, (changes, removed_keys), (_, new_keys), _, (unplaced, moved), (values, _) = (
-            halves
-        )
+        (needed, _), (unsorted, _), _, (changes, removed_keys), (_, new_keys), (unplaced, moved), (values, _) = halves
         return Counts(needed, unsorted, changes, removed_keys, new_keys, unplaced, moved, values)

@@ -1,4 +1,4 @@
-"""A batch that several processors plan and store is all there after a kill, or nothing of it."""
+"""A batch that several processors plan and the host stores, as on a disk, is whole after a kill, or not there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ PLACES = [
 
 def child(path: Path) -> None:
     """Store both batches; the second one is killed."""
-    with gpkvs.open(path, index_bytes=1 << 20, heap_bytes=1 << 22, log_bytes=4 << 20, commit="undo") as store:
+    with gpkvs.open(
+        path, index_bytes=1 << 20, heap_bytes=1 << 22, log_bytes=4 << 20, commit="undo", durability="msync"
+    ) as store:
         store.create_table("t", layout="u64", index_bytes=1 << 20)
         store.set_many(KEYS, KEYS + np.uint64(1), table="t")
         store.set_many(CHANGED, CHANGED + np.uint64(2), table="t")
