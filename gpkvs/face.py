@@ -661,8 +661,12 @@ class KeyValues(ABC):
         keys = self._column("keys", keys)
         results = []
         for part in self._parts(keys, table, timeout, atomic=atomic):
-            results.append(self._values_found(self._commit_numbers(gets_of(keys[part]), table, timeout)))
+            results.append(self._get_numbers(keys[part], table, timeout))
         return joined(results, keys)
+
+    def _get_numbers(self, keys: U64, table: str | None, timeout: Timeout) -> tuple[U64, NDArray[np.bool_]]:
+        """Read numbers by one request."""
+        return self._values_found(self._commit_numbers(gets_of(keys), table, timeout))
 
     def _parts(self, keys: U64, table: str | None, timeout: Timeout, *, atomic: bool) -> list[slice]:
         """Return how numbers are cut into requests."""
@@ -973,3 +977,6 @@ class TableHandle(KeyValues):
 
     def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
         return self._db._values_found(result)
+
+    def _get_numbers(self, keys: U64, table: str | None, timeout: Timeout) -> tuple[U64, NDArray[np.bool_]]:
+        return self._db._get_numbers(keys, self.name if table is None else table, timeout)

@@ -209,9 +209,14 @@ def check_values(result: RequestResult) -> None:
         raise InvalidArgumentError("it holds values that are not 8 bytes long: its layout is not u64", field="table")
 
 
+def is_column(numbers: Any) -> bool:
+    """Whether an array is one column of uint64, its numbers side by side."""
+    return bool(numbers.dtype == np.uint64 and numbers.ndim == 1 and numbers.flags.c_contiguous)
+
+
 def _bytes_of(name: str, numbers: Any) -> U8:
     """Return the bytes of an array of numbers, little-endian as the wire has them."""
-    if numbers.dtype != np.uint64 or numbers.ndim != 1 or not numbers.flags.c_contiguous:
+    if not is_column(numbers):
         raise InvalidArgumentError(
             f"an array of {numbers.dtype} with {numbers.ndim} dimensions; a contiguous one of uint64 is needed",
             field=name,

@@ -66,7 +66,7 @@ from gpkvs.media.layout import (
     UNIT_BYTES,
     value_bytes_in,
 )
-from gpkvs.numbers import column_of, values_of
+from gpkvs.numbers import column_of, is_column, values_of
 from gpkvs.operations import Bytes, OperationList, Result, ResultLists, as_bytes, number_of
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
@@ -364,6 +364,22 @@ class Store(KeyValues):
         found = self.open_table(table or DEFAULT_TABLE).require_numbers()
         batch.check_size(found.limits)
         return self.execute_requests(batch.on_table(found.id)).request(0)
+
+    def _get_numbers(self, keys: U64, table: str | None, timeout: Timeout) -> tuple[U64, NDArray[np.bool_]]:
+        found = self.open_table(table or DEFAULT_TABLE).require_numbers()
+        if is_column(keys) and 8 * len(keys) <= self.limits.result_bytes_max:
+            self._origin.require()
+            with self._mutex:
+                if self._closed:
+                    raise self._closed_error()
+                looked_up = self._engine.find_numbers(found.id, keys)
+                gate = self._engine.committer.read_gate()
+                if isinstance(self._mutex, TurnMutex):
+                    self._turn_over()
+            if looked_up:
+                self._engine.wait_for(gate)
+                return looked_up
+        return super()._get_numbers(keys, table, timeout)
 
     def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
         status = result.status  # nobody else's: used again, since fresh memory would cost page faults

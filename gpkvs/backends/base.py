@@ -71,6 +71,9 @@ class Processor(Protocol):
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """Begin to bring a contiguous column over; what is returned gives the column when it is needed."""
 
+    def reached(self, column: Column, /) -> Column | None:
+        """Return a column of the host as kernels reach it where it is; None: it is here, or better brought over."""
+
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""
 
@@ -163,6 +166,9 @@ class Processor(Protocol):
         int
             How many keys are not there.
         """
+
+    def find_numbers(self, keys: U8, index: Index, found: U8, values: U64, /) -> None:
+        """Look up keys as `get_numbers` does, but say whether each of them is there: 1 or 0 in `found`."""
 
     def address(self, argument: NDArray[Any] | Index, /) -> int:
         """Return where kernels find a column, or what they read of an index."""

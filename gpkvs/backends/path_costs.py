@@ -143,6 +143,15 @@ class PathCosts:
         self._credit[kind, operations.bit_length()] = 0.0
         return better.other
 
+    def prefers_gpu(self, kind: Kind, operations: int) -> bool:
+        """Whether a batch is for a GPU that need not follow the host before, and the other path is not to be tried."""
+        if self.forced:
+            return self.forced is Path.GPU
+        if operations <= _FEW:
+            return False
+        host, gpu = self.expected(kind, Path.HOST, operations), self.expected(kind, Path.GPU, operations)
+        return gpu < host and not self._is_tried(kind, operations, gpu, host)
+
     def _is_tried(self, kind: Kind, operations: int, less: float, more: float, catch_up_seconds: float = 0.0) -> bool:
         """Whether it is the worse path's turn, which takes so much more: batches of this size have paid for it."""
         credit = self._credit[kind, operations.bit_length()]

@@ -17,6 +17,7 @@ from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
@@ -47,7 +48,7 @@ from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES
+from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES, U64_LAYOUT
 from gpkvs.scan import ScanPiece
 
 _log = logging.getLogger("gpkvs")
@@ -201,6 +202,54 @@ class Engine:
             return self._run_on_device(batch)
         kind, path = self._choose(batch, table, costs)
         return self._run_measured(batch, kind, path, costs)
+
+    def find_numbers(self, number: int, keys: U64) -> tuple[U64, NDArray[np.bool_]] | None:
+        """Look numbers up on a GPU at once: a batch of GETs alone needs no plan.
+
+        Parameters
+        ----------
+        number
+            Of a table of numbers.
+        keys : (n,) uint64
+            No more than one request may have. The values are no more than one may return.
+
+        Returns
+        -------
+        values : (n,) uint64
+            Of the keys; 0 where there is none. Where they are.
+        found : (n,) bool
+            Whether each is there.
+        None
+            Another way may be better: nothing has happened (`execute`).
+        """
+        table, backend = self.tables.get(number), self._backend
+        if table is None or not self._is_for_gpu_at_once(table, keys):
+            return None
+        self.own_turn.end()
+        self.meter.left(Left.DEVICE)
+        is_on_host = isinstance(keys, np.ndarray)
+        with self._on_device(), memory_refused():
+            self.meter.begin()
+            self._before_batch()
+            began = perf_counter()
+            column = backend.result_column if is_on_host else backend.xp.empty
+            found, values = column(len(keys), np.uint8), column(len(keys), np.uint64)
+            backend.find_numbers(keys.view(np.uint8), table.index, found, values)
+            self.meter.lap("find")
+        if costs := backend.path_costs:
+            costs.measured(_kind_of_gets(keys), len(keys), Path.GPU, perf_counter() - began)
+        return values, found.view(np.bool_)
+
+    def _is_for_gpu_at_once(self, table: Table, keys: U64) -> bool:
+        """Whether a GPU is the better one for GETs, and has not to follow what the host has stored before."""
+        backend, costs = self._backend, self._backend.path_costs
+        if backend is backend.host or (len(backend.processors) > 1 and len(keys) >= backend.shared_ops_min):
+            return False
+        if backend.catch_up_seconds(table.index):
+            return False
+        if costs is None:
+            return len(keys) > backend.host_ops_max
+        return costs.prefers_gpu(_kind_of_gets(keys), len(keys))
 
     def begin_turn(self) -> None:
         """Begin a turn of the native engine for a door; a batch that may be for a GPU is left (`Left.DEVICE`)."""
@@ -589,6 +638,10 @@ class Engine:
 
 def _kind_of(batch: Batch, table: Table) -> Kind:
     return Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
+
+
+def _kind_of_gets(keys: U64) -> Kind:
+    return Kind(U64_LAYOUT.name, Mix.READS, is_on_gpu=not isinstance(keys, np.ndarray))
 
 
 def _is_on_host(batch: Batch) -> bool:

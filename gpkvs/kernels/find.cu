@@ -88,10 +88,12 @@ GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) {
 }
 
 // get: what each operation sees in a batch of GETs alone on a table of numbers, from its key to its value in one pass, and how
-// many find nothing. A GPU may read the keys, and store what they see, in the host's memory.
+// many find nothing, if `missed` asks. `seen` gets `if_there`, or else the other one of 0 and 1: a status, or whether the key is
+// there. A GPU may read the keys, and store what they see, in the host's memory.
 #define GET_U64_ARGS(F)                                                                     \
     F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(const U64Bucket*, index) GEOMETRY_ARGS(F) \
-    F(u8*, status) F(u64*, source_word) F(u64*, missed)
+    F(u64, if_there) F(u8*, seen) F(u64*, source_word) F(u64*, missed)
+static_assert(STATUS_OK == 0 && STATUS_NOT_FOUND == 1, "a status is 0 or 1 here");
 
 GPKVS_KERNEL(get_u64, GET_U64_ARGS) {
     const u64 key = load_unaligned(a.keys + 8 * i);
@@ -99,7 +101,7 @@ GPKVS_KERNEL(get_u64, GET_U64_ARGS) {
     u64 value = 0;
     const u64 *first = (const u64*)&a.index[at.bucket0], *then = (const u64*)&a.index[at.bucket1];
     const bool found = find_pair8(first, then, key, true, value) != NO_PAIR;
-    a.status[i] = found ? STATUS_OK : STATUS_NOT_FOUND;
+    a.seen[i] = (u8)(found ? a.if_there : 1 - a.if_there);
     a.source_word[i] = value;
-    count_where(a.missed, !found);
+    if (a.missed) count_where(a.missed, !found);
 }

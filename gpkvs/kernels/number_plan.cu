@@ -14,10 +14,10 @@ GPKVS_DEVICE u64 slot_of_place(u64 place, u64 numbers) { return place / (numbers
 GPKVS_DEVICE u64 place_of_absent(Hash128 fingerprint, u64 numbers) { return (NOT_THERE | fingerprint.low >> 1) & ~numbers; }
 
 // locate: the place of each key, with the operation's number below it in `packed`; and what the table holds for it. Without
-// `status` nobody asks for that.
+// `status` nobody asks for that. With `key_copy`, the keys lie in the host's memory, and are there once they have been read.
 #define LOCATE_NUMBERS_ARGS(F)                                                              \
     F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(const U64Bucket*, index) GEOMETRY_ARGS(F) SHARD_ARGS(F) \
-    F(u64, numbers) F(u64*, packed) F(u8*, status) F(u64*, source_word)
+    F(u64, numbers) F(u64*, key_copy) F(u64*, packed) F(u8*, status) F(u64*, source_word)
 
 template <class Args>
 GPKVS_DEVICE void locate_soon(const Args& a, u64 i) {
@@ -26,6 +26,7 @@ GPKVS_DEVICE void locate_soon(const Args& a, u64 i) {
 
 GPKVS_KERNEL_SOON(locate_numbers, LOCATE_NUMBERS_ARGS, locate_soon) {
     const u64 key = load_unaligned(a.keys + 8 * i);
+    if (a.key_copy) a.key_copy[i] = key;
     const Hash128 fingerprint = siphash128_word(a.hash_key0, a.hash_key1, key);
     const Candidates at = candidate_buckets<U64Slot>(fingerprint, geometry_of(a));
     const bool own = is_own(a, fingerprint);
@@ -210,8 +211,10 @@ GPKVS_DEVICE u32 first_change_from(const Args& a, u64 slot) {
 
 GPKVS_GROUP_KERNEL(place_numbers, PLACE_NUMBERS_ARGS) {
     const u32 in_block = U64Bucket::IN_BLOCK;
-    u8 taken[in_block], pinned[in_block];
-    for (u32 b = 0; b < in_block; b++) taken[b] = pinned[b] = 0;
+    GPKVS_OF_GROUP(u8, taken, in_block);
+    GPKVS_OF_GROUP(u8, pinned, in_block);
+    clear_of_group(taken, in_block);
+    clear_of_group(pinned, in_block);
     BlockState<U64Slot> state = {taken, pinned, table_key<U64Slot>(a.hash_key0, a.hash_key1), geometry_of(a), a.index};
 
     const u32 first = a.block_first[i], last = a.block_first[i + 1], olds = *a.changes - *a.news;
@@ -219,7 +222,7 @@ GPKVS_GROUP_KERNEL(place_numbers, PLACE_NUMBERS_ARGS) {
     for (u32 change = first_change_from(a, begin); change < olds; change++) {
         const u64 slot = a.slot[a.changed_chain[change]];
         if (slot >= begin + slots) break;
-        of_bucket<U64Slot>(pinned, slot / WAYS) |= (u8)(1u << slot % WAYS);
+        mark_way<U64Slot>(pinned, slot / WAYS, slot % WAYS);
     }
     for (u32 change = first; change < last; change++) {
         const u32 chain = a.changed_chain[change];

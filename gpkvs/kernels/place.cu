@@ -12,14 +12,16 @@
 template <class Slot, class Args>
 GPKVS_DEVICE void place_block(const Args& a, u64 i) {
     const u32 in_block = Bucket<Slot>::IN_BLOCK;
-    u8 taken[in_block], pinned[in_block];
-    for (u32 b = 0; b < in_block; b++) taken[b] = pinned[b] = 0;
+    GPKVS_OF_GROUP(u8, taken, in_block);
+    GPKVS_OF_GROUP(u8, pinned, in_block);
+    clear_of_group(taken, in_block);
+    clear_of_group(pinned, in_block);
     BlockState<Slot> state = {taken, pinned, table_key<Slot>(a.hash_key0, a.hash_key1), geometry_of(a), a.index};
 
     const u32 first = a.block_first[i], last = a.block_first[i + 1];
     for (u32 j = first; j < last; j++) {
         const u64 slot = a.slot[a.changed_chain[j]];
-        if (slot != NO_SLOT) of_bucket<Slot>(state.pinned, slot / WAYS) |= (u8)(1u << slot % WAYS);
+        if (slot != NO_SLOT) mark_way<Slot>(state.pinned, slot / WAYS, slot % WAYS);
     }
     for (u32 change = first; change < last; change++) {
         const u32 chain = a.changed_chain[change];

@@ -20,6 +20,15 @@ GPKVS_DEVICE u8& of_bucket(u8* ways, u64 bucket) {
     return ways[bucket % Bucket<Slot>::IN_BLOCK];
 }
 
+// Marks a way. All lanes of a group do, with the same outcome, when all have read what they decide by.
+template <class Slot>
+GPKVS_DEVICE void mark_way(u8* ways, u64 bucket, u32 way) {
+    const u8 marked = of_bucket<Slot>(ways, bucket) | (u8)(1u << way);
+    group_sync();
+    of_bucket<Slot>(ways, bucket) = marked;
+    group_sync();
+}
+
 template <class Slot>
 GPKVS_DEVICE u32 free_ways(BlockState<Slot>& state, u64 bucket) {
     return empty8(state.table, state.index, bucket) & ~(u32)of_bucket<Slot>(state.taken, bucket);
@@ -35,8 +44,8 @@ GPKVS_DEVICE u32 choose_way(u32 free, Hash128 fingerprint) {
 
 template <class Slot>
 GPKVS_DEVICE u64 take(BlockState<Slot>& state, u64 bucket, u32 way) {
-    of_bucket<Slot>(state.taken, bucket) |= (u8)(1u << way);
-    of_bucket<Slot>(state.pinned, bucket) |= (u8)(1u << way);
+    mark_way<Slot>(state.taken, bucket, way);
+    mark_way<Slot>(state.pinned, bucket, way);
     return bucket * WAYS + way;
 }
 
@@ -62,7 +71,7 @@ GPKVS_DEVICE u32 displace(BlockState<Slot>& state, u64 bucket, u64* moved_to) {
     }
     if (best_way < WAYS) {
         *moved_to = take(state, best_target, first_bit(best_free));
-        of_bucket<Slot>(state.pinned, bucket) |= (u8)(1u << best_way);
+        mark_way<Slot>(state.pinned, bucket, best_way);
     }
     return best_way;
 }

@@ -81,6 +81,16 @@ GPKVS_DEVICE u32 way_mask8(bool mine) {
 }
 #define GPKVS_WAYS8(way, condition) ([&]() { const u32 way = threadIdx.x & 7; return way_mask8(condition); }())
 GPKVS_DEVICE bool leader() { return (threadIdx.x & 7) == 0; }
+// Memory that the lanes of a group share; what one stores, the others see after group_sync. Blocks have 256 threads.
+#define GPKVS_OF_GROUP(type, name, count)      \
+    __shared__ type name##_of_all[32][count];  \
+    type* const name = name##_of_all[threadIdx.x / 8]
+GPKVS_DEVICE void group_sync() { __syncwarp(0xFFu << (threadIdx.x & 24)); }
+GPKVS_DEVICE void clear_of_group(u8* bytes, u32 count) {
+    group_sync();
+    for (u32 at = threadIdx.x & 7; at < count; at += 8) bytes[at] = 0;
+    group_sync();
+}
 
 // Eight pairs of words side by side, 128 bytes at a multiple of them: the number of the first pair that begins with a key, and its
 // second word; or NO_PAIR.
@@ -255,6 +265,9 @@ GPKVS_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) {
         return mask;                                               \
     }())
 GPKVS_DEVICE bool leader() { return true; }
+#define GPKVS_OF_GROUP(type, name, count) type name[count]
+GPKVS_DEVICE void group_sync() {}
+GPKVS_DEVICE void clear_of_group(u8* bytes, u32 count) { memset(bytes, 0, count); }
 static const u32 NO_PAIR = 16;
 GPKVS_DEVICE u32 find_pair8(const u64* pairs, u64 key, u64& second) {
     const u32 mask = GPKVS_WAYS8(way, pairs[2 * way] == key);

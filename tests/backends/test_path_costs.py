@@ -163,3 +163,20 @@ def test_the_mix_of_a_batch() -> None:
         Mix.WRITES,
         Mix.WRITES,
     ]
+
+
+def test_a_gpu_is_preferred_where_nothing_is_to_be_tried(seed: int) -> None:
+    """As `choose` would say; and it changes nothing, so who asks twice has the same answer."""
+    costs = PathCosts(4e-5, 3e-7)
+    machine = Machine(costs, seed)
+    tried = 0
+    for _ in range(300):
+        prefers = costs.prefers_gpu(KIND, 100_000)
+        assert costs.prefers_gpu(KIND, 100_000) is prefers
+        path = machine.run(100_000)
+        assert (path is Path.GPU) >= prefers
+        tried += path is Path.HOST
+    assert tried < 30
+    assert not costs.prefers_gpu(KIND, 100), "the host takes less time for few"
+    for costs.forced in Path:
+        assert costs.prefers_gpu(KIND, 5) is (costs.forced is Path.GPU)

@@ -15,9 +15,11 @@ import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX, CpuBackend
 from gpkvs.batch import Batch, Op
+from gpkvs.config import Limits
 from gpkvs.engine.device.number_plan import NumberPlan, Step
+from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.device.phases_launched import LaunchedPhases
-from gpkvs.errors import NoSpaceError
+from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreClosedError, UnknownTableError
 from gpkvs.native import launch_sum, launched_kernels, library
 from tests.numbers_model import NumbersModel, random_batch
 
@@ -291,3 +293,34 @@ def test_a_plan_that_is_not_sorted_is_made_by_phases(store_path: Path, monkeypat
         values, there = store.get_many(keys, table="t")
         assert there.all()
         assert (values == keys + np.uint64(3)).all()
+
+
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_numbers_are_read_without_a_plan(store_path: Path, monkeypatch: pytest.MonkeyPatch, commit: Any) -> None:
+    """Those that are not there are 0, and what one request may not return is refused as ever."""
+    monkeypatch.setenv(VARIABLE, PAIR)
+    monkeypatch.setenv(HOST_OPS_MAX, "0")
+    limits = Limits(result_bytes_max=8 * 1500)
+    with gpkvs.open(store_path, **SIZES, commit=commit, journal_bytes=8 << 20, limits=limits) as store:
+        table = store.create_table("t", layout="u64", index_bytes=1 << 20)
+        keys = np.arange(2000, dtype=np.uint64)
+        store.set_many(keys[::2], keys[::2] + np.uint64(3), table="t")
+        plan = PhasePlanner.plan
+        monkeypatch.setattr(PhasePlanner, "plan", lambda *_, **__: pytest.fail("it was planned"))
+        before = store.meter.transactions
+        values, found = store.get_many(keys[:1500], table="t")
+        assert (found == (keys[:1500] % 2 == 0)).all()
+        assert (values == np.where(found, keys[:1500] + np.uint64(3), 0)).all()
+        assert store.meter.transactions == before + 1
+        monkeypatch.setattr(PhasePlanner, "plan", plan)
+        with pytest.raises(InvalidArgumentError, match="bytes"):
+            store.get_many(np.zeros(1501, np.uint64), table="t")
+        values, found = store.get_many(np.full(1501, 1, np.uint64), table="t")  # none is there
+        assert not found.any()
+        assert not values.any()
+        store.drop_table("t")
+        with pytest.raises(UnknownTableError):
+            store.get_many(keys[:5], table="t")
+        assert table.name == "t"
+    with pytest.raises(StoreClosedError):
+        store.get_many(keys[:5], table="t")

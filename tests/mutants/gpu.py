@@ -238,7 +238,7 @@ MUTANTS = (
     Mutant(
         "slots-that-a-batch-changes-may-be-taken",
         "gpkvs/kernels/number_plan.cu",
-        "        of_bucket<U64Slot>(pinned, slot / WAYS) |= (u8)(1u << slot % WAYS);",
+        "        mark_way<U64Slot>(pinned, slot / WAYS, slot % WAYS);",
         "",
         "a slot that a batch changes gives its way to a new key, and changes twice",
         (f"{_LAUNCHED}::test_the_bytes_are_those_of_the_phases",),

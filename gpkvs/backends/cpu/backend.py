@@ -18,7 +18,7 @@ from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.path_costs import ALL_OPS, PathCosts
 from gpkvs.backends.stores import launch_stores
-from gpkvs.batch import U8, U32, U64
+from gpkvs.batch import U8, U32, U64, Status
 from gpkvs.errors import BackendError, InvalidArgumentError, NoMemoryError
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
@@ -184,6 +184,10 @@ class CpuBackend:
         """See `Processor.upload_later`."""
         return lambda: column
 
+    def reached(self, column: Column, /) -> Column | None:
+        """See `Processor.reached`; what stands for a GPU reaches all."""
+        return column if self.launcher and column.flags.c_contiguous else None
+
     def download(self, column: Column, /) -> Column:
         """See `Processor.download`."""
         return column
@@ -257,20 +261,30 @@ class CpuBackend:
     def get_numbers(self, keys: U8, index: Index, status: U8, values: U64, /) -> int:
         """See `Processor.get_numbers`."""
         missed: U64 = np.zeros(1, np.uint64)
+        self._look_up(keys, index, status, values, if_there=Status.OK.value, missed=missed)
+        return int(missed[0])
+
+    def find_numbers(self, keys: U8, index: Index, found: U8, values: U64, /) -> None:
+        """See `Processor.find_numbers`."""
+        self._look_up(keys, index, found, values, if_there=1, missed=0)
+
+    def _look_up(
+        self, keys: U8, index: Index, seen: U8, values: U64, *, if_there: int, missed: NDArray[Any] | int
+    ) -> None:
         hash_key0, hash_key1 = index.hash_keys
         self.launch(
             "get_u64",
-            len(status),
+            len(seen),
             keys=keys,
             hash_key0=hash_key0,
             hash_key1=hash_key1,
             index=index,
             **index.geometry,
-            status=status,
+            if_there=if_there,
+            seen=seen,
             source_word=values,
             missed=missed,
         )
-        return int(missed[0])
 
     def launch_unawaited(
         self,

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from types import ModuleType
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import cupy
 import numpy as np
@@ -38,7 +38,7 @@ from gpkvs.backends.cuda.transfers import Transfers
 from gpkvs.backends.cuda.turns import Turns
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.stores import launch_stores
-from gpkvs.batch import U8, U32, U64
+from gpkvs.batch import U8, U32, U64, Status
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.native import launch_sum, library
@@ -64,6 +64,21 @@ class Attached:
     def __init__(self) -> None:
         self.registered: dict[int, HostMemory | GrowingHostMemory] = {}
         self.mirrors: dict[Index, Mirror] = {}
+
+
+class _Looked(NamedTuple):
+    """What a look-up leaves: in `seen`, `if_there` or the other of 0 and 1; at `missed`, how many it did not find."""
+
+    seen: U8
+    values: U64
+    if_there: int
+    missed: int  # an address; 0: nobody asks
+
+
+_LOOK_UP: Final = (
+    *("keys", "hash_key0", "hash_key1", "index", "blocks", "unmoved", "if_there", "seen", "source_word", "missed"),
+)
+assert tuple(field.name for field in KernelFields("get_u64").fields) == _LOOK_UP
 
 
 class GpuProcessor:
@@ -148,6 +163,14 @@ class GpuProcessor:
             runtime.memcpyPeerAsync(*addresses, given.nbytes, stream.ptr)
         own: Column = copied
         return own
+
+    @explained
+    def reached(self, column: Column, /) -> Column | None:
+        """See `Processor.reached`; the link reads pinned memory while a kernel uses what came."""
+        if not isinstance(column, np.ndarray) or not column.nbytes:
+            return None
+        reached: Column | None = self._transfers.reached(column)
+        return reached
 
     @explained
     def download(self, column: Column, /) -> Column:
@@ -240,44 +263,47 @@ class GpuProcessor:
         One kernel reads pinned keys, and stores what they see, in the host's memory: the link carries both directions
         at once. Long plain arrays come in parts.
         """
-        count = len(status)
-        if not count:
+        if not len(status):
             return 0
-        stream: Any = cupy.cuda.get_current_stream()
-        self._missed.data.memset_async(0, self._missed.nbytes, stream)
-        reached = self._transfers.reached(self._own(keys))
-        try:
-            if reached is None:
-                self._get_in_parts(keys, index, status, values)
-            else:
-                self._get_numbers(reached, index, status, values)
-        except BaseException:
-            stream.synchronize()  # what was launched stores to columns that are given back now
-            raise
-        self._missed.data.copy_to_host_async(self._total.ctypes.data, self._missed.nbytes, stream)
+        missed = self._missed
+        missed.data.memset_async(0, missed.nbytes, cupy.cuda.get_current_stream())
+        self._look_up(keys, index, _Looked(status, values, Status.OK.value, missed.data.ptr))
+        missed.data.copy_to_host_async(self._total.ctypes.data, missed.nbytes, cupy.cuda.get_current_stream())
         self.settle()
         return int(self._total[0])
 
-    def _get_in_parts(self, keys: U8, index: Index, status: U8, values: U64) -> None:
-        count, parts = len(status), max(1, _PARTS // self._turns.calls)
+    @explained
+    def find_numbers(self, keys: U8, index: Index, found: U8, values: U64, /) -> None:
+        """See `Processor.find_numbers`."""
+        self._look_up(keys, index, _Looked(found, values, 1, 0))
+        self._wait_for(cupy.cuda.get_current_stream().record())
+
+    def _look_up(self, keys: U8, index: Index, looked: _Looked) -> None:
+        reached = self._transfers.reached(self._own(keys))
+        try:
+            if reached is None:
+                self._look_up_in_parts(keys, index, looked)
+            else:
+                self._launch_look_up(reached, index, looked)
+        except BaseException:
+            # What was launched stores to columns that are given back now.
+            cupy.cuda.get_current_stream().synchronize()
+            raise
+
+    def _look_up_in_parts(self, keys: U8, index: Index, looked: _Looked) -> None:
+        count, parts = len(looked.seen), max(1, _PARTS // self._turns.calls)
         bounds = [count * part // parts for part in range(parts + 1)]
         arriving = [self.upload_later(keys[8 * first : 8 * last]) for first, last in pairwise(bounds)]
         for (first, last), arrived in zip(pairwise(bounds), arriving, strict=True):
-            self._get_numbers(arrived(), index, status[first:last], values[first:last])
+            of_part = looked._replace(seen=looked.seen[first:last], values=looked.values[first:last])
+            self._launch_look_up(arrived(), index, of_part)
 
-    def _get_numbers(self, keys: U8, index: Index, status: U8, values: U64) -> None:
-        hash_key0, hash_key1 = index.hash_keys
-        arguments: dict[str, Argument] = {
-            "keys": self.address(keys),
-            "hash_key0": hash_key0,
-            "hash_key1": hash_key1,
-            "index": index,
-            **index.geometry,
-            "status": self.address(status),
-            "source_word": self.address(values),
-            "missed": self.address(self._missed),
-        }
-        self._run(self._code("get_u64"), len(status), arguments)
+    def _launch_look_up(self, keys: U8, index: Index, looked: _Looked) -> None:
+        code, address = self._code("get_u64"), self.address
+        of_index = *index.hash_keys, address(index), index.geometry["blocks"], index.geometry["unmoved"]
+        of_result = looked.if_there, address(looked.seen), address(looked.values), looked.missed
+        code.words[:] = np.array((address(keys), *of_index, *of_result), np.uint64)
+        code.launch(len(looked.seen))
 
     @explained
     def launch_unawaited(

@@ -70,7 +70,8 @@ class LaunchedPhases(U64Phases):
     def _begin(self, plan: Plan) -> NumberPlan:
         """Hash the keys, and look them up where most operations are GETs."""
         backend, batch = self._backend, plan.batch
-        plan.fetch()  # kinds and values, too: behind a look-up they would wait until it is done
+        # Kinds and values, too: behind a look-up they would wait until it is done.
+        is_reached = plan.fetch_all_but_keys()
         looks = 2 * batch.gets >= len(batch)
         launched = NumberPlan(
             backend,
@@ -78,7 +79,8 @@ class LaunchedPhases(U64Phases):
             has_only_sets=batch.has_only_sets,
             looks=looks,
             selects=looks or not self._is_whole,
-            keys=backend.address(plan.keys),
+            keys=backend.address(plan.reached_keys if is_reached else plan.keys),
+            key_copy=backend.address(plan.keys) if is_reached else 0,
             index=backend.address(self._index),
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,
