@@ -71,9 +71,6 @@ class Processor(Protocol):
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """Begin to bring a contiguous column over; what is returned gives the column when it is needed."""
 
-    def reached(self, column: Column, /) -> Column | None:
-        """Return a column of the host as kernels reach it where it is; None: it is here, or better brought over."""
-
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""
 

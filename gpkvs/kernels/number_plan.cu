@@ -14,10 +14,10 @@ GPKVS_DEVICE u64 slot_of_place(u64 place, u64 numbers) { return place / (numbers
 GPKVS_DEVICE u64 place_of_absent(Hash128 fingerprint, u64 numbers) { return (NOT_THERE | fingerprint.low >> 1) & ~numbers; }
 
 // locate: the place of each key, with the operation's number below it in `packed`; and what the table holds for it. Without
-// `status` nobody asks for that. With `key_copy`, the keys lie in the host's memory, and are there once they have been read.
+// `status` nobody asks for that.
 #define LOCATE_NUMBERS_ARGS(F)                                                              \
     F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(const U64Bucket*, index) GEOMETRY_ARGS(F) SHARD_ARGS(F) \
-    F(u64, numbers) F(u64*, key_copy) F(u64*, packed) F(u8*, status) F(u64*, source_word)
+    F(u64, numbers) F(u64*, packed) F(u8*, status) F(u64*, source_word)
 
 template <class Args>
 GPKVS_DEVICE void locate_soon(const Args& a, u64 i) {
@@ -26,7 +26,6 @@ GPKVS_DEVICE void locate_soon(const Args& a, u64 i) {
 
 GPKVS_KERNEL_SOON(locate_numbers, LOCATE_NUMBERS_ARGS, locate_soon) {
     const u64 key = load_unaligned(a.keys + 8 * i);
-    if (a.key_copy) a.key_copy[i] = key;
     const Hash128 fingerprint = siphash128_word(a.hash_key0, a.hash_key1, key);
     const Candidates at = candidate_buckets<U64Slot>(fingerprint, geometry_of(a));
     const bool own = is_own(a, fingerprint);

@@ -17,7 +17,7 @@
 #define NUMBER_PLAN_GIVEN(F)                                                                \
     F(Launcher*, launcher) F(void*, queue) F(u64*, told) F(u8*, room)                       \
     F(u64, count) F(u64, ordered) F(u64, has_only_sets) F(u64, looks) F(u64, selects)       \
-    F(const u8*, keys) F(u64*, key_copy) F(const u8*, ops) F(const u8*, values) F(const U64Bucket*, index)    \
+    F(const u8*, keys) F(const u8*, ops) F(const u8*, values) F(const U64Bucket*, index)    \
     GEOMETRY_ARGS(F) SHARD_ARGS(F) F(u64, hash_key0) F(u64, hash_key1)                      \
     F(u8*, status) F(u64*, source_word) F(u32*, source_op) F(u64*, found_values)            \
     F(u64, changes) F(u64*, changed_slot) F(U64Slot*, contents)
@@ -126,9 +126,8 @@ struct NumberPlanner {
         p.launcher->zero(p.counts, COUNTS * sizeof(u64));
         launch(LAUNCH_locate_numbers,
                locate_numbers_args{p.keys, p.hash_key0, p.hash_key1, p.index, p.blocks, p.unmoved, p.shard, p.shards,
-                                   p.stripe_blocks, numbers(), p.key_copy, p.packed, asks ? p.status : nullptr, p.source_word},
+                                   p.stripe_blocks, numbers(), p.packed, asks ? p.status : nullptr, p.source_word},
                p.count);
-        if (p.key_copy) p.keys = (const u8*)p.key_copy;
     }
 
     // Selects the operations to order, and tells where values begin.

@@ -184,10 +184,6 @@ class CpuBackend:
         """See `Processor.upload_later`."""
         return lambda: column
 
-    def reached(self, column: Column, /) -> Column | None:
-        """See `Processor.reached`; what stands for a GPU reaches all."""
-        return column if self.launcher and column.flags.c_contiguous else None
-
     def download(self, column: Column, /) -> Column:
         """See `Processor.download`."""
         return column

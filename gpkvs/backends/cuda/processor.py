@@ -165,14 +165,6 @@ class GpuProcessor:
         return own
 
     @explained
-    def reached(self, column: Column, /) -> Column | None:
-        """See `Processor.reached`; the link reads pinned memory while a kernel uses what came."""
-        if not isinstance(column, np.ndarray) or not column.nbytes:
-            return None
-        reached: Column | None = self._transfers.reached(column)
-        return reached
-
-    @explained
     def download(self, column: Column, /) -> Column:
         """See `Processor.download`."""
         if not (self._turns.are_on and isinstance(column, cupy.ndarray) and column.nbytes):

@@ -70,8 +70,7 @@ class LaunchedPhases(U64Phases):
     def _begin(self, plan: Plan) -> NumberPlan:
         """Hash the keys, and look them up where most operations are GETs."""
         backend, batch = self._backend, plan.batch
-        # Kinds and values, too: behind a look-up they would wait until it is done.
-        is_reached = plan.fetch_all_but_keys()
+        plan.fetch()  # kinds and values, too: behind a look-up they would wait until it is done
         looks = 2 * batch.gets >= len(batch)
         launched = NumberPlan(
             backend,
@@ -79,8 +78,7 @@ class LaunchedPhases(U64Phases):
             has_only_sets=batch.has_only_sets,
             looks=looks,
             selects=looks or not self._is_whole,
-            keys=backend.address(plan.reached_keys if is_reached else plan.keys),
-            key_copy=backend.address(plan.keys) if is_reached else 0,
+            keys=backend.address(plan.keys),
             index=backend.address(self._index),
             hash_key0=self._hash_key0,
             hash_key1=self._hash_key1,

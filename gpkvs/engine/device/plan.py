@@ -158,7 +158,6 @@ class Plan:
     found: Found  # of a batch of GETs and writes, on a u64 table
     launched: NumberPlan | None = None  # where native code launches the kernels,
     found_values: U64  # and the values that GETs found, with room for all
-    reached_keys: U8  # in the host's memory, as kernels reach them
     get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Phases.bounds`)
     get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Phases.lengths`)
     result_bytes: int  # of the values of all GETs
@@ -183,22 +182,6 @@ class Plan:
             self.ops  # noqa: B018 - while the keys are on their way
         self.fetch_values()
         self.keys = keys()
-
-    def fetch_all_but_keys(self) -> bool:
-        """Do the same without the keys, if kernels reach them where they are; return whether they do.
-
-        Then a kernel that reads them all anyway makes `keys`.
-        """
-        reached = None if "keys" in self.__dict__ else self._backend.reached(self.batch.keys)
-        if reached is None:
-            self.fetch()
-            return False
-        self.fetch_values()
-        if not self.batch.has_only_sets:
-            self.ops  # noqa: B018 - while values are on their way
-        self.reached_keys = reached
-        self.keys = self._backend.xp.empty(len(reached), np.uint8)
-        return True
 
     def fetch_values(self) -> None:
         """Begin to bring values where kernels run."""
