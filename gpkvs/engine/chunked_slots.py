@@ -136,11 +136,11 @@ class ChunkedSlots:
             self.balance.measured(writes.index.layout.name, host, gpu, times.gpu_waited - times.host_waited)
 
     def _parts(self, writes: TableWrites, run: LogRun | None, epoch: int) -> list[_Part]:
-        parts, at = [], 0
+        calls, at = [], 0
         for number, columns in enumerate(writes.device):
-            parts.append(self._part(number, columns, at, writes, run, epoch))
+            calls.append(partial(self._part, number, columns, at, writes, run, epoch))
             at += len(columns)
-        return parts
+        return self._backend.each(calls) if len(calls) > 1 else [calls[0]()]
 
     def _part(
         self, number: int, columns: DeviceColumns, at: int, writes: TableWrites, run: LogRun | None, epoch: int

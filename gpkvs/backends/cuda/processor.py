@@ -259,7 +259,8 @@ class GpuProcessor:
             return 0
         missed = self._missed
         missed.data.memset_async(0, missed.nbytes, cupy.cuda.get_current_stream())
-        self._look_up(keys, index, _Looked(status, values, Status.OK.value, missed.data.ptr))
+        reached = self._transfers.reached(self._own(keys))  # it lives until the GPU has read it
+        self._look_up(keys, reached, index, _Looked(status, values, Status.OK.value, missed.data.ptr))
         missed.data.copy_to_host_async(self._total.ctypes.data, missed.nbytes, cupy.cuda.get_current_stream())
         self.settle()
         return int(self._total[0])
@@ -267,11 +268,11 @@ class GpuProcessor:
     @explained
     def find_numbers(self, keys: U8, index: Index, found: U8, values: U64, /) -> None:
         """See `Processor.find_numbers`."""
-        self._look_up(keys, index, _Looked(found, values, 1, 0))
+        reached = self._transfers.reached(self._own(keys))  # as above
+        self._look_up(keys, reached, index, _Looked(found, values, 1, 0))
         self._wait_for(cupy.cuda.get_current_stream().record())
 
-    def _look_up(self, keys: U8, index: Index, looked: _Looked) -> None:
-        reached = self._transfers.reached(self._own(keys))
+    def _look_up(self, keys: U8, reached: U8 | None, index: Index, looked: _Looked) -> None:
         try:
             if reached is None:
                 self._look_up_in_parts(keys, index, looked)
