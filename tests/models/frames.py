@@ -539,8 +539,9 @@ class Store(Tables):
         self.named_next = self.named - {entry.table}
         yield from self.change_root(tables=tuple(other for other in self.tables if other is not entry))
         self.named = self.named_next
-        freed = [cell for _, cell in self.image.pop(entry.table) if entry.has_rows and cell is not None]
-        self.waiting.append((self.last.epoch, [cell for cell in dict.fromkeys(freed) if cell not in self.free]))
+        if entry.has_rows:  # what blocks hold that have moved is not the table's any more
+            self.waiting.append((self.last.epoch, [cell for _, _, cell in self.live_slots(entry)]))
+        del self.image[entry.table]
         self.mirror = {table: slots for table, slots in self.mirror.items() if table != entry.table}
         self.marks = {page: mark for page, mark in self.marks.items() if page[0] != entry.table}
         if self.growth and self.growth.table == entry.table:
