@@ -62,9 +62,10 @@ def run(model: type[Tables], seed: int, rule: str = "", reached: Counter[str] | 
 
 
 def _live(store: Tables) -> None:
-    store.memory.fuel = store.random.randrange(1, 300)
+    is_long = store.random.random() < 0.1  # few meet what many batches have made
+    store.memory.fuel = store.random.randrange(1, 1500 if is_long else 300)
     with suppress(CrashError):
-        store.live(store.random.randint(2, 14))
+        store.live(store.random.randint(2, 50 if is_long else 14))
     store.memory.fuel = -1
     store.crash()
 

@@ -11,20 +11,17 @@ import pytest
 from tests.models import chunks, frames
 from tests.models.runs import run
 
-RUNS = 500
+RUNS = 400
 # With which seed to begin where few runs find what is broken.
 BEGIN = {
-    "marker_with_entries": 388,
-    "marker_without_crc": 1947,
-    "table_outside_checksum+rot": 625,
-    "copies_side_by_side+rot": 105,
-    "block_0_without_room": 390,
-    "descriptor_before_idle": 689,
-    "renewal_clears_late": 239,
-    "recovery_idle_early": 923,
-    "numbers_at_plan": 126,
-    "ring_reused_before_root": 358,
-    "cells_free_at_flush": 502,
+    "table_outside_checksum+rot": 2742,
+    "block_0_without_room": 661,
+    "heap_used_before_root": 150,
+    "renewal_clears_late": 124,
+    "recovery_idle_early": 108,
+    "image_before_begin": 135,
+    "numbers_at_plan": 684,
+    "cells_free_at_flush": 575,
 }
 MODELS = pytest.mark.parametrize("model", [chunks, frames])
 
