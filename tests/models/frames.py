@@ -74,6 +74,7 @@ class Head(NamedTuple):
     """The first words of a frame."""
 
     position: int
+    incarnation: int  # without it, an empty frame written again would lead to frames of a life that was cut
     previous: int  # the digest of the frame before
     durable: int  # the newest epoch that was durable when the batch began
     pages: int
@@ -308,7 +309,8 @@ class Store(Tables):
         durable = self.durable
         parts = [redo[at : at + PAGE_ENTRIES] for at in range(0, len(redo), PAGE_ENTRIES)] or [[]]
         digests = digest(parts), digest(sorted(rows.items()))
-        head = Head(before.position, before.digest, durable, pages, before.epoch + 1, sequence, growth, *digests)
+        life = self.root.incarnation
+        head = Head(before.position, life, before.digest, durable, pages, before.epoch + 1, sequence, growth, *digests)
         if wrong != "checkpoint_names_begun":
             self.begun = head.epoch
         self.appended += plan is not None
