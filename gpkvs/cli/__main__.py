@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from gpkvs.cli.environment import is_handed_over
 from gpkvs.cli.interrupt import ctrl_c_ends_at_once, end_at_once_on_ctrl_c
 from gpkvs.garbage import loading_modules
@@ -9,6 +12,10 @@ from gpkvs.garbage import loading_modules
 
 def main() -> None:
     """Run the command line, or the server to which it has handed over."""
+    # NumPy loads OpenBLAS, which begins a thread for each processor: a tenth of a second, to multiply matrices. Only
+    # benchmarks do that, and they measure what a user's own program would.
+    if sys.argv[1:2] != ["bench"]:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with ctrl_c_ends_at_once(), loading_modules():  # it takes long enough that somebody may press Ctrl-C
         if is_handed_over():
             from gpkvs.cli.served import run  # noqa: PLC0415

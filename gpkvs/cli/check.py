@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 
 import gpkvs
 from gpkvs.cli.exit_status import IN_USE, exits
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.output import AsJson, failures_exit, print_json
 from gpkvs.errors import CorruptStoreError
 from gpkvs.gpm.verify import verify
 from gpkvs.recovery.startup.check import CheckReport, check
@@ -21,7 +21,6 @@ from gpkvs.text import counted
 
 DataDir = Annotated[Path, typer.Argument(help="The store's directory.", metavar="DIR")]
 Checked = Annotated[Path, typer.Argument(help="The store's directory, or a file of gpkvs.gpm.", metavar="PATH")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 AcceptLoss = Annotated[
     bool,
     typer.Option(

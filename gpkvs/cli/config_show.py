@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpkvs.cli.config_options import given_settings, options_from_configs
-from gpkvs.cli.connection import AsJson
 from gpkvs.cli.environment import unread_variables
 from gpkvs.cli.exit_status import EVERY, WRONG_OPTIONS, exits
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.output import AsJson, failures_exit, print_json
 from gpkvs.cli.serve_settings import (
     DEFAULT,
     FILE,

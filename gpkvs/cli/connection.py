@@ -16,7 +16,6 @@ EXIT_FAILED = 2
 
 Target = Annotated[str, typer.Option(help="The address of the server.", envvar="GPKVS_TARGET", metavar="HOST:PORT")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the response.", min=0.001)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 
 _SIZES_UNBOUNDED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 

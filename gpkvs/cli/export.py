@@ -18,9 +18,9 @@ import gpkvs
 from gpkvs.batch import Batch, RequestResult
 from gpkvs.cli.access import is_typed, takes_access
 from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, connect
+from gpkvs.cli.connection import EXIT_FAILED, Target, connect
 from gpkvs.cli.exit_status import IN_USE, exits
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.output import AsJson, failures_exit, print_json
 from gpkvs.cli.redis_source import FromRedis, RedisCredentials, RedisDatabase, RedisSource, Skip, redis_server
 from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
 from gpkvs.cli.typed_keys import is_u64

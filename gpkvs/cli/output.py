@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from gpkvs.cli.exit_status import IN_USE
 from gpkvs.errors import GpkvsError, InvalidArgumentError, StoreLockedError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, Timeout, connect
+from gpkvs.cli.connection import EXIT_FAILED, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.kv import Table
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.output import AsJson, failures_exit, print_json
 from gpkvs.cli.typed_keys import Form, form_of
 from gpkvs.client import Client
 from gpkvs.config import ServerConfig

@@ -10,11 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gpkvs.cli.connection import AsJson
 from gpkvs.cli.exit_status import WRONG_OPTIONS, exits
-from gpkvs.cli.output import failures_exit, print_json
+from gpkvs.cli.layout import Layout
+from gpkvs.cli.output import AsJson, failures_exit, print_json
 from gpkvs.cli.sizes import format_bytes, parse_bytes, parse_count
-from gpkvs.cli.table import Layout
 from gpkvs.config import VALUE_BYTES_MOST, CommitName, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import Estimate, Load, Part, estimate
 from gpkvs.errors import InvalidArgumentError

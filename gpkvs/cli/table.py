@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import EXIT_FAILED, AsJson, Target, Timeout, connect
+from gpkvs.cli.connection import EXIT_FAILED, Target, Timeout, connect
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.info import as_dict, tables_view
-from gpkvs.cli.output import confirm, failures_exit, print_json
+from gpkvs.cli.layout import Layout
+from gpkvs.cli.output import AsJson, confirm, failures_exit, print_json
 from gpkvs.cli.sizes import parse_bytes
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
@@ -26,13 +26,6 @@ app = typer.Typer(
     epilog=EVERY,
     no_args_is_help=True,
 )
-
-
-class Layout(StrEnum):
-    """How a table's records lie in memory."""
-
-    BYTES = "bytes"
-    U64 = "u64"
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 of a-z 0-9 _ . -")]

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from gpkvs.cli.access import read_private
-from gpkvs.cli.connection import EXIT_FAILED, AsJson
+from gpkvs.cli.connection import EXIT_FAILED
 from gpkvs.cli.exit_status import EVERY, exits
-from gpkvs.cli.output import confirm, failures_exit, print_json
+from gpkvs.cli.output import AsJson, confirm, failures_exit, print_json
 from gpkvs.cli.users_file import edit_users
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.access.passwords import PASSWORD_BYTES_MAX, hash_password
