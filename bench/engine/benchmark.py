@@ -7,28 +7,26 @@ starts.
 
 from __future__ import annotations
 
-import gc
 import tempfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from gpkvs.bench.engine.workload import SHAPES, Columns, Order, Shape, Workload
-from gpkvs.bench.peers.contender import BenchError, Contender, Progress, Promise, require_promise
+from gpkvs.bench.engine.timed import BATCHES_MIN, prepared, require_values, timed
+from gpkvs.bench.engine.workload import SHAPES, Order, Shape, Workload
+from gpkvs.bench.peers.contender import Contender, Progress, Promise, require_promise
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.embedded_stores import PEERS, PeerName
 from gpkvs.bench.peers.lmdb_peer import Lmdb
 from gpkvs.bench.report.machine import describe_run
-from gpkvs.bench.report.results import Aim, Measurement, Run, latencies_ms, ratios
+from gpkvs.bench.report.results import Aim, Measurement, ratios
 
 ORDERS: tuple[Order, ...] = ("random", "sorted")
 OPERATIONS = ("GET", "SET")  # reads first: no store may tidy up after writes while they are timed
 
 _WARM_UP_BATCHES = 2
-_BATCHES_MIN = 3
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class EngineOptions:
     @property
     def sets_max(self) -> int:
         """How many SETs come after loading, at most."""
-        return len(ORDERS) * (self.runs * max(self.batches_max, _BATCHES_MIN) + _WARM_UP_BATCHES) * self.batch
+        return len(ORDERS) * (self.runs * max(self.batches_max, BATCHES_MIN) + _WARM_UP_BATCHES) * self.batch
 
 
 def steps(options: EngineOptions) -> int:
@@ -145,17 +143,17 @@ def _contest(
     began = perf_counter()
     contender.load(workload)
     loaded = perf_counter() - began
-    _check(contender, workload)
+    require_values(contender, workload)
     known = found.contenders.setdefault(contender.name, {"version": contender.version})
     known[workload.shape.name] = {"settings": contender.settings, "load_seconds": loaded}
     for number, (operation, order) in enumerate((operation, order) for operation in OPERATIONS for order in ORDERS):
         task = task_name(workload.shape, operation, order)
         progress(f"{task}, {contender.name}")
         before = _phases(contender)
-        batches = _prepared(contender, operation, workload.batches(order, seed=number))
-        for action, prepared, _ in islice(batches, _WARM_UP_BATCHES):
-            action(prepared)
-        runs = [_run(batches, options) for _ in range(options.runs)]
+        batches = prepared(contender, operation, workload.batches(order, seed=number))
+        for action, argument, _ in islice(batches, _WARM_UP_BATCHES):
+            action(argument)
+        runs = [timed(batches, options.batches_max, options.seconds_max) for _ in range(options.runs)]
         found.measurements.append(Measurement(task, contender.name, runs))
         if before:
             found.phases[task] = {
@@ -168,47 +166,3 @@ def _contest(
 def _phases(contender: Contender) -> dict[str, float]:
     """Return the seconds that the engine has spent in each phase; nothing for a peer."""
     return dict(contender.store.meter.phase_seconds) if isinstance(contender, EmbeddedGpkvs) else {}
-
-
-def _check(contender: Contender, workload: Workload) -> None:
-    """Read a batch and compare all values with what was loaded.
-
-    Raises
-    ------
-    BenchError
-        If they differ: a store that loses or mixes up records is not worth timing.
-    """
-    columns = next(workload.loads("random"))
-    result = contender.get(contender.prepare_get(columns))
-    if contender.values(result) != columns.values.tobytes():
-        raise BenchError(f"{contender.name} does not return the values that were stored in it")
-
-
-def _prepared(
-    contender: Contender, operation: str, batches: Iterator[Columns]
-) -> Iterator[tuple[Callable[[Any], object], Any, int]]:
-    """Yield a function to call, its argument, and how many operations the call does."""
-    for columns in batches:
-        if operation == "SET":
-            yield contender.set, contender.prepare_set(columns), len(columns)
-        else:
-            yield contender.get, contender.prepare_get(columns), len(columns)
-
-
-def _run(batches: Iterator[tuple[Callable[[Any], object], Any, int]], options: EngineOptions) -> Run:
-    """Time batches one by one, without the time to make them; Python's garbage collector is off meanwhile."""
-    seconds: list[float] = []
-    operations = 0
-    for action, prepared, count in batches:
-        gc.disable()
-        began = perf_counter()
-        result = action(prepared)
-        seconds.append(perf_counter() - began)
-        gc.enable()
-        del result  # its objects are freed outside of the timed part
-        operations += count
-        if len(seconds) >= options.batches_max or (
-            sum(seconds) >= options.seconds_max and len(seconds) >= _BATCHES_MIN
-        ):
-            break
-    return Run(operations, sum(seconds), latencies_ms(seconds, 50, 99))

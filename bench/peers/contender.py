@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from gpkvs.bench.engine.workload import Columns, Workload
 from gpkvs.errors import GpkvsError
@@ -99,6 +99,21 @@ def need_extra(module: str) -> ModuleType:
         ) from error
 
 
+def found_promise(directory: Path) -> Promise:
+    """Return what stores in a directory survive, if the peers can be set up for the same.
+
+    Raises
+    ------
+    BenchError
+        If they cannot.
+    """
+    found = _domain_of(directory)
+    for promise in get_args(Promise):
+        if promise == found:
+            return promise  # type: ignore[no-any-return]
+    raise BenchError(f"{directory} is of the persistence domain {found}, for which the peers have no setting")
+
+
 def require_promise(directory: Path, promise: Promise) -> None:
     """Make sure that stores in a directory survive exactly what is promised.
 
@@ -107,11 +122,15 @@ def require_promise(directory: Path, promise: Promise) -> None:
     BenchError
         If they survive something else: the peers could not be set up for the same.
     """
-    with tempfile.TemporaryDirectory(dir=directory, prefix="gpkvs-bench-") as store:
-        (Path(store) / "LOCK").touch()  # `find_domain` looks at the first file of a store
-        found = find_domain(Path(store), "auto").name
+    found = _domain_of(directory)
     if found != promise:
         raise BenchError(
             f"{directory} is of the persistence domain {found}, not {promise}: name another directory "
             "(process needs tmpfs, msync a disk)"
         )
+
+
+def _domain_of(directory: Path) -> str:
+    with tempfile.TemporaryDirectory(dir=directory, prefix="gpkvs-bench-") as store:
+        (Path(store) / "LOCK").touch()  # `find_domain` looks at the first file of a store
+        return find_domain(Path(store), "auto").name

@@ -18,6 +18,7 @@ class Exemption:
 
 _NIGHTLY = "takes minutes to an hour: a step of `make nightly`"
 _BENCH = "takes ten minutes of an idle machine; the tests in tests/bench run small ones"
+_QUICK = "takes a minute; tests/bench/test_quick.py runs a small one"
 _PIP = "installs packages and asks PyPI"
 
 EXEMPTIONS = (
@@ -54,6 +55,7 @@ EXEMPTIONS = (
         _NIGHTLY,
     ),
     Exemption("README.md", ("pip install '.[bench]'",), _PIP, where="docs-all"),
+    Exemption("README.md", ("gpkvs bench quick --svg /tmp/quick.svg",), _QUICK, where="docs-all"),
     Exemption("README.md", ("gpkvs bench engine --profile",), _BENCH),
     Exemption("README.md", ("make check",), "a stage of CI by itself"),
     Exemption("README.md", ("make lock",), "asks PyPI for the newest versions"),
@@ -95,6 +97,12 @@ EXEMPTIONS = (
             "gpkvs bench report --benchmark redis --document docs/comparison.md",
         ),
         _BENCH,
+    ),
+    Exemption(
+        "docs/performance.md",
+        ("gpkvs bench quick --svg /tmp/quick.svg --json /tmp/quick.json",),
+        _QUICK,
+        where="docs-all",
     ),
     Exemption("docs/performance.md", ("pip install '.[bench]'",), _PIP, where="docs-all"),
     Exemption(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import typer
 
@@ -13,7 +13,17 @@ from gpkvs.cli.lazy_commands import LazyGroup
 class Bench(LazyGroup):
     """One line for each benchmark, in the order of the help text."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``--quick`` for what it is: a command."""
+        if args[:1] == ["--quick"]:
+            args = ["quick", *args[1:]]
+        return super().parse_args(ctx, args)
+
     subcommands: ClassVar = {
+        "quick": (
+            "gpkvs.cli.bench.quick:quick_command",
+            "Measure in a minute what this machine does: embedded and served, beside LMDB and redis where they are.",
+        ),
         "engine": (
             "gpkvs.cli.bench.engine:engine_command",
             "Batches on the embedded store, beside LMDB and RocksDB.",

@@ -11,8 +11,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows
+from gpkvs.cli.output import failures_exit
 
 DIRECTORY = "Where the benchmark makes its stores, and removes them: a tmpfs for `process`, a disk for `msync`."
 PROMISE = "What an acknowledged batch survives, in all stores alike: the death of the process, or a loss of power."
@@ -45,9 +47,25 @@ def print_result(tables: Iterable[Rows], result: dict[str, Any], json_file: Path
         console.width = _FILE_COLUMNS
     for rows in tables:
         console.print(rows.rich())
+    keep(result, json_file)
+
+
+def keep(result: dict[str, Any], json_file: Path | None) -> None:
+    """Write a result to a file, if there is to be one."""
     if json_file:
-        write_result(json_file, result)
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"kept in {json_file}", markup=False)
+        with writing(json_file, "kept in"):
+            write_result(json_file, result)
+
+
+@contextmanager
+def writing(path: Path, done: str) -> Iterator[None]:
+    """Say that a file was written, or why it cannot be; then the command ends with status 1."""
+    with failures_exit(1):
+        try:
+            yield
+        except OSError as error:
+            raise BenchError(f"cannot write {path}: {error.strerror}") from error
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"{done} {path}", markup=False)
 
 
 def chosen(option: str, names: list[str] | None, known: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,0 +1,1 @@
+"""The quick benchmark: what this machine does, in a minute."""
