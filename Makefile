@@ -27,7 +27,8 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 %/bin/python:
-	$(PYTHON) -m venv $*
+	@echo "$(if $(filter $(VENV),$*),1 of 4: )an environment for Python in $*"
+	@$(PYTHON) -m venv $*
 
 # A lock names every package with version and hashes, the tools that build gpkvs included: `make lock` renews all locks.
 # Without a lock for this Python, or with NEWEST=1, the bounds of pyproject.toml count alone.
@@ -35,29 +36,31 @@ EXTRAS_run := build
 EXTRAS_test := build,test
 EXTRAS_dev := dev
 define packages
-	@echo "Python packages go into $(1): half a minute or so ..."
 	@lock=requirements/$(2)-$$($(1)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
 	if [ -z "$(NEWEST)" ] && [ -f $$lock ]; then \
-		$(1)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $$lock; \
+		$(1)/bin/python requirements/show_pip.py "$(3)" build/packages-$(2).log install --disable-pip-version-check \
+			--require-hashes --requirement $$lock; \
 	else \
 		$(if $(NEWEST),,echo "there is no $$lock: these are the newest versions that pyproject.toml allows" >&2;) \
-		$(1)/bin/pip install --quiet --disable-pip-version-check --upgrade --editable '.[$(EXTRAS_$(2))]'; \
+		$(1)/bin/python requirements/show_pip.py "$(3)" build/packages-$(2).log install --disable-pip-version-check -v \
+			--upgrade --editable '.[$(EXTRAS_$(2))]'; \
 	fi
 	@touch $@
 endef
 
 $(VENV)/.packages-run: $(BIN)/python $(LOCKS)
-	$(call packages,$(VENV),run)
+	$(call packages,$(VENV),run,2 of 4: Python packages)
 
 $(VENV)/.packages-test: $(VENV)/.packages-run | $(VENV)/$(GPKVS)
-	$(call packages,$(VENV),test)
+	$(call packages,$(VENV),test,Python packages for tests)
 
 $(DEV)/.packages-dev: $(DEV_BIN)/python $(LOCKS)
-	$(call packages,$(DEV),dev)
+	$(call packages,$(DEV),dev,Python packages for development)
 
 $(VENV)/$(GPKVS): $(VENV)/.packages-run $(NATIVE)
-	@echo "The kernels and the native door are compiled for this machine: a minute or so on two cores ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python requirements/show_pip.py "3 of 4: kernels and native door" build/compile.log install \
+		--disable-pip-version-check -v --no-deps --no-build-isolation --editable .
+	@echo "4 of 4: Python files"
 	@$(BIN)/python -m compileall -q gpkvs $(LINKED)
 	@touch $@
 
