@@ -238,7 +238,7 @@ def test_promtool_accepts_the_lines_for_tls_and_users(tmp_path: Path) -> None:
 
 @needs_prometheus
 def test_alerts_of_logins_certificates_and_files_fire_when_they_should(tmp_path: Path) -> None:
-    without_texts = re.sub(r"^ +(annotations|summary|action):.*\n", "", ALERTS, flags=re.MULTILINE)
+    without_texts = re.sub(r"^ +(annotations|summary|action|runbook):.*\n", "", ALERTS, flags=re.MULTILINE)
     (tmp_path / "alerts.yml").write_text(without_texts)
     shutil.copy(Path(__file__).with_name("security_alerts.yml"), tmp_path)
     command = ["promtool", "test", "rules", tmp_path / "security_alerts.yml"]
@@ -250,6 +250,14 @@ def test_every_alert_says_what_to_do() -> None:
     rules = ALERTS.split("- alert: ")[1:]
     assert len(rules) >= 10
     assert all(re.search(r"^ +action: \S.{40,}$", rule, re.MULTILINE) for rule in rules)
+
+
+def test_every_alert_has_an_entry_in_the_runbook() -> None:
+    alerts = re.findall(r"- alert: (\w+)", ALERTS)
+    linked = re.findall(r"^ +runbook: docs/runbook\.md#(\w+)$", ALERTS, re.MULTILINE)
+    assert linked == [name.lower() for name in alerts], "each links to its own entry"
+    entries = re.findall(r"^### (\w+)\n\n(?=\S)", (REPOSITORY / "docs/runbook.md").read_text(), re.MULTILINE)
+    assert sorted(entries) == sorted(alerts)
 
 
 @needs_prometheus
