@@ -38,24 +38,24 @@ EXTRAS_dev := dev
 define packages
 	@lock=requirements/$(2)-$$($(1)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
 	if [ -z "$(NEWEST)" ] && [ -f $$lock ]; then \
-		$(1)/bin/python requirements/show_pip.py "$(3)" build/packages-$(2).log install --disable-pip-version-check \
+		$(1)/bin/python requirements/show_pip.py "$(if $(filter run,$(2)),2 of 4: Python packages,Python packages of $(1))" build/packages-$(2).log install --disable-pip-version-check \
 			--require-hashes --requirement $$lock; \
 	else \
 		$(if $(NEWEST),,echo "there is no $$lock: these are the newest versions that pyproject.toml allows" >&2;) \
-		$(1)/bin/python requirements/show_pip.py "$(3)" build/packages-$(2).log install --disable-pip-version-check -v \
+		$(1)/bin/python requirements/show_pip.py "$(if $(filter run,$(2)),2 of 4: Python packages,Python packages of $(1))" build/packages-$(2).log install --disable-pip-version-check -v \
 			--upgrade --editable '.[$(EXTRAS_$(2))]'; \
 	fi
 	@touch $@
 endef
 
 $(VENV)/.packages-run: $(BIN)/python $(LOCKS)
-	$(call packages,$(VENV),run,2 of 4: Python packages)
+	$(call packages,$(VENV),run)
 
 $(VENV)/.packages-test: $(VENV)/.packages-run | $(VENV)/$(GPKVS)
-	$(call packages,$(VENV),test,Python packages for tests)
+	$(call packages,$(VENV),test)
 
 $(DEV)/.packages-dev: $(DEV_BIN)/python $(LOCKS)
-	$(call packages,$(DEV),dev,Python packages for development)
+	$(call packages,$(DEV),dev)
 
 $(VENV)/$(GPKVS): $(VENV)/.packages-run $(NATIVE)
 	@$(BIN)/python requirements/show_pip.py "3 of 4: kernels and native door" build/compile.log install \
