@@ -99,6 +99,33 @@ EXEMPTIONS = (
         _BENCH,
     ),
     Exemption(
+        "docs/install.md",
+        (
+            "make wheel",
+            "python3 -m venv /tmp/gpkvs",
+            "/tmp/gpkvs/bin/pip install dist/gpkvs-*-x86_64.whl",
+            "sudo /opt/gpkvs/bin/pip install dist/gpkvs-*-x86_64.whl",
+        ),
+        "takes minutes and asks PyPI; tests/bare/wheel.py installs a wheel in a bare Debian",
+    ),
+    Exemption(
+        "docs/install.md",
+        ("sudo apt-get install make g++ python3-venv git libnghttp2-dev libssl-dev",),
+        "changes the machine; tests/bare/readme.py installs these packages in a bare Debian",
+    ),
+    Exemption("docs/install.md", ("make install",), _PIP, where="docs-all"),
+    Exemption(
+        "docs/install.md",
+        (
+            "docker build -f deploy/Dockerfile -t gpkvs .",
+            "docker compose -f deploy/compose.yml up --build",
+        ),
+        "needs a container engine",
+    ),
+    Exemption("docs/install.md", ("kubectl apply -f deploy/kubernetes/",), "needs a cluster"),
+    Exemption("docs/install.md", ("gpkvs demo",), "takes half a minute", where="docs-all"),
+    Exemption("docs/install.md", ("gpkvs bench quick",), _QUICK, where="docs-all"),
+    Exemption(
         "docs/performance.md",
         ("gpkvs bench quick --svg /tmp/quick.svg --json /tmp/quick.json",),
         _QUICK,
