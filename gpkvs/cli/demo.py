@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +18,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpkvs.batch import U64
+from gpkvs.batch import U64, Batch
+from gpkvs.bench.server.load import stream
+from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import failures_exit
 from gpkvs.client import AsyncClient
 from gpkvs.config import BackendName
 from gpkvs.errors import GpkvsError
+from gpkvs.numbers import gets_of, sets_of
 from gpkvs.recovery.proof.drill.clients import DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess, run_gpkvs
@@ -33,8 +37,9 @@ _WATCH_SECONDS = 0.1
 _ENDLESS = 1_000_000_000  # operations of a run that will be interrupted
 _NUMBERS = "numbers"  # a table of the layout u64
 _NUMBERS_PER_RECORD = 50
-_MESSAGE_NUMBERS = 65_536
-_SERVER = ServerOptions(index="16MiB", heap="512MiB", log="16MiB")
+_LOAD_NUMBERS = 65_536  # in a request
+_MESSAGE_NUMBERS, _IN_FLIGHT, _STREAM_SECONDS = 4096, 32, 1.0  # as README's figures over the network
+_SERVER = ServerOptions(index="", heap="", log="", commit="", journal="")  # as `gpkvs serve` starts without options
 _CLIENTS = DrillClientOptions(
     single_clients=12, keys_per_client=100, batch_clients=4, shared_keys=1000, cell_keys_max=30, untouched_keys=100
 )
@@ -129,7 +134,7 @@ class Story:
             server = await self._start(processes, "Start a server")
             await self._show_promise(server)
             await self._load(server)
-            await self._load_columns(server)
+            await self._stream_columns(server)
             load = await self._run(processes, server)
             await self._kill(server, load)
             server = await self._start(processes, "Start it again: it recovers before it serves", server.target)
@@ -165,27 +170,34 @@ class Story:
 
     async def _load(self, server: ServerProcess) -> None:
         self._title(f"YCSB load: {self._records:,} records of 1 KB")
+        before = cpu_seconds(server.pid)
         with self._console.status("loading"), YcsbProcess("load", server.target, self._records, 0) as ycsb:
             report = await asyncio.to_thread(ycsb.finish)
         if report.failed or report.operations != self._records:
             raise DemoError(f"YCSB loaded {report.operations:,} of {self._records:,} records, {report.failed:,} failed")
         rate = f"{report.operations_per_second:,.0f}"
+        busy_us = 1e6 * (cpu_seconds(server.pid) - before) / report.operations
         self._say(
             f"{rate} inserts a second, by {THREADS} callers in Python that send one record and wait for its answer"
         )
-        self._say("each is acknowledged only when it is durable")
+        self._say(f"each is acknowledged only when it is durable; the server worked {busy_us:,.0f} us for each")
         self._summary.add_row("YCSB load, one by one", f"{self._records:,} records, {rate} inserts/s")
 
-    async def _load_columns(self, server: ServerProcess) -> None:
+    async def _stream_columns(self, server: ServerProcess) -> None:
         keys = self._numbers
-        self._title(f"The same server, by columns: {len(keys):,} numbers in requests of {_MESSAGE_NUMBERS:,}")
-        async with AsyncClient(server.target, table=_NUMBERS) as client:
-            await client.create_table(_NUMBERS, layout="u64", records=len(keys))
-            begin = time.perf_counter()
-            await asyncio.gather(*(client.set_many(part, part + np.uint64(1)) for part in _requests(keys)))
-            rate = f"{len(keys) / (time.perf_counter() - begin):,.0f}"
-        self._say(f"{rate} inserts a second, each request is durable when it is acknowledged")
-        self._summary.add_row("load by columns", f"{len(keys):,} numbers, {rate} inserts/s")
+        self._title(f"The same server, by columns: {len(keys):,} numbers, in messages of {_MESSAGE_NUMBERS:,}")
+        with self._console.status("running"):
+            async with AsyncClient(server.target, table=_NUMBERS) as client:
+                await client.create_table(_NUMBERS, layout="u64", records=len(keys))
+                await asyncio.gather(*(client.set_many(part, part + np.uint64(1)) for part in _requests(keys)))
+                runs = {
+                    operation: await stream(client, _messages(operation, len(keys)), _STREAM_SECONDS, _IN_FLIGHT)
+                    for operation in ("SET", "GET")
+                }
+        rates = " and ".join(f"{run.rate:,.0f} {operation}s" for operation, run in runs.items())
+        self._say(f"{rates} a second, from one client on a stream")
+        self._say("each message is a transaction, and durable when it is acknowledged")
+        self._summary.add_row("streams of numbers", f"{rates} a second")
 
     @property
     def _numbers(self) -> U64:
@@ -285,7 +297,15 @@ class Story:
 
 def _requests(keys: U64) -> list[U64]:
     """Cut keys into those of single requests."""
-    return [keys[first : first + _MESSAGE_NUMBERS] for first in range(0, len(keys), _MESSAGE_NUMBERS)]
+    return [keys[first : first + _LOAD_NUMBERS] for first in range(0, len(keys), _LOAD_NUMBERS)]
+
+
+def _messages(operation: str, count: int) -> Iterator[Batch]:
+    """Yield messages on keys drawn uniformly, without end; SETs store the values that are there."""
+    random = np.random.default_rng(1)
+    while True:
+        keys = random.integers(0, count, _MESSAGE_NUMBERS, dtype=np.uint64)
+        yield sets_of(keys, keys + np.uint64(1)) if operation == "SET" else gets_of(keys)
 
 
 def _command() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     assert "lost: 0" in done.stdout
     assert "recovery: " in done.stdout
     assert "16 callers in Python that send one record and wait" in done.stdout
+    assert re.search(r"the server worked [1-9]\d* us for each", done.stdout)
+    assert re.search(r"[1-9][\d,]* SETs and [1-9][\d,]* GETs a second, from one client on a stream", done.stdout)
     assert "15,000 numbers, " in done.stdout
     assert "all 15,000 numbers are there" in done.stdout
     assert "gpkvs serve --data /tmp/first" in done.stdout.splitlines()[-2]
