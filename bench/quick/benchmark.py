@@ -81,6 +81,6 @@ def _limits(options: QuickOptions, found: Found) -> list[str]:
     if Lmdb.name in found.contenders:
         limits.append("LMDB is called from Python, as gpkvs is; from C it is faster.")
     if REDIS in found.contenders:
-        limits.append("redis promises less out of the box, and nothing of it is beside the gRPC streams.")
+        limits.append("redis promises less out of the box. It has no gRPC, so those streams stand alone.")
     peers = [f"{name} has {one['settings']}" for name, one in found.contenders.items() if name != GPKVS]
     return [f"All survive the same: {'; '.join(peers)}.", *limits] if peers else limits

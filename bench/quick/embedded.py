@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, islice
@@ -27,7 +28,7 @@ Stores = dict[str, EmbeddedGpkvs | Lmdb]
 def measure_embedded(options: QuickOptions, promise: Promise, folder: Path, progress: Progress, found: Found) -> None:
     """Measure both shapes of records: text of 16 and 100 bytes, and numbers."""
     if not importlib.util.find_spec("lmdb"):
-        found.absent[Lmdb.name] = "not installed; pip install lmdb brings it"
+        found.absent[Lmdb.name] = f"not installed; {sys.executable} -m pip install lmdb brings it"
     for shape in (SHAPES["bytes"], SHAPES["u64"]):  # what everybody knows comes first
         workload = Workload(shape, options.records, BATCH)
         with ExitStack() as stack:

@@ -20,16 +20,22 @@ class LazyGroup(TyperGroup):
     Attributes
     ----------
     subcommands
-        In the order of the help: for each name, where its function or `typer.Typer` is (``module:attribute``), and the
-        first paragraph of its help. `--help` shows that paragraph without loading the module.
+        For each name, where its function or `typer.Typer` is (``module:attribute``), and the first paragraph of its
+        help. `--help` shows that paragraph without loading the module.
+    panels
+        The names under each heading of the help, in their order; others stand under "Commands" before them.
     """
 
     subcommands: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, (_, summary) in self.subcommands.items():
-            self.add_command(TyperCommand(name, help=summary))
+        panels = {name: panel for panel, names in self.panels.items() for name in names}
+        places = {name: place for place, name in enumerate(panels)}
+        for name in sorted(self.subcommands, key=lambda name: places.get(name, -1)):
+            _, summary = self.subcommands[name]
+            self.add_command(TyperCommand(name, help=summary, rich_help_panel=panels.get(name)))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is run, or whose arguments a shell wants to complete."""

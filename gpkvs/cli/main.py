@@ -25,6 +25,16 @@ class Gpkvs(LazyGroup):
         except (EOFError, OSError):  # typer would end with 1 for some of them, without a word
             end_unexpectedly()
 
+    panels: ClassVar = {
+        "Serve": ("serve", "config", "size", "doctor"),
+        "Keys and values": (
+            *("get", "set", "delete", "incr", "append", "expire", "ttl", "exists"),
+            *("scan", "count", "export", "import"),
+        ),
+        "A server that runs": ("info", "table", "user", "top", "slowlog"),
+        "A store that no server has open": ("check", "recover", "copy"),
+        "Try, measure, prove": ("demo", "bench", "ycsb", "drill", "consistency", "soak", "bitflip", "crash"),
+    }
     subcommands: ClassVar = {
         "serve": ("gpkvs.cli.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
         "config": ("gpkvs.cli.config_show:app", "Show the settings of a server, and where each comes from."),

@@ -26,7 +26,7 @@ def completed(shell: str, line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "offers"),
     [
-        ("gpkvs ", list(Gpkvs.subcommands)),
+        ("gpkvs ", [name for names in Gpkvs.panels.values() for name in names if name in Gpkvs.subcommands]),
         ("gpkvs table ", ["create", "list", "drop"]),
         ("gpkvs ycsb run --thr", ["--threads"]),
         ("gpkvs serve --backend c", ["cpu", "cuda"]),

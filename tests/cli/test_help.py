@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpkvs.cli.main import app
+from gpkvs.cli.main import Gpkvs, app
 from gpkvs.info import package_version
 
 ENVIRONMENT = {"COLUMNS": "1000", "TERM": "dumb"}
@@ -82,6 +82,16 @@ def test_every_help_shows_the_words_that_were_written(words: tuple[str, ...]) ->
 def test_what_new_users_looked_for(words: tuple[str, ...], told: str) -> None:
     shown = CliRunner().invoke(app, [*words, "--help"], env=ENVIRONMENT).stdout
     assert told in " ".join(shown.split())
+
+
+def test_every_command_stands_under_a_heading() -> None:
+    panels = [name for names in Gpkvs.panels.values() for name in names]
+    assert len(panels) == len(set(panels))
+    assert set(Gpkvs.subcommands) <= set(panels)
+    shown = CliRunner().invoke(app, ["--help"], env=ENVIRONMENT).stdout
+    places = [shown.index(f" {panel} ") for panel in Gpkvs.panels]
+    assert places == sorted(places)
+    assert "Commands ─" not in shown
 
 
 @pytest.mark.parametrize("option", ["-V", "--version"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ def shown(total: int | None = None) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=total, completed=-1 if total else 0)
+        task = bar.add_task("starting", total=total)
+        begun = count()  # a step that begins is not done yet
 
         def show(step: str) -> None:
-            bar.update(task, description=step, advance=1)
+            bar.update(task, description=step, completed=next(begun))
             if not console.is_terminal:
                 console.print(step, markup=False)
 
