@@ -37,14 +37,14 @@ def measure_embedded(options: QuickOptions, promise: Promise, folder: Path, prog
                 columns = [*islice(workload.batches("random", seed=0), 16)]
                 for operation in OPERATIONS:
                     calls = {name: _calls(store, operation, columns) for name, store in stores.items()}
-                    _take_turns(f"embedded {operation}, one a call", calls, options, progress, found)
+                    _take_turns(_task(operation, shape, "one a call"), calls, options, progress, found)
             for number, operation in enumerate(OPERATIONS):
                 batches = {name: _batches(store, operation, workload, number) for name, store in stores.items()}
-                _take_turns(_task(operation, shape), batches, options, progress, found)
+                _take_turns(_task(operation, shape, f"{BATCH:,} a batch"), batches, options, progress, found)
 
 
-def _task(operation: str, shape: Shape) -> str:
-    return f"embedded {operation}{' numbers' if shape.is_numbers else ''}, {BATCH:,} a batch"
+def _task(operation: str, shape: Shape, how: str) -> str:
+    return f"embedded {operation}{' numbers' if shape.is_numbers else ''}, {how}"
 
 
 def _opened(
