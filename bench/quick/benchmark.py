@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +23,8 @@ from gpkvs.bench.report.results import ratios
 STEPS = 18
 """How often progress is told, if all peers are there."""
 
+_BUSY_SHARE = 0.3  # of the processors: what runs already when the benchmark begins
+
 _SURVIVES = {
     "process": "the death of the process, not a loss of power",
     "msync": "a loss of power, as far as the disk keeps its word",
@@ -38,7 +41,7 @@ def run_quick(options: QuickOptions, progress: Progress) -> dict[str, Any]:
     GpkvsError
         If a server does not start or stop.
     """
-    began, found = perf_counter(), Found()
+    began, found, load = perf_counter(), Found(), os.getloadavg()[0]
     promise = found_promise(options.directory)
     described = describe_run(options.directory)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="gpkvs-bench-") as folder:
@@ -67,12 +70,14 @@ def run_quick(options: QuickOptions, progress: Progress) -> dict[str, Any]:
         "measurements": [measurement.as_json() for measurement in measurements],
         "ratios": ratios(measurements, GPKVS, []),
         "absent": found.absent,
-        "limits": _limits(options, found),
+        "load_average": load,
+        "limits": _limits(options, found, load),
     }
 
 
-def _limits(options: QuickOptions, found: Found) -> list[str]:
+def _limits(options: QuickOptions, found: Found, load: float) -> list[str]:
     """Say what these figures do not tell."""
+    processors = len(os.sched_getaffinity(0))
     limits = [
         "Clients run beside the servers, on the same processors. A server alone on a machine does more.",
         f"Runs of {options.run_seconds:.2g} s on {options.records:,} records in memory: a tenth more or less means "
@@ -82,5 +87,11 @@ def _limits(options: QuickOptions, found: Found) -> list[str]:
         limits.append("LMDB is called from Python, as gpkvs is; from C it is faster.")
     if REDIS in found.contenders:
         limits.append("redis promises less out of the box. It has no gRPC, so those streams stand alone.")
+    if load > _BUSY_SHARE * processors:
+        limits.insert(
+            0,
+            f"Other work kept this machine busy: a load of {load:.1f} on {processors} processors when this began. "
+            "Measure again when it rests.",
+        )
     peers = [f"{name} has {one['settings']}" for name, one in found.contenders.items() if name != GPKVS]
     return [f"All survive the same: {'; '.join(peers)}.", *limits] if peers else limits

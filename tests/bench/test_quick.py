@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,16 @@ def test_progress_is_told_as_often_as_announced(memory: Path) -> None:
     told: list[str] = []
     run_quick(QuickOptions(memory, 0.3, BATCH, 1), told.append)
     assert len(told) == STEPS
+
+
+@needs_shm
+@pytest.mark.parametrize(("load", "is_busy"), [(0.0, False), (99.0, True)])
+def test_a_busy_machine_is_said(monkeypatch: pytest.MonkeyPatch, memory: Path, load: float, is_busy: bool) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    result = run_quick(QuickOptions(memory, 0.3, BATCH, 1), lambda _: None)
+    assert result["load_average"] == load
+    assert any("a load of 99.0 on 2 processors" in limit for limit in result["limits"]) == is_busy
 
 
 @needs_shm

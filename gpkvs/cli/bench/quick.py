@@ -43,7 +43,7 @@ def quick_command(
 
     Single calls, batches and pipelines of SETs and GETs, each in turn with LMDB (the Python package lmdb) in the same
     process, or with a redis-server of its own. All survive the same: on a disk every acknowledged write is flushed, by
-    redis too (appendfsync always). What is not installed is left out, and said. It takes half a GiB of the disk, and
+    redis too (appendfsync always). What is not installed is left out, and said. It takes a GiB of the disk, and
     `gpkvs bench --quick` is another name for it.
 
     Example: gpkvs bench quick --svg quick.svg --json quick.json
