@@ -367,7 +367,7 @@ class Store(KeyValues):
 
     def _get_numbers(self, keys: U64, table: str | None, timeout: Timeout) -> tuple[U64, NDArray[np.bool_]]:
         found = self.open_table(table or DEFAULT_TABLE).require_numbers()
-        if is_column(keys) and 8 * len(keys) <= self.limits.result_bytes_max:
+        if not self._engine.is_on_host and is_column(keys) and 8 * len(keys) <= self.limits.result_bytes_max:
             self._origin.require()
             with self._mutex:
                 if self._closed:

@@ -37,7 +37,7 @@ from gpkvs.bench.report.plot import place_of
 from gpkvs.bench.report.results import Measurement, Run
 from gpkvs.bench.report.speedup_plot import draw_speedups
 from gpkvs.bench.report.tables import Rows
-from gpkvs.engine.chunked_slots import ChunkedSlots
+from gpkvs.engine.chunked_slots import ChunkedSlots, Part
 from gpkvs.engine.write_set import DeviceColumns, TableWrites
 from gpkvs.media.layout import U64_LAYOUT, LogRun
 from gpkvs.native import library
@@ -92,11 +92,15 @@ class _Modes:
         written_back = mode in ("CAP-mm", "shadow", "GPM-NDP")
         library.gpkvs_write_back_on(library.gpkvs_write_back_best() if written_back else 0)
 
-    def store(self, writes: TableWrites, run: LogRun | None, epoch: int) -> None:
+    def prepare(self, writes: TableWrites) -> list[Part]:
+        """See `ChunkedSlots.prepare`."""
+        return self._chunked.prepare(writes)
+
+    def store(self, parts: list[Part], writes: TableWrites, run: LogRun | None, epoch: int) -> None:
         """Do what the mode has in place of `ChunkedSlots.store`."""
         (columns,) = writes.device
         if self.mode in ("GPM", "GPM-NDP"):
-            self._chunked.store(writes, run, epoch)
+            self._chunked.store(parts, writes, run, epoch)
         if self.mode == "GPM-NDP":
             self._store_on_host(columns, run, epoch)
         elif self.mode != "GPM":  # CAP: no log, as in the paper

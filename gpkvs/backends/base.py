@@ -318,6 +318,9 @@ class Backend(Processor, Protocol):
     def detach_index(self, index: Index, /) -> None:
         """Let go of an index, before it is unmapped."""
 
+    def follow(self, index: Index, slots: U64, contents: U64, /) -> None:
+        """Have a read image of an index follow what the host's threads stored, of which there are columns of `xp`."""
+
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """Take note that the host's threads stored to slots of an index."""
 

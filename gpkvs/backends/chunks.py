@@ -57,7 +57,11 @@ class Chunks:
     def __init__(self, place: Processor, **given: int) -> None:
         self._place = place
         self._words = (ctypes.c_uint64 * len(_FIELDS))()
-        for name, word in (place.chunk_queues() | given).items():
+        self.set(**place.chunk_queues() | given)
+
+    def set(self, **given: int) -> None:
+        """Set fields of the struct."""
+        for name, word in given.items():
             self._words[_AT[name]] = word
 
     def run(self, steps: Steps, first: int, last: int) -> None:

@@ -30,8 +30,8 @@ _WHOLE = 1 << 16  # of a part of the host
 _BETWEEN = ("mid_log", "before_apply", "mid_apply", "mid_chunks")
 
 
-class _Part(NamedTuple):
-    """The slots of one processor.
+class Part(NamedTuple):
+    """The slots of one processor, with all the memory that it takes to log and store them.
 
     Attributes
     ----------
@@ -67,13 +67,27 @@ class ChunkedSlots:
         self._of_host: U64 | None = None  # memory for slots and contents that leave for the host, kept between batches
         self.balance = Balance()
 
-    def store(self, writes: TableWrites, run: LogRun | None, epoch: int) -> None:
-        """Log and store all slots of a table's part of a write set; all is durable in the processors' own terms after.
+    def prepare(self, writes: TableWrites) -> list[Part]:
+        """Take the memory for the slots of a write set that GPUs planned, before anything of it is stored.
+
+        Raises
+        ------
+        MemoryError, BackendError
+            If there is none.
+        """
+        calls, at = [], 0
+        for number, columns in enumerate(writes.device):
+            calls.append(partial(self._part, number, columns, at, writes))
+            at += len(columns)
+        return self._backend.each(calls) if len(calls) > 1 else [calls[0]()]
+
+    def store(self, parts: list[Part], writes: TableWrites, run: LogRun | None, epoch: int) -> None:
+        """Log and store all slots of a write set. What they are stored to is to be made durable after.
 
         Parameters
         ----------
-        writes
-            Planned by GPUs.
+        parts, writes
+            What was prepared, and for which table's part of the write set.
         run
             Of the log; None: nothing is logged.
         epoch
@@ -84,11 +98,14 @@ class ChunkedSlots:
         BackendError
             If a driver refuses: some slots may be stored, and the log has what they were.
         """
-        parts = self._parts(writes, run, epoch)
-        log, store = Steps.LEAVE, Steps.STORE | Steps.STORE_ON_HOST
+        log, store = Steps(0), Steps.STORE | Steps.STORE_ON_HOST
         if run:
-            log |= Steps.LOG
+            log = Steps.LOG
+            for part in parts:
+                part.chunks.set(epoch=epoch, first_word=run.first_word, log=self._files.run_address(run))
         failpoint.hit("before_log")
+        self._run(parts, Steps.LEAVE, None)
+        self._backend.start_delivery()  # the results leave behind what the host's threads store
         stops_at = next((name for name in _BETWEEN if failpoint.armed(name)), "")
         if stops_at in ("", "mid_chunks"):
             for half in (0, 1) if stops_at else (None,):
@@ -103,7 +120,7 @@ class ChunkedSlots:
         if not stops_at:
             self._measured(writes, parts)
 
-    def _run_in_turn(self, parts: list[_Part], log: Steps, store: Steps) -> None:
+    def _run_in_turn(self, parts: list[Part], log: Steps, store: Steps) -> None:
         """Store no slot before all entries are there, and die between two halves of either."""
         for steps, between, after in ((log, "mid_log", "before_apply"), (store, "mid_apply", "mid_chunks")):
             self._run(parts, steps, 0)
@@ -111,16 +128,18 @@ class ChunkedSlots:
             self._run(parts, steps, 1)
             failpoint.hit(after)
 
-    def _run(self, parts: list[_Part], steps: Steps, half: int | None) -> None:
+    def _run(self, parts: list[Part], steps: Steps, half: int | None) -> None:
         """Do some steps with all chunks, or with one half of each processor's."""
 
-        def of(part: _Part) -> None:
+        def of(part: Part) -> None:
             first, last = 0, part.chunk_count
             if half is not None:
                 first, last = (0, last // 2) if half == 0 else (last // 2, last)
             if first == last:
                 return
-            if len(parts) == 1:
+            if steps == Steps.LEAVE:
+                part.chunks.run(steps, first, last)
+            elif len(parts) == 1:
                 part.chunks.run(steps | Steps.WAIT, first, last)
             else:
                 part.chunks.run(steps, first, last)
@@ -128,23 +147,14 @@ class ChunkedSlots:
 
         self._backend.each([partial(of, part) for part in parts])
 
-    def _measured(self, writes: TableWrites, parts: list[_Part]) -> None:
+    def _measured(self, writes: TableWrites, parts: list[Part]) -> None:
         (part, *others) = parts
         times = part.chunks.times
         if not others and times.host and times.gpu:
             host, gpu = (part.host_slots, times.host), (writes.slots - part.host_slots, times.gpu)
             self.balance.measured(writes.index.layout.name, host, gpu, times.gpu_waited - times.host_waited)
 
-    def _parts(self, writes: TableWrites, run: LogRun | None, epoch: int) -> list[_Part]:
-        calls, at = [], 0
-        for number, columns in enumerate(writes.device):
-            calls.append(partial(self._part, number, columns, at, writes, run, epoch))
-            at += len(columns)
-        return self._backend.each(calls) if len(calls) > 1 else [calls[0]()]
-
-    def _part(
-        self, number: int, columns: DeviceColumns, at: int, writes: TableWrites, run: LogRun | None, epoch: int
-    ) -> _Part:
+    def _part(self, number: int, columns: DeviceColumns, at: int, writes: TableWrites) -> Part:
         place, index, slots = self._backend.processors[number], writes.index, len(columns)
         chunks_max = min(_CHUNKS_MAX, CHUNK_MARKERS // len(self._backend.processors))
         size = _chunk_slots(slots, chunks_max, place.chunk_slots_min)
@@ -166,10 +176,7 @@ class ChunkedSlots:
             host_part=of_host,
             first=at,
             processor=number,
-            epoch=epoch,
             table=index.entry.generation << 32 | index.entry.id,
-            first_word=run.first_word if run else 0,
-            log=self._files.run_address(run) if run else 0,
             markers0=markers0,
             markers1=markers1,
             changed_slot=place.address(columns.slot),
@@ -185,7 +192,7 @@ class ChunkedSlots:
             chunks_max=chunks_max,
         )
         shared = sum(min(size, slots - first) * of_host // _WHOLE for first in range(0, slots, size))
-        return _Part(place, chunks, count, shared, (columns, host_slot, host_contents, totals, tiles))
+        return Part(place, chunks, count, shared, (columns, host_slot, host_contents, totals, tiles))
 
     def _room_on_host(self, place: Processor, slots: int, words: int) -> tuple[U64, U64]:
         """Return columns for slots and their contents; one processor alone asks for any."""

@@ -231,6 +231,7 @@ class Engine:
         with self._on_device(), memory_refused():
             self.meter.begin()
             self._before_batch()
+            backend.begin()
             backend.meet()
             began = perf_counter()
             column = backend.result_column if is_on_host else backend.xp.empty

@@ -24,7 +24,7 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
-from gpkvs.engine.chunked_slots import ChunkedSlots
+from gpkvs.engine.chunked_slots import ChunkedSlots, Part
 from gpkvs.engine.growth_steps import growth_after, leaving_block_0, split, split_upper_half_of_block_0
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
@@ -144,10 +144,18 @@ class UndoCommitter:
         """See `Committer.close`."""
 
     def commit(self, write_set: WriteSet) -> int:
-        """Make a write set durable, then count what it changed. A failure ends the process: only recovery may go on."""
+        """Make a write set durable, then count what it changed. A failure ends the process: only recovery may go on.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing has happened.
+        """
+        with memory_refused():
+            parts = self._chunked.prepare(write_set.tables[0]) if write_set.tables[0].device else None
         try:
-            if write_set.tables[0].device:
-                self._store_by_gpus(write_set)
+            if parts:
+                self._store_by_gpus(write_set, parts)
             else:
                 self._store_natively(write_set)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
@@ -253,14 +261,18 @@ class UndoCommitter:
         self._begin_native()
         self._native.run(write_set)
         for writes in write_set.tables:
-            self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
+            if writes.brought:
+                for columns in writes.brought:
+                    self._backend.follow(writes.index, columns.slot, columns.contents)
+            else:
+                self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])
 
     def _begin_native(self) -> None:
         """Tell the native committer what Python may have changed since the last batch."""
         self.transaction.have_epoch()
         self._native.begin(self._files.growth, self._files.log.address, self._files.log_words_max)
 
-    def _store_by_gpus(self, write_set: WriteSet) -> None:
+    def _store_by_gpus(self, write_set: WriteSet, parts: list[Part]) -> None:
         """Store a write set that GPUs planned, of one table, and make it durable (I1 to I4)."""
         transaction, lap = self.transaction, self._meter.lap
         (writes,), epoch = write_set.tables, transaction.next_epoch()
@@ -280,7 +292,7 @@ class UndoCommitter:
         if self._logged:
             transaction.activate(epoch)
         lap("active")
-        self._chunked.store(writes, write_set.runs[0] if self._logged else None, epoch)
+        self._chunked.store(parts, writes, write_set.runs[0] if self._logged else None, epoch)
         lap("apply")
         failpoint.hit("before_apply_persist")
         writes.index.region.persist()

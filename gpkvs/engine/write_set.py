@@ -72,6 +72,8 @@ class TableWrites:
     device
         The slots, if they are on GPUs: a part for each of `Backend.processors`, or all of the first one's. Those of the
         first part come first. No part, if they are on the host.
+    brought
+        The same slots on GPUs, where these planned and the host's threads store all: for the mirrors.
     freed
         Where a GPU planned: what each segment of the heap loses; `None` without records.
     changed_slot : (slots,) uint64
@@ -92,6 +94,7 @@ class TableWrites:
         self.words = (ctypes.c_uint64 * len(_FIELDS))()
         self.address = ctypes.addressof(self.words)
         self.device: tuple[DeviceColumns, ...] = ()
+        self.brought: tuple[DeviceColumns, ...] = ()
         self.freed: SegmentCounts | None = None
         self._columns: dict[str, NDArray[Any]] = {}  # kept as long as native code may read them
         self.set(

@@ -179,10 +179,6 @@ static void count_live_run(const void* args, u64, u64) {
 #define GPKVS_STEP(name, Args, LIST, run, STORES_TO_PM) \
     extern "C" const Kernel gpkvs_kernel_##name = {sizeof(Args), LIST(GPKVS_NAME), run, 1, STORES_TO_PM, 0}
 GPKVS_STEP(store_records, TableWrites, TABLE_WRITES_FIELDS, store_records_run, 1);
-GPKVS_STEP(store_log_bytes, TableWrites, TABLE_WRITES_FIELDS, store_log_run<BytesSlot>, 1);
-GPKVS_STEP(store_log_u64, TableWrites, TABLE_WRITES_FIELDS, store_log_run<U64Slot>, 1);
-GPKVS_STEP(store_slots_bytes, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<BytesSlot>, 1);
-GPKVS_STEP(store_slots_u64, TableWrites, TABLE_WRITES_FIELDS, store_slots_run<U64Slot>, 1);
 GPKVS_STEP(write_records, TableWrites, TABLE_WRITES_FIELDS, write_records_run, 0);
 GPKVS_STEP(store_redo_bytes, TableWrites, TABLE_WRITES_FIELDS, store_redo_run<BytesSlot>, 0);
 GPKVS_STEP(store_redo_u64, TableWrites, TABLE_WRITES_FIELDS, store_redo_run<U64Slot>, 0);

@@ -236,9 +236,7 @@ def test_new_numbers_that_a_sort_cannot_tell_apart_are_put_in_order(pick: Random
         backend.launch("mark_numbers", n, **of_sorted, ops=ops, order=order, marks=marks)
     finally:
         backend.close()
-    if left[0]:  # of 300 keys and more, more than 64 are alike
-        assert n > 1000
-        return
+    assert not left[0]
     at = np.argsort(op_numbers, kind="stable").astype(np.uint64)  # of each operation, its number in the sort
     expected = np.lexsort(
         (

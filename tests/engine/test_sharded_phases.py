@@ -83,9 +83,9 @@ def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monke
 
         stored, store_chunks = [], ChunkedSlots.store
 
-        def store_noted(self: ChunkedSlots, writes: TableWrites, *rest: Any) -> None:
+        def store_noted(self: ChunkedSlots, parts: Any, writes: TableWrites, *rest: Any) -> None:
             stored.append(writes)
-            store_chunks(self, writes, *rest)
+            store_chunks(self, parts, writes, *rest)
 
         monkeypatch.setattr(NumberPlan, "order", noted)
         monkeypatch.setattr(ChunkedSlots, "store", store_noted)

@@ -23,7 +23,7 @@ _OPTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("layout", ["u64", "bytes"])
 def test_each_processor_stores_a_part(store_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     parts: list[Any] = []
-    divide = ChunkedSlots._parts
+    divide = ChunkedSlots.prepare
 
     def noted(self: ChunkedSlots, *arguments: Any) -> Any:
         parts.extend(divided := divide(self, *arguments))
@@ -38,7 +38,7 @@ def test_each_processor_stores_a_part(store_path: Path, monkeypatch: pytest.Monk
     with gpkvs.open(store_path, **_OPTIONS) as store:
         store.create_table("t", layout=layout, index_bytes=1 << 20)
         set_all(store, 1)
-        monkeypatch.setattr(ChunkedSlots, "_parts", noted)
+        monkeypatch.setattr(ChunkedSlots, "prepare", noted)
         set_all(store, 2)
         monkeypatch.undo()
     assert len(parts) == 1
@@ -52,17 +52,17 @@ def test_each_processor_stores_a_part(store_path: Path, monkeypatch: pytest.Monk
 
 def test_the_balance_follows_what_was_measured() -> None:
     balance, many, few = Balance(), 1 << 20, 1 << 14
-    assert balance.part("log", many) == 0.5
+    assert balance.part("u64", many) == 0.5
     for _ in range(20):
-        part = balance.part("log", many)
-        balance.measured("log", (int(many * part), part / 3), (int(many * (1 - part)), 1 - part))
-    assert balance.part("log", many) == pytest.approx(0.75, abs=0.01)
-    assert balance.part("log", few) == pytest.approx(0.75, abs=0.01)  # the nearest that is known
-    assert balance.part("apply", many) == 0.5
+        part = balance.part("u64", many)
+        balance.measured("u64", (int(many * part), part / 3), (int(many * (1 - part)), 1 - part))
+    assert balance.part("u64", many) == pytest.approx(0.75, abs=0.01)
+    assert balance.part("u64", few) == pytest.approx(0.75, abs=0.01)  # the nearest that is known
+    assert balance.part("bytes", many) == 0.5
     for _ in range(20):
-        balance.measured("log", (few // 2, 1.0), (few // 2, 1e-6))
-    assert 0 < balance.part("log", few) < 0.05  # never nothing: it would not be measured again
-    assert balance.part("log", many) == pytest.approx(0.75, abs=0.01)
+        balance.measured("u64", (few // 2, 1.0), (few // 2, 1e-6))
+    assert 0 < balance.part("u64", few) < 0.05  # never nothing: it would not be measured again
+    assert balance.part("u64", many) == pytest.approx(0.75, abs=0.01)
 
 
 def test_who_begins_late_stores_less() -> None:
@@ -76,5 +76,5 @@ def test_who_begins_late_stores_less() -> None:
 
 def test_too_few_slots_tell_nothing() -> None:
     balance = Balance()
-    balance.measured("log", (50, 1.0), (50, 1e-6))
-    assert balance.part("log", 100) == 0.5
+    balance.measured("u64", (50, 1.0), (50, 1e-6))
+    assert balance.part("u64", 100) == 0.5

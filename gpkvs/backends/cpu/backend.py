@@ -339,6 +339,9 @@ class CpuBackend:
         del region, count
         return False
 
+    def follow(self, index: Index, slots: U64, contents: U64, /) -> None:
+        """See `Backend.follow`; there is no other image."""
+
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """See `Backend.host_stored`; there is no other image."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Result
+from gpkvs.backends.base import Argument, Result
 from gpkvs.backends.cpu.backend import CpuBackend, adopt_on_host, host_ops_asked
 from gpkvs.backends.cuda.break_even import measure_costs
 from gpkvs.backends.cuda.device_memory import DeviceMemory
@@ -253,6 +253,12 @@ class CudaBackend(GpuProcessor):
             return adopt_on_host(column)
         adopted: NDArray[Any] = cupy.from_dlpack(column)
         return adopted  # of another GPU than the first: its columns are copied where they are used
+
+    @explained
+    def follow(self, index: Index, slots: U64, contents: U64, /) -> None:
+        """See `Backend.follow`."""
+        columns: dict[str, Argument] = {"changed_slot": slots, "contents": contents, "index": index}
+        self.mirror_only(f"apply_{index.layout.name}", len(slots), columns)
 
     def host_stored(self, index: Index, slots: U64, /) -> None:
         """See `Backend.host_stored`; the mirror follows when it is read next."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from time import perf_counter
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -259,27 +258,27 @@ class GpuProcessor:
             return 0
         missed = self._missed
         missed.data.memset_async(0, missed.nbytes, cupy.cuda.get_current_stream())
-        reached = self._transfers.reached(self._own(keys))  # it lives until the GPU has read it
-        self._look_up(keys, reached, index, _Looked(status, values, Status.OK.value, missed.data.ptr))
-        missed.data.copy_to_host_async(self._total.ctypes.data, missed.nbytes, cupy.cuda.get_current_stream())
-        self.settle()
+        self._look_up(keys, index, _Looked(status, values, Status.OK.value, missed.data.ptr))
         return int(self._total[0])
 
     @explained
     def find_numbers(self, keys: U8, index: Index, found: U8, values: U64, /) -> None:
         """See `Processor.find_numbers`."""
-        reached = self._transfers.reached(self._own(keys))  # as above
-        self._look_up(keys, reached, index, _Looked(found, values, 1, 0))
-        self._wait_for(cupy.cuda.get_current_stream().record())
+        self._look_up(keys, index, _Looked(found, values, 1, 0))
 
-    def _look_up(self, keys: U8, reached: U8 | None, index: Index, looked: _Looked) -> None:
+    def _look_up(self, keys: U8, index: Index, looked: _Looked) -> None:
+        """Look up keys, and wait: who is interrupted, too, since the GPU stores to columns that are given back."""
+        reached = self._transfers.reached(self._own(keys))  # it lives until the GPU has read it
         try:
             if reached is None:
                 self._look_up_in_parts(keys, index, looked)
             else:
                 self._launch_look_up(reached, index, looked)
+            stream: Any = cupy.cuda.get_current_stream()
+            if looked.missed:
+                self._missed.data.copy_to_host_async(self._total.ctypes.data, self._missed.nbytes, stream)
+            self._wait_for(stream.record())
         except BaseException:
-            # What was launched stores to columns that are given back now.
             cupy.cuda.get_current_stream().synchronize()
             raise
 
@@ -313,8 +312,7 @@ class GpuProcessor:
         code, mirrored = self._code(kernel), items if mirrored is None else mirrored
         if not mirrored:
             return lambda: Stored(0.0, 0)
-        if not self._reaches(code, arguments):
-            return self._store_on_host(kernel, items, summed, arguments)
+        assert self._reaches(code, arguments), kernel  # frames and images are memory, which is registered
         self._total[0] = 0
         self._launch_natively(code, items, mirrored, summed, arguments)
 
@@ -358,16 +356,6 @@ class GpuProcessor:
         if isinstance(argument, Index) and field.is_stored_to:
             return argument.address
         return self.address(argument)
-
-    def _store_on_host(
-        self, kernel: str, items: int, summed: U64 | None, arguments: dict[str, Argument]
-    ) -> Callable[[], Stored]:
-        """Run a kernel whose stores the GPU could not make: it is over at once."""
-        begin = perf_counter()
-        self.launch(kernel, items, keys_per_item=1, **arguments)
-        seconds = perf_counter() - begin
-        stored = Stored(seconds, 0 if summed is None else self.total(summed))
-        return lambda: stored
 
     def _launch(
         self, kernel: str, items: int, keys_per_item: int, arguments: dict[str, Argument]
@@ -540,7 +528,7 @@ class GpuProcessor:
         return order_on_gpu(self, fingerprint0, fingerprint1, ops)
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
-        """Run a kernel that stores to an index on its mirror alone; for benchmarks, nothing is durable."""
+        """Run a kernel that stores to an index on its mirror alone: nothing is durable by it."""
         code = self._code(kernel)
         stored_to = _index_stored_to(code.fields, arguments)
         assert stored_to

@@ -261,9 +261,7 @@ class PhasePlanner:
             writes.set(freed=len(freed))
         else:
             writes.freed = self._count_freed(freed) if writes.index.has_records else None
-            writes.device = tuple(
-                DeviceColumns(part.changes.slot, part.changes.contents, part.changes.digest) for part in plan.parts
-            )
+            writes.device = self._device_columns(plan)
 
     def _is_stored_by_host(self, writes: TableWrites) -> bool:
         """Whether the host's threads alone store the slots: nothing else can, or not durably."""
@@ -273,12 +271,21 @@ class PhasePlanner:
 
     def _bring_slots(self, writes: TableWrites, plan: Plan) -> None:
         download = self._backend.download
-        slot, contents = (
-            np.concatenate([download(column) for column in columns])
+        slots, contents = (
+            [download(column) for column in columns]
             for columns in zip(*[(part.changes.slot, part.changes.contents) for part in plan.parts], strict=True)
         )
-        writes.changed_slot = slot
-        writes.keep(changed_slot=slot, contents=contents, digest=np.empty(len(slot), np.uint64))
+        if len(slots) > 1:
+            slots, contents = [np.concatenate(slots)], [np.concatenate(contents)]
+        writes.changed_slot = slots[0]
+        writes.keep(changed_slot=slots[0], contents=contents[0], digest=np.empty(len(slots[0]), np.uint64))
+        if self._backend is not self._backend.host:
+            writes.brought = self._device_columns(plan)
+
+    @staticmethod
+    def _device_columns(plan: Plan) -> tuple[DeviceColumns, ...]:
+        changes = [part.changes for part in plan.parts]
+        return tuple(DeviceColumns(of_part.slot, of_part.contents, of_part.digest) for of_part in changes)
 
     def _count_freed(self, reference: U64) -> SegmentCounts:
         """Return what of each segment references on a GPU name; on the host."""

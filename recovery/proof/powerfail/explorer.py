@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from gpkvs.errors import GpkvsError
+from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.media.directory import ROOT_FILE
 from gpkvs.recovery.proof.powerfail.base_store import ExploredEngine
 from gpkvs.recovery.proof.powerfail.crash_models import Epoch, Machine, Model, epochs
@@ -61,6 +61,10 @@ class ExplorerOptions:
         """Leave out what cannot be."""
         if self.engine == "pair":
             object.__setattr__(self, "models", tuple(model for model in self.models if model is not Model.PAGE))
+        if not self.models:
+            raise InvalidArgumentError(
+                "a pair of processors stores nothing to a disk: choose another model than page", field="model"
+            )
 
 
 @dataclass(frozen=True)

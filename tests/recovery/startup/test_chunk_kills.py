@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
+from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op
-from gpkvs.errors import CorruptStoreError
+from gpkvs.engine.chunked_slots import ChunkedSlots
+from gpkvs.errors import BackendError, CorruptStoreError, NoMemoryError
 from gpkvs.media.layout import CHUNK_MARKER_BYTES, CHUNK_MARKERS_OFFSET, DESCRIPTOR_OFFSETS, LOG_ENTRIES_OFFSET
 from gpkvs.media.transaction import renew_epochs
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
+from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from gpkvs.recovery.startup.check import check
 from tests.recovery.startup.harness import kill_at
 from tests.recovery.startup.test_damage import flip
@@ -72,10 +76,13 @@ def assert_first_batch(path: Path) -> int:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("backend", [PAIR, SHARDS])
+@pytest.mark.parametrize("backend", [PAIR, SHARDS, pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_killed_batch_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, place: str, backend: str
 ) -> None:
+    if backend == "cuda":  # it stores to files in memory, not to those of a disk
+        tmp_path = Path(tempfile.mkdtemp(prefix="gpkvs-test-", dir=memory_parent()))
+        monkeypatch.setenv(HOST_OPS_MAX, "0")
     path = tmp_path / "store"
     kill(path, monkeypatch, layout, place, backend)
     report = check(path)
@@ -146,6 +153,52 @@ def test_markers_go_before_epochs_are_given_again(tmp_path: Path, monkeypatch: p
             assert not any(log.read(marker_at(page, 0), 4096 - CHUNK_MARKERS_OFFSET))
         set_all(store, 0, 2000, 2)
         assert store.get(key(5), table="t") == key(7)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), BackendError("CUDA: out of memory")])
+def test_without_memory_for_its_chunks_a_batch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Before the flag says that it is in progress: the store goes on."""
+
+    def none(*_: object) -> None:
+        raise error
+
+    monkeypatch.setenv(VARIABLE, PAIR)
+    with gpkvs.open(tmp_path / "store", **OPTIONS) as store:
+        store.create_table("t", layout="bytes", index_bytes=1 << 20)
+        set_all(store, 0, 2000, 1)
+        room = ChunkedSlots._room_on_host
+        monkeypatch.setattr(ChunkedSlots, "_room_on_host", none)
+        with pytest.raises((NoMemoryError, BackendError)):
+            set_all(store, 0, 2000, 2)
+        monkeypatch.setattr(ChunkedSlots, "_room_on_host", room)
+        assert store.get(key(5), table="t") == key(6)
+        set_all(store, 0, 2000, 3)
+        assert store.get(key(5), table="t") == key(8)
+    report = check(tmp_path / "store")
+    assert report.is_clean, report
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("durability", ["none", "msync"])
+def test_other_domains_keep_what_a_gpu_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, durability: Any
+) -> None:
+    """Without a log, by chunks that have none; on a disk, by the host's threads."""
+    monkeypatch.setenv(VARIABLE, PAIR)
+    path = tmp_path / "store"
+    with gpkvs.open(path, **{**OPTIONS, "durability": durability}) as store:
+        store.create_table("t", layout=layout, index_bytes=1 << 20)
+        set_all(store, 0, KEYS, 1)
+        set_all(store, KEYS // 2, KEYS + 1000, 2)
+        store.execute(Batch.of([(Op.DELETE, key(number)) for number in range(1000)]), table="t")
+    report = check(path)
+    assert report.is_clean, report
+    with gpkvs.open(path, create=False) as store:
+        found = store.execute(Batch.of([(Op.GET, key(number)) for number in range(KEYS + 1000)]), table="t")
+        added = [key(n + (1 if n < KEYS // 2 else 2)) if n >= 1000 else b"" for n in range(KEYS + 1000)]
+        assert found.value_list() == added
 
 
 if __name__ == "__main__":

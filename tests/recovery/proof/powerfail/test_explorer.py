@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import gpkvs
 from gpkvs.cli.main import app
 from gpkvs.config import DurabilityName
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import ROOT_OFFSETS
 from gpkvs.media.root_copies import RootCopies, Roots
@@ -70,6 +71,19 @@ def test_each_state_has_the_time_of_its_batches(engine: ExploredEngine) -> None:
 
 def test_a_pair_of_processors_has_no_violation() -> None:
     distinct, violations = explore(ExplorerOptions(engine="pair"), "bytes:N", "u64:NU")
+    assert violations == []
+    assert distinct > 300
+
+
+def test_a_pair_of_processors_has_no_disk() -> None:
+    assert Model.PAGE not in ExplorerOptions(engine="pair").models
+    with pytest.raises(InvalidArgumentError, match="page"):
+        ExplorerOptions(engine="pair", models=(Model.PAGE,))
+
+
+def test_each_of_two_chunks_is_undone() -> None:
+    """33 slots are a chunk of the GPU's and the host's, and one of the GPU's alone."""
+    distinct, violations = explore(ExplorerOptions(engine="pair"), "u64:W")
     assert violations == []
     assert distinct > 300
 
