@@ -42,6 +42,12 @@ ConnectionAccount& Call::account() { return connection.account; }
 
 Connection& Call::responds_over() { return connection; }
 
+const std::string& Call::request_id() {
+    if (request_id_.empty()) request_id_ = given_request_id(metadata);
+    if (request_id_.empty()) request_id_ = new_request_id();
+    return request_id_;
+}
+
 void Call::expect_one() { expected_ns_ = connection.now(); }
 
 void Call::ask() {
@@ -75,6 +81,8 @@ void Call::finish(const Status& status) {
     code_ = status.code;
     text_ = status.text;
     trailers_ = status.trailers;
+    // Python says it by itself.
+    if (code_ != OK && trailers_.find(REQUEST_ID) == std::string::npos) trailers_.append(REQUEST_ID).append(request_id()) += '\n';
     if (has_headers_) wake();
     else connection.submit_only_trailers(*this);
 }

@@ -9,6 +9,7 @@
 #include "large_message.hpp"
 #include "message.hpp"
 #include "progress.hpp"
+#include "request_id.hpp"
 #include "stats.hpp"
 
 namespace door {
@@ -102,6 +103,9 @@ class Call final : public CallHead, public Responder {
 
     ConnectionAccount& account();
     Connection& responds_over() override;
+    // By which errors, logs and the slow log name it: the client's own, or one that is made when somebody asks first.
+    // std::bad_alloc.
+    const std::string& request_id();
     // The message must be whole in the time that the only one of a call has, from now on.
     void expect_one();
 
@@ -212,7 +216,7 @@ class Call final : public CallHead, public Responder {
     u64 unsent_bytes_ = 0;
     bool has_headers_ = false, is_deferred_ = false, is_finished_ = false;
     int code_ = OK;
-    std::string text_, trailers_;
+    std::string text_, trailers_, request_id_;
 };
 
 }  // namespace door

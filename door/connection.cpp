@@ -40,6 +40,7 @@ bool Connection::submit(Request* request) {
     if (!thread.door.queue.reserve()) return false;
     request->next = nullptr;
     request->connection = this;
+    request->submitted_ns = thread.now();
     (thread.submitted_first_ ? thread.submitted_last_->next : thread.submitted_first_) = request;
     thread.submitted_last_ = request;
     lent_++;
@@ -219,7 +220,25 @@ void Connection::stop_looking() {
 
 void Connection::tell_answered(Request* request) {
     lent_--;
+    const u64 ended_ns = std::max(thread.now(), request->durable_ns);
+    if (thread.door.slow_log.is_slow(ended_ns - request->submitted_ns)) note_slow(*request);
     answered(request);
+}
+
+// The one place where all that the door answers passes. What Python answers is noted there, and room for a value is no call.
+void Connection::note_slow(const Request& request) {
+    if (request.reserve_bytes || request.outcome == GONE || request.outcome == LEFT) return;
+    thread.stats.slow.add();
+    if (!thread.may_note_slow()) return thread.stats.slow_unnoted.add();
+    DoorSlowCall call = slow_call_of(request, now_ns());
+    call.protocol = (u32)protocol;
+    copy_text(call.peer, peer);
+    try {
+        describe(request, call);
+        thread.door.slow_log.note(call);
+    } catch (const std::bad_alloc&) {
+        thread.stats.slow_unnoted.add();
+    }
 }
 
 void Connection::watch() {

@@ -48,6 +48,8 @@ class Connection : public Watched {
     // A request is back: executed and durable, or dropped. It comes back to a closed connection too, and is freed here even
     // where something throws.
     virtual void answered(Request* request) = 0;
+    // What the slow log says of a request that is back, beside what that says itself. std::bad_alloc.
+    virtual void describe(const Request& request, DoorSlowCall& call) = 0;
     // Append what may be sent now, about Output::LOW_BYTES; called again when that was sent. False: close when all is sent.
     virtual bool fill(Output& output) = 0;
     // Every 100 ms.
@@ -119,6 +121,7 @@ class Connection : public Watched {
     void look_at_lent();
     void stop_looking();
     void tell_answered(Request* request);
+    void note_slow(const Request& request);
     bool is_out_of_patience();
     void tick_if_open();
 

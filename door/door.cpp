@@ -69,7 +69,7 @@ struct Share final : Errand {
 
 Door::Door(const DoorConfig& config)
     : config(config), places(config.connections_max), account(config.clients_bytes_max), service(std::make_unique<KvService>()),
-      no_memory(std::make_shared<const Refusal>(
+      slow_log(config.slow_ns, config.slow_calls_max), no_memory(std::make_shared<const Refusal>(
           Refusal{RESOURCE_EXHAUSTED, "the server has no memory to tell what became of the request", "memory", false})),
       queue(config.queue_requests_max), gates(*this), turn(*this) {
     tables.publish(std::make_shared<const Tables>());
@@ -85,7 +85,7 @@ Door::~Door() {
     threads.clear();
 }
 
-void Door::give_back(Request* first) {
+void Door::give_back(Request* first, u64 durable_ns) {
     Request* firsts[THREADS_MAX] = {};
     Request* lasts[THREADS_MAX] = {};
     u64 given_back = 0;
@@ -93,6 +93,7 @@ void Door::give_back(Request* first) {
         next = first->next;
         const u32 number = first->connection->thread.number;
         first->next = nullptr;
+        first->durable_ns = durable_ns;
         (firsts[number] ? lasts[number]->next : firsts[number]) = first;
         lasts[number] = first;
     }

@@ -28,6 +28,8 @@ typedef struct DoorConfig {
     uint64_t batch_bytes_max;
     uint64_t batch_result_bytes_max;
     uint64_t engine_bytes;
+    uint64_t slow_ns;         // a call that takes so long is noted; ~0: none is
+    uint64_t slow_calls_max;  // that are kept until Python takes them
     double receive_seconds_max;
 } DoorConfig;
 
@@ -57,6 +59,25 @@ typedef struct DoorRefusal {
     bool is_refusal;   // the request surely changed nothing
     const EngineRefusal* conflict;  // null: no check of the request stopped it
 } DoorRefusal;
+
+// A call that took long, or a message of a stream, or a command of Redis. Its time is the sum of the four.
+typedef struct DoorSlowCall {
+    uint64_t ended_us;      // since 1970
+    uint64_t waiting_ns;    // until the engine ran it
+    uint64_t executing_ns;  // until its results were there, and what it changes was known
+    uint64_t durable_ns;    // until that was durable, with the waiting for other batches
+    uint64_t answering_ns;  // until its connection had the answer
+    uint64_t caller;        // 0: nobody logs in, or the door does not know who it was
+    uint64_t operations, bytes_in, bytes_out;  // of keys and values
+    uint64_t key_bytes;     // of the first key; `key` has its beginning
+    uint64_t words;         // of a command of Redis
+    uint32_t table_id;
+    uint32_t protocol;      // a DoorProtocol
+    char command[24];
+    char peer[64];
+    char request_id[65];
+    uint8_t key[32];
+} DoorSlowCall;
 
 enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
 enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED };
@@ -111,6 +132,7 @@ typedef struct DoorStats {
     uint64_t operations[15][6];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
     DoorRespStats resp;
+    uint64_t slow, slow_unnoted;  // calls that took long; of these, those that the slow log does not have
 } DoorStats;
 
 // For a thread of Python's that is to call the door later: what the door keeps for it is there then (loop.hpp).
@@ -137,6 +159,8 @@ DOOR_EXPORT uint64_t gpkvs_door_requests(Door* door);
 // The bytes that clients make the server hold, of a Kind (account.hpp). Any thread.
 DOOR_EXPORT uint64_t gpkvs_door_held(Door* door, int kind);
 DOOR_EXPORT void gpkvs_door_stats(Door* door, DoorStats* stats);  // any thread
+// Takes the calls that took long, the oldest first; returns how many. Any thread.
+DOOR_EXPORT uint64_t gpkvs_door_slow_calls(Door* door, DoorSlowCall* calls, uint64_t room);
 // No new connections; those that are there end when their clients have their answers. Any thread.
 DOOR_EXPORT void gpkvs_door_drain(Door* door);
 DOOR_EXPORT uint64_t gpkvs_door_connections(Door* door);

@@ -17,6 +17,7 @@
 #include "queue.hpp"
 #include "scripts.hpp"
 #include "service.hpp"
+#include "slow_log.hpp"
 #include "stats.hpp"
 #include "tables.hpp"
 #include "tls.hpp"
@@ -27,8 +28,8 @@ struct Door {
     explicit Door(const DoorConfig& config);
     ~Door();
 
-    // Sends requests back to the threads of their connections: a list.
-    void give_back(door::Request* first);
+    // Sends requests back to the threads of their connections: a list. If they were executed, they are durable since then.
+    void give_back(door::Request* first, uint64_t durable_ns = 0);
     // Has each thread do this, and waits until all have; not from one of them.
     void in_all_threads(const std::function<void(door::Thread&)>& work);
     door::Thread& least_loaded();
@@ -48,6 +49,7 @@ struct Door {
     door::Forward forward{account};
     std::unique_ptr<door::Service> service;  // null: Python serves all calls
     door::EngineStats engine_stats;
+    door::SlowLog slow_log;
     // Where there is no memory for what is to be said of a request.
     const std::shared_ptr<const door::Refusal> no_memory;
     door::Published<door::Tables> tables;

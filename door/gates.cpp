@@ -67,8 +67,9 @@ void Gates::answer_durable(u64 durable) {
 
 void Gates::answer(const Stored& stored) {
     door_.account.change(BATCH, -(i64)stored.counted_bytes);
-    door_.engine_stats.batch_ns.observe(now_ns() - stored.began_ns);
-    door_.give_back(stored.first);
+    const u64 durable_ns = now_ns();
+    door_.engine_stats.batch_ns.observe(durable_ns - stored.began_ns);
+    door_.give_back(stored.first, durable_ns);
 }
 
 }  // namespace door

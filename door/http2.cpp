@@ -5,6 +5,7 @@
 #include "door.hpp"
 #include "foreign.hpp"
 #include "grpc_text.hpp"
+#include "kv_request.hpp"
 #include "texts.hpp"
 
 namespace door {
@@ -268,6 +269,8 @@ void Http2::answered(Request* request) {
     if (request->reserve_bytes) LargeMessage::reserved(request);
     else ((Handler*)request->call)->answered(request);
 }
+
+void Http2::describe(const Request& request, DoorSlowCall& call) { static_cast<const KvRequest&>(request).describe(call); }
 
 bool Http2::fill(Output& output) {
     if (!has_begun_) return true;  // HTTP/2 would be no answer to whoever speaks something else

@@ -20,6 +20,7 @@ class Http2 final : public Connection {
 
     bool received(const u8* data, u64 size) override;
     void answered(Request* request) override;
+    void describe(const Request& request, DoorSlowCall& call) override;
     bool fill(Output& output) override;
     void tick(u64 now_ns) override;
     u64 expire(u64 now_ns) override;

@@ -49,7 +49,8 @@ class UnaryCall final : public Handler {
     void over() override {
         call_ = nullptr;
         request_.is_cancelled = true;
-        if (!is_lent_) delete this;
+        if (is_lent_) request_.leave_call();
+        else delete this;
     }
 
     void answered(Request*) override {

@@ -48,6 +48,8 @@ bool may(const Call& call, u32 table, const Request& request) {
     return call.caller->may(table, needed);
 }
 
+u64 caller_of(const Call& call) { return call.caller ? call.caller->id : 0; }
+
 // The engine has run the request, and its only operation did nothing.
 std::optional<Refusal> why_not_incremented(u8 status) {
     if (status == status::NOT_A_NUMBER) return Refusal{FAILED_PRECONDITION, NOT_A_NUMBER_TEXT, "", true};
@@ -57,7 +59,7 @@ std::optional<Refusal> why_not_incremented(u8 status) {
 
 }  // namespace
 
-KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()) {
+KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()), origin_(&call) {
     connection = &call.connection;
     Request::call = &handler;
 }
@@ -65,6 +67,22 @@ KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()) {
 KvRequest::~KvRequest() { drop(); }
 
 void KvRequest::look(Method method, const Message& message) { parse(method, message, &said_, this); }
+
+void KvRequest::describe(DoorSlowCall& slow) const {
+    static constexpr const char* NAMES[] = {"Get", "Set", "Delete", "Increment", "MultiGet", "Batch", "Pipeline"};
+    copy_text(slow.command, NAMES[(int)method_]);
+    copy_text(slow.request_id, origin_ ? origin_->request_id() : left_id_);
+    slow.caller = origin_ ? caller_of(*origin_) : left_caller_;
+}
+
+void KvRequest::leave_call() {
+    Call& call = *std::exchange(origin_, nullptr);
+    left_caller_ = caller_of(call);
+    try {
+        left_id_ = call.request_id();
+    } catch (const std::bad_alloc&) {
+    }
+}
 
 bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* value) {
     Thread& thread = connection->thread;

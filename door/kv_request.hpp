@@ -44,6 +44,11 @@ class KvRequest : public Request {
     // Nobody needs its columns and results any more.
     void drop();
 
+    // What the slow log says of it (`Connection::describe`). std::bad_alloc.
+    void describe(DoorSlowCall& call) const;
+    // Its call is about to end, and what the slow log says of that stays, if there is memory.
+    void leave_call();
+
     u64 id() const { return said_.id; }
     // Whether the response is not longer than a message may be.
     bool fits_message();
@@ -56,6 +61,9 @@ class KvRequest : public Request {
     Message response_in_place(const MessageWriter& writer);
 
     ConnectionAccount& account_;
+    Call* origin_;  // null: it has ended
+    u64 left_caller_ = 0;
+    std::string left_id_;
     Method method_ = Method::BATCH;
     Said said_;
     Table table_ = {};

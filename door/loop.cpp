@@ -80,6 +80,7 @@ void Thread::round() {
 
 void Thread::tick() {
     next_tick_ = now_ + TICK_NS;
+    slow_notes_ = 0;
     for (const auto& [id, connection] : connections_) {
         connection->used_ns_ /= 2;
         connection->tick_if_open();

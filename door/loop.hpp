@@ -11,6 +11,7 @@
 #include "mailbox.hpp"
 #include "published.hpp"
 #include "scripts.hpp"
+#include "slow_log.hpp"
 #include "stats.hpp"
 #include "tables.hpp"
 #include "tls.hpp"
@@ -55,6 +56,8 @@ class Thread {
     u64 now() const { return now_; }
     // Whether a connection may go on with its handshake. That takes milliseconds: the others have their turn in between.
     bool may_shake_hands() { return handshakes_++ < HANDSHAKES; }
+    // Whether one more slow call may be noted before the next tick.
+    bool may_note_slow() { return slow_notes_++ < SlowLog::NOTES_PER_TICK; }
     const Tables& tables() { return *tables_.now(); }
     const Scripts& scripts() { return *scripts_.now(); }
     // Null without TLS.
@@ -102,6 +105,7 @@ class Thread {
     u64 now_ = 0, next_tick_ = 0;
     u64 next_deadline_ = NEVER, next_expire_ = 0;  // no deadline is before the first; nobody looks before the second
     u32 handshakes_ = 0;
+    u64 slow_notes_ = 0;  // since the last tick
     bool is_draining_ = false, is_closed_ = false, is_ending_ = false;
     Mailbox mailbox_;
     std::unordered_map<u64, std::unique_ptr<Connection>> connections_;

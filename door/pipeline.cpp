@@ -195,7 +195,10 @@ bool Pipeline::may_read() const {
 void Pipeline::leave_call() {
     call_ = nullptr;
     if (Forwarded* companion = std::exchange(companion_, nullptr)) companion->over();
-    for (InFlight& request : in_flight_) request.is_cancelled = true;
+    for (InFlight& request : in_flight_) {
+        request.is_cancelled = true;
+        request.leave_call();
+    }
 }
 
 void Pipeline::end(const Refusal& refusal) {

@@ -51,6 +51,7 @@ struct Request {
     Request* next = nullptr;  // of whoever has it now
     Connection* connection = nullptr;
     void* call = nullptr;  // the protocol's own
+    u64 durable_ns = 0;    // when its answer might leave; 0: it was not executed
     std::atomic<bool> is_cancelled{false};
     u32 table_id = 0;
     u64 deadline_ns = NEVER;
@@ -81,6 +82,9 @@ struct Request {
     // It has no operations: it asks for room for a value that will come in pieces.
     u64 reserve_bytes = 0;
     EngineUpload reserved = {};  // the room, if it is DONE; null: there is no memory
+
+    // When it was lent, and when the engine began with its batch and had planned that; 0: it has not.
+    u64 submitted_ns = 0, began_ns = 0, planned_ns = 0;
 
     // What became of it. Results that are DONE are held, and released by whoever frees the request.
     Outcome outcome = DONE;

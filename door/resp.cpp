@@ -403,6 +403,7 @@ bool RespConnection::lend(const ForEach& for_each) {
     if (is_in_transaction()) columns.write(watched_);
     for_each([&](const RespCommand& command, const RespOptions& options, const std::vector<Word>& words) {
         pending->part = {&command, columns.write(command, options, words)};
+        pending->part.words = words.size();
         if (command.answer == Answer::RANGE) {
             pending->part.first_byte = options.first;
             pending->part.last_byte = options.last;
@@ -430,6 +431,13 @@ void RespConnection::answered(Request* request) {
     want_fill();
     if (watching_ == &pending) note_watched(pending);
     if (handed_ && !executing_) give_python();
+}
+
+void RespConnection::describe(const Request& request, DoorSlowCall& call) {
+    const Pending& pending = *(const Pending*)request.call;
+    copy_text(call.command, pending.parts.empty() ? pending.part.command->name : "exec");
+    call.words = pending.part.words;
+    call.caller = head_.caller ? head_.caller->id : 0;
 }
 
 bool RespConnection::hand_on() {

@@ -32,6 +32,7 @@ class RespConnection final : public Connection, public Responder {
 
     bool received(const u8* data, u64 size) override;
     void answered(Request* request) override;
+    void describe(const Request& request, DoorSlowCall& call) override;
     bool fill(Output& output) override;
     void tick(u64 now_ns) override;
     void drain() override;

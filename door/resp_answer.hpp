@@ -24,6 +24,7 @@ struct RespPart {
     const RespCommand* command;
     u64 n;
     i32 first_byte = 0, last_byte = 0;  // of a value that is returned in part
+    u64 words = 0;
 };
 
 // To a request that is back: one command, or a transaction.

@@ -41,6 +41,8 @@ void gpkvs_door_stats(Door* door, DoorStats* stats) {
         for (u64 why = 0; why < STATS_CONNECTIONS; why++)
             stats->connections_refused[why] += thread->stats.connections_refused[why].value();
         add(stats->resp, thread->stats.resp);
+        stats->slow += thread->stats.slow.value();
+        stats->slow_unnoted += thread->stats.slow_unnoted.value();
         damaged += thread->stats.damaged_values.value();
     }
     const EngineStats& engine = door->engine_stats;

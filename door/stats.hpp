@@ -109,6 +109,7 @@ struct ThreadStats {
     Counter refused[STATS_REFUSALS];
     Counter connections_refused[STATS_CONNECTIONS];
     Counter damaged_values;  // of those that were lent: the engine took their GETs for done
+    Counter slow, slow_unnoted;  // calls that took long; of these, those that the slow log does not have
     RespStats resp;
 };
 

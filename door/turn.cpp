@@ -321,11 +321,14 @@ void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_bac
 void Turn::share_out(u64 covered, u64 gate) {
     u64 op = 0, returned = 0, value = 0, operations = 0, blob = 0;
     if (results_) results_->charge_blobs();
+    const u64 planned = planned_ns();
     Request** end = &first_;
     for (u64 number = 0; number < covered; end = &(*end)->next) {
         Request& request = **end;
         number += request.requests;
         operations += request.n;
+        request.began_ns = began_ns_;
+        request.planned_ns = planned;
         if (!request.refusal && !results_) request.refusal = door_.no_memory;
         request.outcome = request.refusal ? REFUSED : DONE;
         if (request.refusal) continue;
@@ -365,6 +368,12 @@ void Turn::share_out(u64 covered, u64 gate) {
     for (Request* request = answered; rest && request; request = request->next) queue_.end_turn(request->connection);
     end_batch();
     gates_.add(stored);
+}
+
+// When the engine had planned the batch: what it did then made that durable. Where Python planned it, that was now.
+u64 Turn::planned_ns() const {
+    const u64 planned = engine_ && engine_->planned_ns ? *engine_->planned_ns : 0;
+    return planned >= began_ns_ ? planned : now_ns();
 }
 
 void Turn::count_operations(const Request& request) {

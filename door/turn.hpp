@@ -76,6 +76,7 @@ class Turn {
     std::shared_ptr<const Refusal> stopped_by(const EngineRefusal& refusal);
     EngineRefusal* take_stopped(Request& request, u64 first_number, EngineRefusal* next, EngineRefusal* end);
     void share_out(u64 covered, u64 gate);
+    u64 planned_ns() const;
     void count_operations(const Request& request);
     bool hand_on_several();
     void put_back();

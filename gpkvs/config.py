@@ -299,6 +299,18 @@ class ServerConfig:
             min=0,
         ),
     ] = 30.0
+    slow_log_over_ms: Annotated[
+        float,
+        Setting(
+            "Milliseconds: a call that takes so long comes into the slow log (gpkvs slowlog); 0: every call.",
+            SERVER,
+            min=0,
+            max=86_400_000,
+        ),
+    ] = 10.0
+    slow_log_entries_max: Annotated[
+        int, Setting("Calls that the slow log keeps; 0: there is none.", SERVER, min=0, max=10_000)
+    ] = 128
     tls_cert: Annotated[
         Path | None,
         Setting(

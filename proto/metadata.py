@@ -23,3 +23,10 @@ FAILED_CHECK_KEY: Final = "gpkvs-failed-check"
 
 FOUND_KEY: Final = "gpkvs-found"
 """The version or number that the key of that CHECK has, decimal; not there if the key is not."""
+
+REQUEST_ID_KEY: Final = "gpkvs-request-id"
+"""The id of a call: a client may send one, and each call that failed ends with it. The server's log and its slow log
+have it, too. Where the client gives none that may be one, the server makes it."""
+
+REQUEST_ID_BYTES_MAX: Final = 64
+"""How long it may be: characters of printable ASCII, without spaces."""

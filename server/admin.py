@@ -20,9 +20,11 @@ from gpkvs.server.access.connections import end_of
 from gpkvs.server.calls import StatusCode
 from gpkvs.server.gate import Gate
 from gpkvs.server.rpc import Call
+from gpkvs.server.slow_log import PHASES, Entry, SlowLog
 from gpkvs.server.status import status_of
 from gpkvs.server.threads import begun_threads
 
+_MILLISECOND_NS = 1_000_000
 _CHANGES_MAX = 64  # tables that wait to be made or dropped
 
 Made = TypeVar("Made")
@@ -37,6 +39,8 @@ class AdminService:
         Leads to the store.
     audit
         Notes the calls.
+    slow_log
+        Has the calls that took long.
     door
         What serves gRPC.
     tables_changed
@@ -44,10 +48,16 @@ class AdminService:
     """
 
     def __init__(
-        self, gate: Gate, audit: AuditLog, door: DoorName, tables_changed: Callable[[], None] = lambda: None
+        self,
+        gate: Gate,
+        audit: AuditLog,
+        slow_log: SlowLog,
+        door: DoorName,
+        tables_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._gate = gate
         self._audit = audit
+        self._slow_log = slow_log
         self._door = door
         self._tables_changed = tables_changed
         # Not the engine's thread: this one reserves files and counts records while batches run.
@@ -63,6 +73,18 @@ class AdminService:
         message = to_message(serving.store.info(), serving.message_bytes_max)
         message.door = self._door
         return message
+
+    async def SlowLog(  # noqa: N802
+        self, message: admin_pb2.SlowLogRequest, call: Call
+    ) -> admin_pb2.SlowLogResponse:
+        """Return the last calls that took long."""
+        self._audit.note("admin", **_fields(call))
+        found = self._slow_log.last(message.entries or None)
+        if message.clear:
+            self._slow_log.clear()
+        return admin_pb2.SlowLogResponse(
+            calls=map(_slow_call, found), over_ms=self._slow_log.over_ms, entries_max=self._slow_log.entries_max
+        )
 
     async def CreateTable(  # noqa: N802
         self, message: admin_pb2.CreateTableRequest, call: Call
@@ -192,6 +214,13 @@ def to_message(info: StoreInfo, message_bytes_max: int) -> admin_pb2.InfoRespons
         journal_bytes=info.journal_bytes,
         journal=admin_pb2.JournalInfo(**asdict(info.journal)) if info.journal else None,
     )
+
+
+def _slow_call(entry: Entry) -> admin_pb2.SlowCall:
+    fields = entry.call._asdict()
+    phases = {f"{phase}_ms": fields.pop(f"{phase}_ns") / _MILLISECOND_NS for phase in PHASES}
+    del fields["words"]
+    return admin_pb2.SlowCall(number=entry.number, **phases, **fields)
 
 
 def _table(table: TableInfo) -> admin_pb2.TableInfo:

@@ -47,6 +47,7 @@ from gpkvs.server.resident import give_back_free
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.service import KVService
+from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.start_log import Addresses, log_access, log_addresses, log_memory, log_start, log_store
 from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Tls, tls_files
@@ -119,7 +120,9 @@ class _Server:
         # For what the event loop may not wait for, such as files. Its own threads would begin one by one, and the loop
         # begins one more to end them.
         self._helpers = begun_threads("helper", _HELPERS)
-        self._door = self._make_door(options.server)
+        config = options.server
+        self._slow_log = SlowLog(config.slow_log_over_ms, config.slow_log_entries_max, self._metrics.call_was_slow)
+        self._door = self._make_door(config)
         users = self._users_file.users if self._users_file else None
         self._logins = self._door.make_logins(users, self._metrics, self._audit)
         # Waits until batches are durable, while the engine runs the next one.
@@ -127,7 +130,7 @@ class _Server:
 
     def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
         if config.door == "native":
-            return NativeDoor(config, self._bounds, self._metrics, self._tls, self._helpers)
+            return NativeDoor(config, self._bounds, self._metrics, self._slow_log, self._tls, self._helpers)
         from gpkvs.server.grpcio_door import GrpcioDoor  # noqa: PLC0415 - it loads grpcio
 
         return GrpcioDoor(config, self._bounds, self._tls, self._helpers)
@@ -192,11 +195,11 @@ class _Server:
     async def _start_grpc(self, gate: Gate) -> Address:
         """Open the port; until the gate opens, calls are refused with UNAVAILABLE."""
         receives = self._door.receives
-        doors = Doors(self._logins, gate, self._door.memory, receives, self._metrics)
+        doors = Doors(self._logins, gate, self._door.memory, receives, self._metrics, self._slow_log)
         services = {
             kv_pb2.DESCRIPTOR.services_by_name["KV"]: KVService(self._logins, gate, receives, self._metrics),
             admin_pb2.DESCRIPTOR.services_by_name["Admin"]: AdminService(
-                gate, self._audit, self._options.server.door, self._door.tables_changed
+                gate, self._audit, self._slow_log, self._options.server.door, self._door.tables_changed
             ),
         }
         self._foreign = ForeignServices(doors, [service.full_name for service in services], self._helpers)
@@ -209,7 +212,7 @@ class _Server:
         """Open the port of the Redis protocol."""
         if not isinstance(self._door, NativeDoor):
             raise InvalidArgumentError("only the native door speaks the Redis protocol: leave out --door", field="resp")
-        service = RedisService(gate, self._door.memory, self._logins, self._door.redis_stats)
+        service = RedisService(gate, self._door.memory, self._logins, self._door.redis_stats, self._slow_log)
         return await self._door.listen_resp(address, service)
 
     def _open_store(self) -> Store:
@@ -256,7 +259,9 @@ class _Server:
             self._door.memory,
             self._metrics,
             self._door.maintenance(store),
+            lambda: store.meter.planned_ns,
         )
+        self._slow_log.attach(store)
         serving = Serving(
             store,
             batcher,

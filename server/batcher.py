@@ -23,9 +23,10 @@ from gpkvs.batch import Batch, BatchResult
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.server.bounds import Bounds
-from gpkvs.server.codec import Request, Response, batch_of, behind, joined_responses, responses_of
+from gpkvs.server.codec import Request, Response, batch_of, behind, first_key, joined_responses, responses_of
 from gpkvs.server.fair_queue import FairQueue
 from gpkvs.server.memory import Account, Memory
+from gpkvs.server.running_call import RunningCall, running
 
 _log = logging.getLogger("gpkvs")
 
@@ -41,6 +42,7 @@ _IDLE_AGAIN_SECONDS = 1.0
 _EARLY_OPERATIONS_MIN = 4096
 # As gRPC's own libraries say it, whoever is the first to see it.
 _DEADLINE_TEXT = "Deadline Exceeded"
+_NANOSECONDS = 1e9
 
 
 class ExpiredRequestError(GpkvsError):
@@ -65,6 +67,8 @@ class _Waiting:
     deadline: float  # seconds, of the monotonic clock
     held_bytes: int  # counted for the request until its end
     planned_bytes: int  # counted for its response
+    call: RunningCall | None  # that asks for it
+    submitted_ns: int
     # If it is several requests of which the engine could not do all at once: the responses to those that are done and
     # durable, and how many they are. `request` has the rest.
     done: list[Response] = field(default_factory=list)
@@ -103,12 +107,15 @@ class _Stored(NamedTuple):
         When its transaction began.
     seconds
         From then until it was durable; `None` before.
+    planned_ns
+        When it was planned, by the monotonic clock: what came then made it durable.
     """
 
     begun: BegunBatch
     responses: list[Response | GpkvsError]
     began: float
     seconds: float | None
+    planned_ns: int
 
 
 @dataclass(slots=True)
@@ -147,6 +154,8 @@ class Batcher:
     maintain
         Does a step of the work that batches leave behind, and says whether there is more (`Store.maintain`); None where
         another one does that.
+    planned_ns
+        Returns when the last batch was planned, if the native engine did that (`Meter.planned_ns`).
     """
 
     def __init__(
@@ -158,6 +167,7 @@ class Batcher:
         memory: Memory,
         observer: BatchObserver,
         maintain: Callable[[], bool] | None = None,
+        planned_ns: Callable[[], int] = lambda: 0,
     ) -> None:
         self._begin = begin
         self._engine_thread = engine_thread
@@ -166,6 +176,7 @@ class Batcher:
         self._memory = memory
         self._observer = observer
         self._maintain = maintain
+        self._planned_ns = planned_ns
         self._idle_timer: asyncio.TimerHandle | None = None
         self._has_nothing_to_maintain = False  # the timer is the long one
         self._is_stopping = False
@@ -215,7 +226,13 @@ class Batcher:
         held_bytes, planned_bytes = request.held_bytes, request.response_bytes
         account.admit(held_bytes, planned_bytes)
         deadline = time.monotonic() + seconds_left if seconds_left is not None else float("inf")
-        waiting = _Waiting(request, account, self._loop.create_future(), deadline, held_bytes, planned_bytes)
+        call = running.get()
+        if call:
+            call.asked(request.table, request.operations, request.payload_bytes)
+            call.takes_key(first_key(request))
+        response: asyncio.Future[Response] = self._loop.create_future()
+        submitted_ns = time.perf_counter_ns()
+        waiting = _Waiting(request, account, response, deadline, held_bytes, planned_bytes, call, submitted_ns)
         self._queue.append(waiting)
         self._start_soon()
         return waiting.response
@@ -316,10 +333,10 @@ class Batcher:
                 waiting.account.release(waiting.held_bytes)
                 self._observer.request_dropped("cancelled")
             elif waiting.deadline <= now:
-                _give(waiting, ExpiredRequestError(_DEADLINE_TEXT))
+                _refuse(waiting, ExpiredRequestError(_DEADLINE_TEXT))
                 self._observer.request_dropped("deadline")
             elif request.returning and (refusal := waiting.account.connection.refusal()):
-                _give(waiting, refusal)
+                _refuse(waiting, refusal)
             else:
                 batch.append(waiting)
                 ops_left -= request.operations
@@ -332,10 +349,13 @@ class Batcher:
         batch = batch_of(requests)
         began = time.perf_counter()
         begun = self._begin(batch)
+        planned_ns = self._planned_ns()
+        if planned_ns < _NANOSECONDS * began:  # Python has planned it
+            planned_ns = time.perf_counter_ns()
         if begun.is_durable:
             begun.finish()
-            return _Stored(begun, responses_of(begun.result, requests), began, time.perf_counter() - began)
-        return _Stored(begun, responses_of(begun.result, requests), began, None)  # the disk works meanwhile
+            return _Stored(begun, responses_of(begun.result, requests), began, time.perf_counter() - began, planned_ns)
+        return _Stored(begun, responses_of(begun.result, requests), began, None, planned_ns)  # the disk works meanwhile
 
     def _on_stored(self, batch: _Taken, job: asyncio.Future[_Stored]) -> None:
         """Give out the responses of a batch if it is durable, else have its flush waited for; start the next one."""
@@ -391,9 +411,11 @@ class Batcher:
         if left:
             self._keep_part(batch, stored, left)
         # The batch is durable here, and not before: now its callers may hear of it.
-        for waiting, response in zip(batch.waiting, stored.responses, strict=True):
-            _give(waiting, response)
         assert stored.seconds is not None
+        for waiting, response in zip(batch.waiting, stored.responses, strict=True):
+            if waiting.call:
+                _note(waiting.call, waiting, response, stored)
+            _give(waiting, response)
         self._observer.batch_done(stored.begun.result, stored.seconds)
 
     def _keep_part(self, batch: _Taken, stored: _Stored, left: int) -> None:
@@ -409,13 +431,28 @@ class Batcher:
     def abandon(self, error: GpkvsError) -> None:
         """Make all requests that wait fail with an error; transactions in progress end by themselves."""
         while self._queue:
-            _give(self._queue.popleft(), error)
+            _refuse(self._queue.popleft(), error)
 
 
 def _finish(stored: _Stored) -> _Stored:
     """Wait until a batch is durable; in the second thread."""
     stored.begun.finish()
     return stored._replace(seconds=time.perf_counter() - stored.began)
+
+
+def _note(call: RunningCall, waiting: _Waiting, response: Response | GpkvsError, stored: _Stored) -> None:
+    """Tell a call where the time of its request went."""
+    assert stored.seconds is not None
+    began_ns, durable_ns = (int(_NANOSECONDS * at) for at in (stored.began, stored.began + stored.seconds))
+    bytes_out = len(response.values) if isinstance(response, Response) else 0
+    call.was_run(waiting.submitted_ns, began_ns, stored.planned_ns, max(durable_ns, stored.planned_ns), bytes_out)
+
+
+def _refuse(waiting: _Waiting, error: GpkvsError) -> None:
+    """Give an error to a request that was not executed."""
+    if waiting.call:
+        waiting.call.was_not_run(waiting.submitted_ns)
+    _give(waiting, error)
 
 
 def _give(waiting: _Waiting, response: Response | BaseException) -> None:

@@ -283,6 +283,12 @@ def _lengths(name: str, column: bytes, size: int, count: int) -> U32:
     return np.frombuffer(column, "<u4")
 
 
+def first_key(request: Request) -> bytes:
+    """Return the key of the first operation; empty without one."""
+    size = int.from_bytes(request.key_lengths[:4], "little") if request.key_lengths else request.key_size
+    return request.keys[:size]
+
+
 def batch_of(requests: Sequence[Request]) -> Batch:
     """Join the columns of requests on one table to those of a batch, in order."""
     options = [request.options for request in requests]

@@ -73,6 +73,11 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self._slow = Counter(
+            "gpkvs_slow_calls",
+            "Calls that took as long as --slow-log-over-ms, also those that the slow log does not have any more",
+            registry=self.registry,
+        )
         self._serving = Gauge(
             "gpkvs_serving", "1 while the server serves; 0 while it recovers or stops", registry=self.registry
         )
@@ -167,6 +172,10 @@ class Metrics:
     def requests_refused(self, reason: str, count: int = 1) -> None:
         """Note requests that were refused before they were executed."""
         self._refused.labels(reason).inc(count)
+
+    def call_was_slow(self) -> None:
+        """Note a call that took long."""
+        self._slow.inc()
 
     def login(self, method: str, result: str) -> None:
         """Note that somebody logged in, or was refused."""

@@ -32,6 +32,7 @@ from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import NotServingError, Serving
 from gpkvs.server.memory import Account
 from gpkvs.server.receiver import Receiver
+from gpkvs.server.running_call import RunningCall, running
 from gpkvs.server.status import tell
 from gpkvs.server.wire import require_message
 from gpkvs.store import OpenTable
@@ -45,6 +46,7 @@ class _InFlight:
     response: asyncio.Future[Response]
     message_bytes: int
     room_bytes: int  # what it may hold in memory: its columns and those of its response
+    call: RunningCall | None
 
 
 class Pipeline:
@@ -81,6 +83,7 @@ class Pipeline:
         self._caller = caller
         self._metrics = metrics
         self._account = account
+        self._call = running.get()
         self._loop = asyncio.get_running_loop()
         self._in_flight: deque[_InFlight] = deque()
         self._room_bytes = 0  # taken
@@ -135,6 +138,8 @@ class Pipeline:
         except DecodeError as error:
             raise InvalidArgumentError(f"these bytes are no gpkvs.v1.BatchRequest: {error}") from error
         room_bytes = size = len(data)
+        call = self._call.message() if self._call else None
+        running.set(call)
         response: asyncio.Future[Response]
         try:
             if not self._logins.is_open:
@@ -148,7 +153,7 @@ class Pipeline:
         except GpkvsError as error:
             response = self._loop.create_future()
             response.set_exception(error.with_traceback(None))  # its frames hold the message
-        in_flight = _InFlight(message.id, response, size, room_bytes)
+        in_flight = _InFlight(message.id, response, size, room_bytes, call)
         response.add_done_callback(partial(self._learn, in_flight))
         self._in_flight.append(in_flight)
         self._room_bytes += room_bytes
@@ -170,6 +175,8 @@ class Pipeline:
                 await self._changed.wait()
             oldest = self._in_flight[0]
             message = await self._response(oldest)
+            if oldest.call:
+                oldest.call.end()
             await self._context.write(message.SerializeToString())
             self._in_flight.popleft()
             self._room_bytes -= oldest.room_bytes
@@ -186,7 +193,8 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - a client gets a code, whatever happens
             if isinstance(error, RightsError):
                 self._logins.note_refusal(error, end_of(self._context.peer()).address, "gpkvs.v1.KV.Pipeline")
-            told = tell(self._logins.for_caller(error), "Pipeline", self._metrics)
+            request_id = request.call.request_id if request.call else ""
+            told = tell(self._logins.for_caller(error), "Pipeline", self._metrics, request_id)
             failed = kv_pb2.BatchResponse(id=request.id, code=told.code.value[0], message=told.text, full=told.full)
             if told.conflict:
                 failed.failed_check = told.conflict.index

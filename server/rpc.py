@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
+from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED, REQUEST_ID_KEY
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
@@ -22,6 +22,8 @@ from gpkvs.server.gate import Gate
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account, Memory
 from gpkvs.server.receiver import Receiver
+from gpkvs.server.running_call import RunningCall, begin_grpc, request_id_of
+from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.status import ErrorStatus, tell
 from gpkvs.server.wire import require_message
 
@@ -49,6 +51,7 @@ class Doors(NamedTuple):
     memory: Memory
     receives: Receiver
     metrics: Metrics
+    slow_log: SlowLog
 
 
 # A field of bytes takes 16 bytes when it is parsed, and a repeated one may take 2 in its message.
@@ -95,25 +98,30 @@ def _unary(
     """
     logins, gate, memory, *_ = doors
 
-    async def run(context: CallContext, account: Account) -> bytes:
+    async def run(context: CallContext, account: Account, running: RunningCall) -> bytes:
         caller = ANYONE if logins.is_open else logins.known(context) or await logins.log_in(context)
+        running.user = "" if caller is ANYONE else caller.name
         data = await _only_message(context, caller, account, doors)
+        running.begin()
         with gate:
             account.require_room(_PARSED_FACTORS.get(request_class.DESCRIPTOR.full_name, 1) * len(data))
             message = _parse(request_class, data)
             if not logins.is_open:
                 check(caller, message)
-            running = method(message, Call(name, context, caller, account, len(data)))
+            executing = method(message, Call(name, context, caller, account, len(data)))
             del data, message  # the frame would hold them until the call ends
-            response: bytes = (await running).SerializeToString()
+            response: bytes = (await executing).SerializeToString()
             return response
 
     async def handler(_requests: object, context: CallContext) -> bytes:
         account = memory.open(context)
+        running = begin_grpc(doors.slow_log, context, name)
         try:
-            return await run(context, account)
+            return await run(context, account, running)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
             await abort(context, error, name, doors.logins, doors.metrics)
+        finally:
+            running.end()
         raise AssertionError("abort always raises")
 
     return handler
@@ -138,6 +146,7 @@ def _server_stream(
 
     async def handler(_requests: object, context: CallContext) -> None:
         account = doors.memory.open(context)
+        begin_grpc(doors.slow_log, context, name)
         try:
             await run(context, account)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
@@ -165,8 +174,10 @@ def _stream(name: str, method: StreamMethod, doors: Doors) -> Callable[[object, 
 
     async def handler(_requests: object, context: CallContext) -> None:
         account = doors.memory.open(context)
+        running = begin_grpc(doors.slow_log, context, name)
         try:
             caller = await doors.logins.caller(context)
+            running.user = "" if caller is ANYONE else caller.name
             account.require_room()
             with doors.gate:
                 await method(context, caller, account)
@@ -191,15 +202,16 @@ async def abort(context: CallContext, error: Exception, method: str, logins: Log
     try:
         if isinstance(error, LoginError | RightsError):
             logins.note_refusal(error, end_of(context.peer()).address, method)
-        told = tell(logins.for_caller(error), method, metrics)
-        await context.abort(told.code, told.text, _trailing(told))
+        request_id = request_id_of(context)
+        told = tell(logins.for_caller(error), method, metrics, request_id)
+        await context.abort(told.code, told.text, _trailing(told, request_id))
     finally:
         # gRPC keeps the exception with which it aborts. That one keeps this error, whose frames hold the message.
         error.__traceback__ = error.__cause__ = error.__context__ = None
     raise AssertionError("abort always raises")
 
 
-def _trailing(told: ErrorStatus) -> tuple[tuple[str, str], ...]:
+def _trailing(told: ErrorStatus, request_id: str) -> tuple[tuple[str, str], ...]:
     """Return the trailing metadata of a call that failed."""
     trailing: tuple[tuple[str, str], ...] = _NOT_EXECUTED if told.is_refusal else ()
     if told.full:
@@ -208,4 +220,4 @@ def _trailing(told: ErrorStatus) -> tuple[tuple[str, str], ...]:
         trailing += ((FAILED_CHECK_KEY, str(told.conflict.index)),)
         if told.conflict.found is not None:
             trailing += ((FOUND_KEY, str(told.conflict.found)),)
-    return trailing
+    return (*trailing, (REQUEST_ID_KEY, request_id))

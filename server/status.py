@@ -82,7 +82,7 @@ class ErrorStatus(NamedTuple):
     conflict: ConflictError | None = None  # if a check of the request failed
 
 
-def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
+def tell(error: Exception, method: str, metrics: Metrics, request_id: str = "") -> ErrorStatus:
     """Return what a client is told of an error; count it as a refusal, or log it as a failure.
 
     Parameters
@@ -93,9 +93,13 @@ def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
         What failed, for the log.
     metrics
         Counts the requests that were refused.
+    request_id
+        For the log, too; empty where several requests fail together.
     """
+    request = f" (request {request_id})" if request_id else ""
+    fields = {"request_id": request_id} if request_id else {}
     if not isinstance(error, GpkvsError):  # a bug: the log gets the traceback, the client no details
-        _log.error("%s failed", method, exc_info=error)
+        _log.error("%s failed%s", method, request, exc_info=error, extra=fields)
         return ErrorStatus(StatusCode.INTERNAL, _BUG_TEXT, "", is_refusal=False)
     for kind, code in _NOT_DONE:
         if isinstance(error, kind):
@@ -104,7 +108,7 @@ def tell(error: Exception, method: str, metrics: Metrics) -> ErrorStatus:
     if told.is_refusal:
         note_refused(error, metrics)
     else:
-        _log.error("%s: %s", told.code.name, error)
+        _log.error("%s: %s%s", told.code.name, error, request, extra=fields)
     return told
 
 

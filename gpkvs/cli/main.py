@@ -91,6 +91,10 @@ class Gpkvs(LazyGroup):
             "Make, change and remove the users of a server, in the file that `gpkvs serve --users` reads.",
         ),
         "top": ("gpkvs.cli.top:top_command", "Watch a server: throughput, time by phase, batches, queue, space."),
+        "slowlog": (
+            "gpkvs.cli.slowlog:slowlog_command",
+            "Show the last calls that took long, and what their time went into.",
+        ),
         "ycsb": ("gpkvs.cli.ycsb:app", "Load a running server with records and measure it, in YCSB's words."),
         "doctor": (
             "gpkvs.cli.doctor:doctor_command",

@@ -26,7 +26,7 @@ EXPIRY_LAG_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 PHASES = ("resolve", "plan", *READ_PHASES, *WRITE_PHASES, "reply")
 # Words that native code shares (`MeterWord` in kernels/meter.hpp); behind them, the nanoseconds of each phase.
 _TRANSACTIONS, _COMMITS, _USER_BYTES, _HEAP_BYTES, _LOG_BYTES, _INDEX_BYTES, _ROOT_BYTES, _LAST = range(8)
-_LAST_LEFT, _LEFT = 8, 9
+_LAST_LEFT, _PLANNED, _LEFT = 8, 9, 10
 _FIRST_PHASE = _LEFT + len(Left) + 1
 _AT = {phase: at for at, phase in enumerate(PHASES, _FIRST_PHASE)}
 
@@ -56,6 +56,16 @@ class Meter:
         self.helped_batches = dict.fromkeys(Left, 0)
         self.expiry_lags = [0] * (len(EXPIRY_LAG_SECONDS) + 1)
         self.expiry_lag_seconds = 0.0
+
+    @property
+    def planned_address(self) -> int:
+        """Where native code keeps `planned_ns`."""
+        return self.address + ctypes.sizeof(ctypes.c_uint64) * _PLANNED
+
+    @property
+    def planned_ns(self) -> int:
+        """When the native engine had planned its last batch, by the monotonic clock."""
+        return self._words[_PLANNED]
 
     @property
     def transactions(self) -> int:

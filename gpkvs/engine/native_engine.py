@@ -87,6 +87,7 @@ class _Calls(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait", "reserve")),
         ("operations_max", ctypes.c_uint64),
         ("never_waits", ctypes.c_bool),
+        ("planned_ns", ctypes.c_void_p),
     ]
 
 
@@ -179,6 +180,7 @@ class NativeEngine:
         if not (heap.blobs and heap.blobs.stays):
             self._calls.reserve = None
         self._calls.never_waits = self.never_waits = files.undo_log is not None and not files.heap.is_paged
+        self._calls.planned_ns = meter.planned_address
         self.address = ctypes.addressof(self._calls)
         self.is_in_turn, self.ends_at_ns = False, 0
         self._device_ops: U64 | None = None  # kept as long as native code may read it

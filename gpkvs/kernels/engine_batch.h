@@ -149,6 +149,7 @@ typedef struct Engine {
     int (*reserve)(void* self, uint64_t value_bytes, EngineUpload* out, uint64_t* lacks);
     uint64_t operations_max;  // a batch with more is left; it changes between turns
     bool never_waits;         // `run` waits for no disk: any thread may run a small batch
+    const uint64_t* planned_ns;  // when the last batch was planned (CLOCK_MONOTONIC): what comes then makes it durable
 } Engine;
 
 #ifdef __cplusplus

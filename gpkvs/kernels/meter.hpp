@@ -16,6 +16,7 @@ enum MeterWord {
     METER_ROOT_BYTES,
     METER_LAST,  // when the last phase ended, in nanoseconds
     METER_LAST_LEFT,  // why the native engine left a batch, until Python takes note; or 0
+    METER_PLANNED,    // when the last batch was planned, in nanoseconds
     METER_LEFT,       // batches that were left, and those of a GPU, by EngineLeft
     METER_PHASES = METER_LEFT + LEFT_COUNT
 };

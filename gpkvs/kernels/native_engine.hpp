@@ -391,6 +391,7 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     if (!left && !give_results(a, resolver, give_room, sink)) left = LEFT_MEMORY;
     if (left) return leave(e.meter, left);
     end_phase(e.meter, PHASE_PLAN);
+    e.meter[METER_PLANNED] = e.meter[METER_LAST];
     const bool writes = writes_any(a);
     gate = writes ? commit_planned(e, a, table) : read_gate(e, a, table);
     if (gate == NO_GATE) return leave(e.meter, LEFT_MEMORY);

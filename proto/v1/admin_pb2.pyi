@@ -150,6 +150,62 @@ class InfoResponse(_message.Message):
     blobs_bytes: int
     def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ..., heap_bytes_max: _Optional[int] = ..., heap_growth_waits: _Optional[str] = ..., heap_charged_bytes: _Optional[int] = ..., heap_charged_bytes_max: _Optional[int] = ..., heap_segments: _Optional[int] = ..., heap_free_segments: _Optional[int] = ..., heap_moved_bytes: _Optional[int] = ..., heap_given_back_bytes: _Optional[int] = ..., door: _Optional[str] = ..., store_format: _Optional[str] = ..., next_opening: _Optional[str] = ..., blobs_live_bytes: _Optional[int] = ..., blobs_bytes: _Optional[int] = ...) -> None: ...
 
+class SlowLogRequest(_message.Message):
+    __slots__ = ("entries", "clear")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CLEAR_FIELD_NUMBER: _ClassVar[int]
+    entries: int
+    clear: bool
+    def __init__(self, entries: _Optional[int] = ..., clear: bool = ...) -> None: ...
+
+class SlowCall(_message.Message):
+    __slots__ = ("number", "ended_us", "waiting_ms", "executing_ms", "durable_ms", "answering_ms", "user", "peer", "protocol", "command", "table", "key", "key_bytes", "operations", "bytes_in", "bytes_out", "request_id")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ENDED_US_FIELD_NUMBER: _ClassVar[int]
+    WAITING_MS_FIELD_NUMBER: _ClassVar[int]
+    EXECUTING_MS_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_MS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERING_MS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    ended_us: int
+    waiting_ms: float
+    executing_ms: float
+    durable_ms: float
+    answering_ms: float
+    user: str
+    peer: str
+    protocol: str
+    command: str
+    table: str
+    key: bytes
+    key_bytes: int
+    operations: int
+    bytes_in: int
+    bytes_out: int
+    request_id: str
+    def __init__(self, number: _Optional[int] = ..., ended_us: _Optional[int] = ..., waiting_ms: _Optional[float] = ..., executing_ms: _Optional[float] = ..., durable_ms: _Optional[float] = ..., answering_ms: _Optional[float] = ..., user: _Optional[str] = ..., peer: _Optional[str] = ..., protocol: _Optional[str] = ..., command: _Optional[str] = ..., table: _Optional[str] = ..., key: _Optional[bytes] = ..., key_bytes: _Optional[int] = ..., operations: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class SlowLogResponse(_message.Message):
+    __slots__ = ("calls", "over_ms", "entries_max")
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    OVER_MS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_MAX_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[SlowCall]
+    over_ms: float
+    entries_max: int
+    def __init__(self, calls: _Optional[_Iterable[_Union[SlowCall, _Mapping]]] = ..., over_ms: _Optional[float] = ..., entries_max: _Optional[int] = ...) -> None: ...
+
 class CreateTableRequest(_message.Message):
     __slots__ = ("name", "layout", "index_bytes", "index_bytes_max")
     NAME_FIELD_NUMBER: _ClassVar[int]

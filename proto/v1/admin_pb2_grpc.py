@@ -39,6 +39,11 @@ class AdminStub(object):
                 request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoRequest.SerializeToString,
                 response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoResponse.FromString,
                 _registered_method=True)
+        self.SlowLog = channel.unary_unary(
+                '/gpkvs.v1.Admin/SlowLog',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.SlowLogRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.SlowLogResponse.FromString,
+                _registered_method=True)
         self.CreateTable = channel.unary_unary(
                 '/gpkvs.v1.Admin/CreateTable',
                 request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.CreateTableRequest.SerializeToString,
@@ -61,6 +66,13 @@ class AdminServicer(object):
 
     def Info(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SlowLog(self, request, context):
+        """The last calls that took long, the newest first. Like Info, it needs the right to administer all tables.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -92,6 +104,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Info,
                     request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoRequest.FromString,
                     response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoResponse.SerializeToString,
+            ),
+            'SlowLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.SlowLog,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.SlowLogRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.SlowLogResponse.SerializeToString,
             ),
             'CreateTable': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTable,
@@ -136,6 +153,33 @@ class Admin(object):
             '/gpkvs.v1.Admin/Info',
             gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoRequest.SerializeToString,
             gpkvs_dot_proto_dot_v1_dot_admin__pb2.InfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SlowLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.Admin/SlowLog',
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.SlowLogRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.SlowLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

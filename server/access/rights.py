@@ -181,6 +181,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "gpkvs.v1.KV.Scan": _reads,  # again before each piece
     "gpkvs.v1.KV.Count": _reads,  # again before each piece
     "gpkvs.v1.Admin.Info": _describes,
+    "gpkvs.v1.Admin.SlowLog": _describes,
     "gpkvs.v1.Admin.CreateTable": _changes_tables,
     "gpkvs.v1.Admin.ListTables": _lists_tables,  # it lists those that the caller administers
     "gpkvs.v1.Admin.DropTable": _changes_tables,

@@ -15,6 +15,7 @@ from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.engine.left import Left
 from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.proto.metadata import REQUEST_ID_BYTES_MAX
 from gpkvs.server.bounds import Bounds
 from gpkvs.server.calls import Metadata
 from gpkvs.server.door.context import Opened
@@ -23,10 +24,13 @@ from gpkvs.server.door.versions import library_path
 from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.redis.scripts import Known
 from gpkvs.server.several import requests_max
+from gpkvs.server.slow_log import KEY_BYTES_MAX
 from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
 
 _EVENTS = 256  # that are taken at once
+_SLOW_CALLS_MAX = 1024  # that wait until they are taken
+_MILLISECOND_NS = 1_000_000
 _NEVER = (1 << 64) - 1
 _NO_TABLE = (1 << 32) - 1
 _REDIS_COMMANDS = 57  # `DOOR_REDIS_COMMANDS`
@@ -106,6 +110,8 @@ class _Config(ctypes.Structure):
             "batch_bytes_max",
             "batch_result_bytes_max",
             "engine_bytes",
+            "slow_ns",
+            "slow_calls_max",
         )
     ] + [("receive_seconds_max", c_double)]
 
@@ -170,6 +176,28 @@ class Stats(ctypes.Structure):
         ("batch_requests", Histogram),
         ("batch_ns", Histogram),
         ("resp", RespStats),
+        ("slow", c_uint64),
+        ("slow_unnoted", c_uint64),
+    ]
+
+
+class SlowCall(ctypes.Structure):
+    """``struct DoorSlowCall``: a call that took long."""
+
+    _fields_ = [
+        *(
+            (name, c_uint64)
+            for name in (
+                *("ended_us", "waiting_ns", "executing_ns", "durable_ns", "answering_ns", "caller"),
+                *("operations", "bytes_in", "bytes_out", "key_bytes", "words"),
+            )
+        ),
+        ("table_id", c_uint32),
+        ("protocol", c_uint32),
+        ("command", ctypes.c_char * 24),
+        ("peer", ctypes.c_char * 64),
+        ("request_id", ctypes.c_char * (REQUEST_ID_BYTES_MAX + 1)),
+        ("key", ctypes.c_uint8 * KEY_BYTES_MAX),
     ]
 
 
@@ -218,6 +246,7 @@ _QUICK: _Functions = {
     "waiting": (c_uint64, []),
     "requests": (c_uint64, []),
     "stats": (None, [ctypes.POINTER(Stats)]),
+    "slow_calls": (c_uint64, [ctypes.POINTER(SlowCall), c_uint64]),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
     "set_clock": (None, [c_void_p]),
@@ -295,11 +324,14 @@ class Library:
                 batch_result_bytes_max=bounds.batch_result_bytes_max,
                 engine_bytes=bounds.engine_bytes,
                 receive_seconds_max=config.receive_seconds_max,
+                slow_ns=int(_MILLISECOND_NS * config.slow_log_over_ms) if config.slow_log_entries_max else _NEVER,
+                slow_calls_max=min(config.slow_log_entries_max, _SLOW_CALLS_MAX),
             )
         )
         if not self._door:
             raise MemoryError
         self._events = (_Event * _EVENTS)()
+        self._slow_calls_max = min(config.slow_log_entries_max, _SLOW_CALLS_MAX)
         self._call = _functions(ctypes.CDLL(path), _SLOW) | _functions(ctypes.PyDLL(path), _QUICK)
         names = ctypes.CDLL(path).gpkvs_door_redis_commands
         names.restype = c_char_p
@@ -409,6 +441,11 @@ class Library:
         stats = Stats()
         self._call["stats"](self._door, ctypes.byref(stats))
         return stats
+
+    def slow_calls(self) -> Sequence[SlowCall]:
+        """Take the calls that took long, the oldest first."""
+        calls = (SlowCall * self._slow_calls_max)()
+        return calls[: self._call["slow_calls"](self._door, calls, len(calls))]
 
     def held_bytes(self, kind: Kind) -> int:
         """Return what clients make the server hold, of a kind."""

@@ -88,6 +88,11 @@ class DoorLogins(Logins):
             self._tell_rights(caller)
         return caller
 
+    def name_of(self, caller_id: int) -> str:
+        """Return the name of a caller that the door was told of; empty if it is none, or was forgotten."""
+        caller = self._by_id.get(caller_id)
+        return caller.name if caller else ""
+
     async def log_in(self, context: Context) -> Caller:
         """Return who makes a call, and tell the door.
 

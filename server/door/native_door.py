@@ -26,6 +26,7 @@ from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.door.refusals import CLOSED, reasons
+from gpkvs.server.door.slow_calls import SlowCalls
 from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts, refused_connections
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
@@ -36,6 +37,7 @@ from gpkvs.server.redis.stats import Stats as RedisStats
 from gpkvs.server.refused_connections import RefusedConnections
 from gpkvs.server.resident import FreeMemory
 from gpkvs.server.rpc import abort
+from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.status import status_of, status_text
 from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Material, Tls
@@ -67,6 +69,8 @@ class NativeDoor:
         The settings, and what they make of the memory.
     metrics
         Is told of refusals.
+    slow_log
+        Has the calls that took long.
     tls
         Makes the port one of TLS.
     helpers
@@ -81,7 +85,13 @@ class NativeDoor:
     """
 
     def __init__(
-        self, config: ServerConfig, bounds: Bounds, metrics: Metrics, tls: Tls | None, helpers: Executor | None = None
+        self,
+        config: ServerConfig,
+        bounds: Bounds,
+        metrics: Metrics,
+        slow_log: SlowLog,
+        tls: Tls | None,
+        helpers: Executor | None = None,
     ) -> None:
         self._library = Library(config, bounds)
         self._tls = tls
@@ -89,6 +99,7 @@ class NativeDoor:
         if tls:
             tls.give(self._take_tls)
         self._metrics = metrics
+        self._slow_log = slow_log
         self._stats = DoorStats(self._library.stats)
         metrics.registry.register(self._stats)
         self.redis_stats = RedisStats(lambda: redis_counts(self._library.stats(), self._library.redis_commands))
@@ -123,6 +134,7 @@ class NativeDoor:
             self._library.ask_for_logins()
         sessions = Sessions(self.memory.has_requests, self._library.close_answered, helpers=self._helpers)
         self._logins = DoorLogins(users, sessions, metrics, audit, self._library)
+        self._slow_calls = SlowCalls(self._library, self._slow_log, self._logins.name_of)
         return self._logins
 
     def make_server(self, interceptors: Sequence[Interceptor]) -> Handlers:
@@ -254,6 +266,7 @@ class NativeDoor:
         """Look at freed memory, now and again, while the door serves."""
         self._look_at = self._loop.call_later(_FREED_SECONDS, self._give_back_freed, memory)
         memory.look()
+        self._slow_calls.take()
 
     def _set_tables(self, store: Store) -> None:
         tables = list(store.open_tables())

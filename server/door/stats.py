@@ -82,6 +82,7 @@ class DoorStats(Collector):
         for reason, count in closed_connections(stats).items():
             closed.add_metric([reason], count)
         yield closed
+        yield CounterMetricFamily("gpkvs_slow_calls", "", stats.slow)
         operations = CounterMetricFamily("gpkvs_operations", "", labels=["op", "status"])
         for op, name in _OPERATIONS.items():
             for status in Status:

@@ -13,7 +13,8 @@ from gpkvs.server.redis.command import COMMANDS, Command, Words, of_session
 from gpkvs.server.redis.pattern import pattern_of, patterns_of
 from gpkvs.server.redis.reply import OK, Error, Reply, Simple, Text, shown
 from gpkvs.server.redis.session import Session, databases_of
-from gpkvs.server.redis.slow_log import ENTRIES_MAX, SLOWER_THAN_US
+from gpkvs.server.redis.slow_log import PROTOCOL
+from gpkvs.server.redis.slow_log import shown as shown_entry
 from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
 
 REDIS_VERSION = "7.0.15"
@@ -87,7 +88,7 @@ async def function(_session: Session, words: Words) -> Reply:
 
 def _settings(session: Session) -> dict[str, str]:
     """Return what clients ask for; every write is durable, nothing is evicted."""
-    limits = session.table.limits
+    limits, slow_log = session.table.limits, session.service.slow_log
     return {
         "appendfsync": "always",
         "appendonly": "yes",
@@ -96,15 +97,15 @@ def _settings(session: Session) -> dict[str, str]:
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": str(limits.value_bytes_max),
         "save": "",
-        "slowlog-log-slower-than": str(SLOWER_THAN_US),
-        "slowlog-max-len": str(ENTRIES_MAX),
+        "slowlog-log-slower-than": str(int(1000 * slow_log.over_ms)),
+        "slowlog-max-len": str(slow_log.entries_max),
         "timeout": "0",
     }
 
 
 @of_session("slowlog", -2, in_transactions=True, subcommands={"get": -2, "len": 2, "reset": 2})
 async def slowlog(session: Session, words: Words) -> Reply:
-    """SLOWLOG GET [count]; SLOWLOG LEN; SLOWLOG RESET: of commands that Python runs."""
+    """SLOWLOG GET [count]; SLOWLOG LEN; SLOWLOG RESET: the commands of this protocol that took long."""
     session.require_administrator()
     slow_log = session.service.slow_log
     match words[1].upper():
@@ -112,11 +113,13 @@ async def slowlog(session: Session, words: Words) -> Reply:
             entries = long_of(words[2]) if len(words) == 3 else _SLOW_ENTRIES
             if entries < -1:
                 raise Error("ERR count should be greater than or equal to -1")
-            return [list(entry) for entry in slow_log.last(min(entries, ENTRIES_MAX) if entries >= 0 else ENTRIES_MAX)]
+            names = {one.peer.encode(): one.name for one in session.service.sessions.values()}
+            found = slow_log.last(entries if entries >= 0 else None, PROTOCOL)
+            return [shown_entry(entry, names) for entry in found]
         case b"LEN":
-            return len(slow_log)
+            return len(slow_log.last(protocol=PROTOCOL))
         case b"RESET":
-            slow_log.clear()
+            slow_log.clear(PROTOCOL)
             return OK
     raise syntax_error()
 

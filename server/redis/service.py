@@ -33,8 +33,10 @@ from gpkvs.server.redis.command import Words
 from gpkvs.server.redis.executor import Executor
 from gpkvs.server.redis.reply import Reply, encode, encode_head
 from gpkvs.server.redis.session import ByCertificate, LogIn, Session
-from gpkvs.server.redis.slow_log import SlowLog
+from gpkvs.server.redis.slow_log import PROTOCOL, end_command
 from gpkvs.server.redis.stats import Stats
+from gpkvs.server.running_call import RunningCall, running
+from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.threads import begun_threads
 
 Made = TypeVar("Made")
@@ -78,12 +80,14 @@ class Service:
         Lets users in.
     stats
         Counts commands.
+    slow_log
+        Has those that took long.
     """
 
-    def __init__(self, gate: Gate, memory: Memory, logins: Logins, stats: Stats) -> None:
+    def __init__(self, gate: Gate, memory: Memory, logins: Logins, stats: Stats, slow_log: SlowLog) -> None:
         self.gate = gate
         self.stats: Stats = stats
-        self.slow_log = SlowLog()
+        self.slow_log = slow_log
         self.asks_for_logins = not logins.is_open
         self._memory = memory
         self._logins = logins
@@ -167,14 +171,14 @@ class Service:
 
     async def _replies(self, session: Session, commands: Sequence[Words]) -> bytes:
         """Execute commands that came together, up to one that ends the connection; return what is sent."""
-        began = time.monotonic_ns()
+        call = self._begin_call(session)
         joint = await session.execute_joint(commands) if len(commands) > 1 else None
         sent = BytesIO()
         for number, words in enumerate(commands):
             if not joint:
-                began = time.monotonic_ns()
+                call = self._begin_call(session)
             reply = joint[number] if joint else await session.execute(words)
-            self.slow_log.note(words, (time.monotonic_ns() - began) // 1000, session.peer, session.name)
+            end_command(call, words)
             self.stats.note(words[0], reply)
             if not session.is_silent:
                 await _encode_in_turns(sent, reply, session.protocol)
@@ -182,6 +186,14 @@ class Service:
             if session.is_over:
                 break
         return sent.getvalue()
+
+    def _begin_call(self, session: Session) -> RunningCall:
+        """Begin the time of a command, or of some together."""
+        call = RunningCall(self.slow_log, f"ip:{session.peer}", PROTOCOL, "")
+        call.user = session.caller.name if self.asks_for_logins and session.caller else ""
+        call.begin()
+        running.set(call)
+        return call
 
     async def _log_in(self, context: Connected, user: bytes | None, password: bytes) -> Caller:
         """Return who shows this."""

@@ -183,7 +183,7 @@ class ToyPython {
 // The toy engine, whose own allocations never fail; the room for its results is the door's.
 class SparedEngine {
   public:
-    Engine engine() { return {this, run, newest_durable, wait, reserve, ~0ull, true}; }
+    Engine engine() { return {this, run, newest_durable, wait, reserve, ~0ull, true, nullptr}; }
 
     const ToyBlobs& blobs() const { return toy_.blobs(); }
 

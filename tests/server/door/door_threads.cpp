@@ -415,6 +415,7 @@ class Quiet : public Connection {
     explicit Quiet(Thread& thread) : Connection(thread, std::make_unique<PlainTransport>(-1), {}) {}
     bool received(const u8*, u64) override { return true; }
     void answered(Request*) override {}
+    void describe(const Request&, DoorSlowCall&) override {}
     bool fill(Output&) override { return true; }
     void tick(u64) override {}
     void drain() override {}

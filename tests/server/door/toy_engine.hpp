@@ -31,6 +31,7 @@ inline DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
     config.batch_result_bytes_max = 64 * MIB;
     config.engine_bytes = 1024 * MIB;
     config.receive_seconds_max = 10;
+    config.slow_calls_max = 16;  // every call is slow
     return config;
 }
 
@@ -43,7 +44,7 @@ class ToyEngine {
     // Values from so many bytes on are lent.
     static constexpr u64 LENT_BYTES_MIN = 10000;
 
-    Engine engine() { return {this, run, newest_durable, wait, reserve, ~0ull, true}; }
+    Engine engine() { return {this, run, newest_durable, wait, reserve, ~0ull, true, nullptr}; }
 
     const ToyBlobs& blobs() const { return blobs_; }
 

@@ -49,6 +49,7 @@ class _Engine(ctypes.Structure):
         ("reserve", _Address),
         ("operations_max", _U64),
         ("never_waits", ctypes.c_bool),
+        ("planned_ns", _Address),
     ]
 
 
