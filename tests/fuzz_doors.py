@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from gpkvs.batch import HAS_VALUE
 from gpkvs.client import Client
+from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 from tests.conftest import assert_clean
 from tests.server.http2_client import Answer, Http2Client, framed
@@ -255,6 +256,7 @@ def told(answer: Answer) -> dict[str, object]:
     blocks = dict(answer.headers), dict(answer.trailers)
     ends = {**blocks[0], **blocks[1]}
     shown = ("grpc-status", "grpc-message", "gpkvs-", "x-")
+    ends.pop(REQUEST_ID_KEY, None)  # no other call has that
     names = sorted(name for name, text in ends.items() if name.startswith(shown) and text)  # no message is an empty one
     return {
         "http": blocks[0].get(":status"),

@@ -7,14 +7,10 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from gpkvs.cli.access import takes_access
 from gpkvs.cli.connection import AsJson, Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
-from gpkvs.cli.info import as_dict
 from gpkvs.cli.output import print_json
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
@@ -22,6 +18,7 @@ from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 from gpkvs.text import counted, readable_bytes
 
 _KEY_BYTES_MAX = 32  # that the server shows
+_WHOLE_MS_MIN = 100
 _PHASES = ("waiting", "executing", "durable", "answering")
 
 
@@ -41,8 +38,8 @@ def slowlog_command(
     "durable" is the wait for the disk, or for persistent memory. "answering" is the time until the answer was on its
     way to the client. The four are the whole time in the server.
 
-    A client finds its call by the id in the last column: it may send one with each call (metadata gpkvs-request-id),
-    and every error of the server has one. No values are shown, and of a key only its first 32 bytes. The server notes
+    A client finds its call by the id of the request: it may send one with each call (metadata gpkvs-request-id), and
+    every error of the server has one. No values are shown, and of a key only its first 32 bytes. The server notes
     a call that takes as long as --slow-log-over-ms, and keeps --slow-log-entries-max of them.
 
     With users it needs the right to administer all tables.
@@ -53,7 +50,8 @@ def slowlog_command(
     with connect(target, access) as channel:
         log = admin_pb2_grpc.AdminStub(channel).SlowLog(request, timeout=timeout)
     if as_json:
-        print_json({**as_dict(log), "calls": [_as_dict(call) for call in log.calls]})
+        calls = [_as_dict(call) for call in log.calls]
+        print_json({"calls": calls, "over_ms": log.over_ms, "entries_max": log.entries_max})
     else:
         _print(log)
 
@@ -65,41 +63,24 @@ def _as_dict(call: admin_pb2.SlowCall) -> dict[str, object]:
 
 
 def _print(log: admin_pb2.SlowLogResponse) -> None:
-    console = Console(soft_wrap=True, highlight=False)
     if not log.entries_max:
-        console.print("the server keeps no slow log: --slow-log-entries-max 0")
-        return
-    if not log.calls:
-        console.print(f"no call has taken {log.over_ms:g} ms or more (--slow-log-over-ms)")
-        return
-    view = Table("#", "answered (UTC)", box=None, pad_edge=False)
-    for heading in ("ms", *_PHASES):
-        view.add_column(heading, justify="right")
-    for heading in ("client", "call", "table", "key"):
-        view.add_column(heading)
-    for heading in ("operations", "in", "out"):
-        view.add_column(heading, justify="right")
-    view.add_column("request")
+        typer.echo("the server keeps no slow log: --slow-log-entries-max 0")
+    elif not log.calls:
+        typer.echo(f"no call took {log.over_ms:g} ms or more (--slow-log-over-ms)")
     for call in log.calls:
-        view.add_row(*map(Text, _cells(call)))
-    console.print(view)
-    console.print(f"{counted(len(log.calls), 'call')} of {log.over_ms:g} ms or more; times in ms")
+        typer.echo("\n    ".join(_lines(call)))
 
 
-def _cells(call: admin_pb2.SlowCall) -> Iterable[str]:
-    yield str(call.number)
-    yield datetime.fromtimestamp(call.ended_us / 1e6, UTC).strftime("%m-%d %H:%M:%S.%f")[:-3]
-    yield _milliseconds(_total_ms(call))
-    for phase in _PHASES:
-        yield _milliseconds(getattr(call, f"{phase}_ms"))
-    yield f"{call.user}@{call.peer}" if call.user else call.peer
-    yield call.command
-    yield call.table or "-"
-    yield _key(call) if call.key_bytes else "-"
-    yield f"{call.operations:,}"
-    yield readable_bytes(call.bytes_in)
-    yield readable_bytes(call.bytes_out)
-    yield call.request_id or "-"
+def _lines(call: admin_pb2.SlowCall) -> Iterable[str]:
+    """Return a call as people see it."""
+    answered = datetime.fromtimestamp(call.ended_us / 1e6, UTC).isoformat(sep=" ", timespec="milliseconds")
+    what = (call.command, call.table, _key(call))
+    yield f"#{call.number}  {answered}  {_milliseconds(_total_ms(call))} ms  {' '.join(filter(None, what))}"
+    phases = ", ".join(f"{phase} {_milliseconds(getattr(call, f'{phase}_ms'))}" for phase in _PHASES)
+    came, left = readable_bytes(call.bytes_in), readable_bytes(call.bytes_out)
+    yield f"{phases} ms; {counted(call.operations, 'operation')}, {came} in, {left} out"
+    who = f"user {call.user}, {call.peer}" if call.user else call.peer
+    yield f"{who}, request {call.request_id}" if call.request_id else f"{who}, over the Redis protocol"
 
 
 def _total_ms(call: admin_pb2.SlowCall) -> float:
@@ -107,9 +88,9 @@ def _total_ms(call: admin_pb2.SlowCall) -> float:
 
 
 def _milliseconds(value: float) -> str:
-    return f"{value:.3f}" if value < 10 else f"{value:,.0f}"
+    return f"{value:,.0f}" if value >= _WHOLE_MS_MIN else f"{value:.3g}"
 
 
 def _key(call: admin_pb2.SlowCall) -> str:
-    text = repr(call.key)[2:-1]
+    text = repr(call.key)[2:-1]  # with escapes for what is no text
     return f"{text}... ({call.key_bytes:,} bytes)" if call.key_bytes > _KEY_BYTES_MAX else text

@@ -105,6 +105,14 @@ class Command:
         head = f"{self.name.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
         return [Simple(line) for line in (head, *(name.upper() for name in self.subcommands))]
 
+    def fits(self, words: Words) -> bool:
+        """Return whether it has so many words, and such a subcommand."""
+        try:
+            self.require_arity(words)
+        except Error:
+            return False
+        return True
+
     def require_arity(self, words: Words) -> None:
         """Refuse a wrong number of words, or a subcommand that there is not.
 

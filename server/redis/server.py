@@ -19,6 +19,7 @@ from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
 
 REDIS_VERSION = "7.0.15"
 _SLOW_ENTRIES = 10
+_WRONG_COUNT = "ERR count should be greater than or equal to -1"
 
 
 @of_session("time", 1, in_transactions=True)
@@ -110,18 +111,18 @@ async def slowlog(session: Session, words: Words) -> Reply:
     slow_log = session.service.slow_log
     match words[1].upper():
         case b"GET" if len(words) <= 3:
-            entries = long_of(words[2]) if len(words) == 3 else _SLOW_ENTRIES
+            entries = long_of(words[2], _WRONG_COUNT) if len(words) == 3 else _SLOW_ENTRIES
             if entries < -1:
-                raise Error("ERR count should be greater than or equal to -1")
+                raise Error(_WRONG_COUNT)
             names = {one.peer.encode(): one.name for one in session.service.sessions.values()}
-            found = slow_log.last(entries if entries >= 0 else None, PROTOCOL)
+            found = slow_log.last(min(entries, slow_log.entries_max) if entries >= 0 else None, PROTOCOL)
             return [shown_entry(entry, names) for entry in found]
         case b"LEN":
             return len(slow_log.last(protocol=PROTOCOL))
         case b"RESET":
             slow_log.clear(PROTOCOL)
             return OK
-    raise syntax_error()
+    raise Error(f"ERR unknown subcommand or wrong number of arguments for '{shown(words[1])}'. Try SLOWLOG HELP.")
 
 
 _COMMAND = {"count": 2, "docs": -2, "getkeys": -4, "info": -2, "list": -2}

@@ -16,10 +16,10 @@ _NEVER_NOTED = frozenset((b"auth", b"hello", b"config"))
 
 
 def end_command(call: RunningCall, words: Words) -> None:
-    """Note a command if it took long; none with a password, and none that there is not."""
+    """Note a command if it took long; none with a password, and none that was refused for its words."""
     name = words[0].lower()
     found = COMMANDS.get(name)
-    if found is None or name in _NEVER_NOTED:
+    if found is None or name in _NEVER_NOTED or not found.fits(words):
         return
     call.command = found.full_name(words).replace("|", " ").upper()
     call.words = len(words)

@@ -13,6 +13,7 @@ from gpkvs.server.access.caller import ANYONE
 from gpkvs.server.admin import AdminService
 from gpkvs.server.memory import Account, Memory
 from gpkvs.server.rpc import Call
+from gpkvs.server.slow_log import SlowLog
 
 
 class Noted(AuditLog):
@@ -39,7 +40,7 @@ async def change_and_leave(store: SlowStore, noted: Noted) -> None:
     gate: Any = SimpleNamespace(serving=lambda: SimpleNamespace(store=store))
     context: Any = SimpleNamespace(peer=lambda: "ipv4:192.0.2.1:5000")
     memory = Memory(1 << 30, 1)
-    service = AdminService(gate, noted, "native")
+    service = AdminService(gate, noted, SlowLog(10.0, 128), "native")
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
 

@@ -30,6 +30,7 @@ from gpkvs.server.memory import Memory
 from gpkvs.server.receive import Receives
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
+from gpkvs.server.slow_log import SlowLog
 from tests.server.access.everybody import open_to_everybody
 from tests.server.wire import SET, batch
 
@@ -75,11 +76,11 @@ async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
         memory = Memory(bounds.clients_bytes_max, bounds.connection_receives_max)
         receives = Receives(memory, bounds.receive_bytes_max, 30.0)
         access = open_to_everybody()
-        doors = Doors(access, gate, memory, receives, metrics)
+        doors = Doors(access, gate, memory, receives, metrics, SlowLog(10.0, 128))
         server = grpc.aio.server(interceptors=[GrpcioInterceptor(CallMetrics(metrics.registry))])
         for module, name, service in (
             (kv_pb2, "KV", KVService(access, gate, receives, metrics)),
-            (admin_pb2, "Admin", AdminService(gate, NO_AUDIT, "native")),
+            (admin_pb2, "Admin", AdminService(gate, NO_AUDIT, SlowLog(10.0, 128), "native")),
         ):
             add_service(server, module.DESCRIPTOR.services_by_name[name], service, doors)
         port = server.add_insecure_port("127.0.0.1:0")

@@ -29,6 +29,7 @@ from gpkvs.server.receive import Receives
 from gpkvs.server.redis.key_locks import KeyLocks
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
+from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.turns import Turns
 from tests.cancelling import Run, interruptions
 
@@ -184,7 +185,7 @@ async def redis_service(store: gpkvs.Store, memory: Memory) -> AsyncIterator[tup
         gate = Gate()
         gate.open(Serving(store, batcher, 64 << 20, 100, 64 << 20))
         stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
-        service = Service(gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats)
+        service = Service(gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128))
         try:
             yield service, gate
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 
 GET, SET, DELETE, EXISTS, INCREMENT, APPEND, CHECK, EXPIRE, EXPIRY = range(1, 10)
@@ -60,6 +62,13 @@ def values_of(response: kv_pb2.BatchResponse) -> list[bytes]:
         start += length
     assert start == len(response.values)
     return values
+
+
+def trailing_of(call: Any) -> dict[str, str]:
+    """Return what the trailing metadata of a call that failed say of it, but for the id that each of them has."""
+    trailing = dict(call.trailing_metadata())
+    assert re.fullmatch("[!-~]{1,64}", trailing.pop(REQUEST_ID_KEY))
+    return {name: text for name, text in trailing.items() if name.startswith("gpkvs-")}
 
 
 class Refused:

@@ -23,7 +23,7 @@ from gpkvs.store import OpenTable
 from tests.accounts import Header, bearer
 from tests.certificates import HERE, Authority
 from tests.server.door.blob_door import wait_for
-from tests.server.wire import batch
+from tests.server.wire import batch, trailing_of
 
 SECONDS_MAX = 20
 NEVER_NS = (1 << 64) - 1
@@ -298,7 +298,7 @@ def test_whoever_is_refused_ends_with_what_python_says(place: Place) -> None:
     place.door.finish(opened.id, grpc.StatusCode.UNAUTHENTICATED.value[0], "who?", [("gpkvs-executed", "no")])
     error = future.exception(SECONDS_MAX)
     assert (error.code(), error.details()) == (grpc.StatusCode.UNAUTHENTICATED, "who?")
-    assert dict(error.trailing_metadata()) == {"gpkvs-executed": "no"}
+    assert trailing_of(error) == {"gpkvs-executed": "no"}
     assert place.counts(SET) == {"started": 1, "UNAUTHENTICATED": 1}
 
 

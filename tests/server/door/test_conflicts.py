@@ -15,7 +15,7 @@ from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Refusal
 from tests.server.door.held_door import PYTHON, HeldDoor
 from tests.server.door.toy_engine import DONE, LEFT, ToyEngine
-from tests.server.wire import ABSENT, CHECK, DELETE, SET, batch, u32
+from tests.server.wire import ABSENT, CHECK, DELETE, SET, batch, trailing_of, u32
 
 SECONDS_MAX = 20
 
@@ -144,7 +144,7 @@ def test_a_call_ends_with_the_conflict_of_its_request() -> None:
             engine.conflicts = [(0, error)]
             door.library.turn(0)
             assert (call.code(), call.details()) == (grpc.StatusCode.ABORTED, str(error))
-            return {name: value for name, value in call.trailing_metadata() if name.startswith("gpkvs-")}
+            return trailing_of(call)
 
         assert ended(ConflictError(0, 5)) == {"gpkvs-executed": "no", "gpkvs-failed-check": "0", "gpkvs-found": "5"}
         assert ended(ConflictError(7, None)) == {"gpkvs-executed": "no", "gpkvs-failed-check": "7"}

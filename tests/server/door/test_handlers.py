@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access import rights
 from gpkvs.server.access.caller import LoginError
@@ -26,6 +27,7 @@ from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.memory import Memory
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
+from gpkvs.server.slow_log import SlowLog
 from tests.server.access.everybody import open_to_everybody
 
 OK, UNIMPLEMENTED, UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED = (
@@ -60,7 +62,7 @@ class Call:
 
     def finish(self, _call: int, code: int, text: str, trailers: Metadata) -> None:
         assert self.status is None
-        self.status = code, text, dict(trailers)
+        self.status = code, text, {name: value for name, value in trailers if name != REQUEST_ID_KEY}
 
 
 class Served:
@@ -71,7 +73,7 @@ class Served:
         self.memory = Memory(1 << 30, 8)
         self.receives = DoorReceives(receive_seconds_max)
         gate, access = Gate(), open_to_everybody()
-        doors: Any = Doors(access, gate, self.memory, self.receives, self.metrics)
+        doors: Any = Doors(access, gate, self.memory, self.receives, self.metrics, SlowLog(10.0, 128))
         self.foreign = ForeignServices(doors, ["gpkvs.v1.KV"])
         self.handlers = Handlers([CallMetrics(self.metrics.registry), self.foreign])
         kv = KVService(access, gate, self.receives, self.metrics)

@@ -41,6 +41,7 @@ from gpkvs.bench.door.frames import (
 from tests.server.door import probes
 from tests.server.door.by_hand import BEGIN, Client
 from tests.server.door.echo import FAILURE, LARGE_BYTES, MIB, TRAILERS, Echo
+from tests.server.wire import trailing_of
 
 ENHANCE_YOUR_CALM = 11
 
@@ -116,7 +117,7 @@ def test_a_failure_with_its_text_and_trailers(channel: grpc.Channel) -> None:
         channel.unary_unary("/echo/Fail")(b"")
     error: Any = caught.value
     assert (error.code(), error.details()) == (grpc.StatusCode.FAILED_PRECONDITION, FAILURE)
-    assert list(error.trailing_metadata()) == TRAILERS
+    assert list(trailing_of(error).items()) == TRAILERS
 
 
 def test_a_failure_whose_text_has_no_encoding(echo: Echo) -> None:
@@ -155,7 +156,7 @@ def test_a_compressed_message(channel: grpc.Channel) -> None:
     error: Any = caught.value
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
     assert error.details() == "compressed messages are not accepted: send grpc-encoding identity"
-    assert list(error.trailing_metadata()) == [("gpkvs-executed", "no")]
+    assert trailing_of(error) == {"gpkvs-executed": "no"}
 
 
 def test_a_call_that_is_given_up(echo: Echo, channel: grpc.Channel) -> None:

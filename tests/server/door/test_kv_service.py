@@ -17,7 +17,20 @@ from gpkvs.server.door.library import Refusal, Turn
 from tests.server.door.held_door import PYTHON, VALUE, HeldDoor
 from tests.server.door.toy_engine import ToyEngine
 from tests.server.http2_client import Http2Client, framed
-from tests.server.wire import ABSENT, DELETE, EQUALS, EXISTS, GET, INCREMENT, SET, TTL_MS_MAX, batch, u32, u64
+from tests.server.wire import (
+    ABSENT,
+    DELETE,
+    EQUALS,
+    EXISTS,
+    GET,
+    INCREMENT,
+    SET,
+    TTL_MS_MAX,
+    batch,
+    trailing_of,
+    u32,
+    u64,
+)
 
 CODES = grpc.StatusCode
 QUEUE_FULL = 1  # of the reasons why requests were refused (door.h)
@@ -82,7 +95,7 @@ def several(number: int) -> kv_pb2.BatchRequest:
 
 def assert_refused(call: Any, code: grpc.StatusCode, text: str, **trailers: str) -> None:
     assert (call.code(), call.details()) == (code, text)
-    assert {name[6:]: value for name, value in call.trailing_metadata() if name.startswith("gpkvs-")} == trailers
+    assert {name.removeprefix("gpkvs-"): value for name, value in trailing_of(call).items()} == trailers
 
 
 def test_plain_calls_never_reach_python(door: HeldDoor, kv: Any) -> None:
