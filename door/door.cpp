@@ -191,11 +191,15 @@ int gpkvs_door_listen(Door* door, const char* host, u16 port, int protocol) try 
 }
 
 int gpkvs_door_set_tables(Door* door, const DoorTable* tables, u64 n) try {
+    std::lock_guard<std::mutex> guard(door->tables_mutex);
+    const std::shared_ptr<const Tables> before = door->tables.value();
     const auto snapshot = std::make_shared<Tables>();
     for (const DoorTable* table = tables; table < tables + n; table++)
         snapshot->add(table->name, {table->id, table->holds_numbers != 0, table->key_bytes_max, table->value_bytes_max,
-                                    table->request_ops_max, table->result_bytes_max});
+                                    table->request_ops_max, table->result_bytes_max}, *before);
     door->tables.publish(snapshot);
+    for (const auto& [id, stats] : before->all_stats())
+        if (!snapshot->find(id)) door->dropped_tables.add(*stats);
     return 0;
 } catch (const std::bad_alloc&) {
     return -ENOMEM;

@@ -135,6 +135,13 @@ typedef struct DoorStats {
     uint64_t slow, slow_unnoted;  // calls that took long; of these, those that the slow log does not have
 } DoorStats;
 
+// The same of each table that there is.
+typedef struct DoorTableStats {
+    uint32_t id;
+    uint64_t operations[15][6];
+    uint64_t bytes_in, bytes_out;  // of keys and values that came, and of values that were returned
+} DoorTableStats;
+
 // For a thread of Python's that is to call the door later: what the door keeps for it is there then (loop.hpp).
 DOOR_EXPORT void gpkvs_door_begin_thread(void);
 
@@ -159,6 +166,8 @@ DOOR_EXPORT uint64_t gpkvs_door_requests(Door* door);
 // The bytes that clients make the server hold, of a Kind (account.hpp). Any thread.
 DOOR_EXPORT uint64_t gpkvs_door_held(Door* door, int kind);
 DOOR_EXPORT void gpkvs_door_stats(Door* door, DoorStats* stats);  // any thread
+// Returns how many tables there are; writes those for which there is room. Any thread.
+DOOR_EXPORT uint64_t gpkvs_door_table_stats(Door* door, DoorTableStats* tables, uint64_t room);
 // Takes the calls that took long, the oldest first; returns how many. Any thread.
 DOOR_EXPORT uint64_t gpkvs_door_slow_calls(Door* door, DoorSlowCall* calls, uint64_t room);
 // No new connections; those that are there end when their clients have their answers. Any thread.

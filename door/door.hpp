@@ -49,10 +49,14 @@ struct Door {
     door::Forward forward{account};
     std::unique_ptr<door::Service> service;  // null: Python serves all calls
     door::EngineStats engine_stats;
+    door::TableStats gone_tables;  // of batches whose table was gone; the engine's thread writes it
     door::SlowLog slow_log;
     // Where there is no memory for what is to be said of a request.
     const std::shared_ptr<const door::Refusal> no_memory;
+    // Replaced by one thread at a time.
+    std::mutex tables_mutex;
     door::Published<door::Tables> tables;
+    door::TableStats dropped_tables;  // what was counted of tables that are gone; guarded by that mutex
     door::Published<door::Scripts> scripts;
     door::Published<door::TlsContext> tls;
     std::atomic<bool> is_open{false};

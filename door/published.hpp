@@ -17,6 +17,11 @@ class Published {
         version_.fetch_add(1, std::memory_order_release);
     }
 
+    std::shared_ptr<const Value> value() const {
+        std::lock_guard<std::mutex> guard(mutex_);
+        return value_;
+    }
+
   private:
     template <class> friend class Reader;
 

@@ -112,6 +112,8 @@ struct Request {
         return std::all_of(ops, ops + n, [](u8 op) { return only_reads(op); });
     }
     u64 payload_bytes() const { return key_bytes + (upload ? 0 : value_bytes); }
+    // Of keys and values, however they came.
+    u64 bytes_in() const { return key_bytes + (upload ? upload->size() : value_bytes); }
     // Whether it is a batch of its own.
     bool is_alone() const { return upload || reserve_bytes; }
     const u8* status() const { return results->status + first_op; }

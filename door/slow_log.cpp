@@ -58,7 +58,7 @@ DoorSlowCall slow_call_of(const Request& request, u64 ended_ns) {
     call.answering_ns = until(ended_ns);
     call.table_id = request.table_id;
     call.operations = request.n;
-    call.bytes_in = request.key_bytes + (request.upload ? request.upload->size() : request.value_bytes);
+    call.bytes_in = request.bytes_in();
     call.bytes_out = request.result_value_bytes + request.lent_bytes();
     copy_key(request, call);
     return call;

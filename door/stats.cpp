@@ -26,6 +26,11 @@ void add(DoorRespStats& sums, const RespStats& own) {
     sums.closed += own.closed.value();
 }
 
+void add(uint64_t (&sums)[OPS][STATUSES], const TableStats& own) {
+    for (u64 op = 0; op < OPS; op++)
+        for (u64 status = 0; status < STATUSES; status++) sums[op][status] += own.operations[op][status].value();
+}
+
 }  // namespace
 
 }  // namespace door
@@ -49,10 +54,28 @@ void gpkvs_door_stats(Door* door, DoorStats* stats) {
     stats->cancelled = engine.cancelled.value();
     stats->expired = engine.expired.value();
     stats->conflicts = engine.conflicts.value();
-    for (u64 op = 0; op < OPS; op++)
-        for (u64 status = 0; status < STATUSES; status++) stats->operations[op][status] = engine.operations[op][status].value();
+    std::lock_guard<std::mutex> guard(door->tables_mutex);
+    add(stats->operations, door->dropped_tables);
+    add(stats->operations, door->gone_tables);
+    for (const auto& [id, table] : door->tables.value()->all_stats()) add(stats->operations, *table);
     stats->operations[op::GET][status::CORRUPT] += damaged;  // beside those that the engine itself has found
     add(stats->batch_operations, engine.batch_operations);
     add(stats->batch_requests, engine.batch_requests);
     add(stats->batch_ns, engine.batch_ns);
+}
+
+u64 gpkvs_door_table_stats(Door* door, DoorTableStats* tables, u64 room) {
+    std::lock_guard<std::mutex> guard(door->tables_mutex);
+    u64 count = 0;
+    for (const auto& [id, own] : door->tables.value()->all_stats()) {
+        if (count < room) {
+            DoorTableStats& table = tables[count] = {};
+            table.id = id;
+            add(table.operations, *own);
+            table.bytes_in = own->bytes_in.value();
+            table.bytes_out = own->bytes_out.value();
+        }
+        count++;
+    }
+    return count;
 }

@@ -52,7 +52,6 @@ constexpr u64 OPS = 15, STATUSES = 6;  // those of operations.hpp
 struct EngineStats {
     Counter cancelled, expired;  // requests that were dropped
     Counter conflicts;           // requests that a check stopped
-    Counter operations[OPS][STATUSES];
     Operations batch_operations{OPERATIONS_BOUNDS}, batch_requests{OPERATIONS_BOUNDS};
     Nanoseconds batch_ns{NANOSECONDS_BOUNDS};
 };

@@ -1,8 +1,10 @@
 // The tables that the door knows: a snapshot, replaced whole.
 #pragma once
+#include <memory>
 #include <string>
 #include <unordered_map>
 
+#include "table_stats.hpp"
 #include "types.hpp"
 
 namespace door {
@@ -16,9 +18,12 @@ struct Table {
 
 class Tables {
   public:
-    void add(const std::string& name, const Table& table) {
+    // A table that was there before goes on counting. std::bad_alloc.
+    void add(const std::string& name, const Table& table, const Tables& before) {
         by_name_[name] = table;
         by_id_[table.id] = table;
+        const auto found = before.stats_.find(table.id);
+        stats_[table.id] = found == before.stats_.end() ? std::make_shared<TableStats>() : found->second;
     }
 
     // Null where there is none.
@@ -32,9 +37,17 @@ class Tables {
         return found == by_id_.end() ? nullptr : &found->second;
     }
 
+    // Where the engine's thread counts; null where there is no such table.
+    TableStats* stats(u32 id) const {
+        const auto found = stats_.find(id);
+        return found == stats_.end() ? nullptr : found->second.get();
+    }
+    const std::unordered_map<u32, std::shared_ptr<TableStats>>& all_stats() const { return stats_; }
+
   private:
     std::unordered_map<std::string, Table> by_name_;
     std::unordered_map<u32, Table> by_id_;
+    std::unordered_map<u32, std::shared_ptr<TableStats>> stats_;
 };
 
 }  // namespace door

@@ -319,9 +319,11 @@ void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_bac
 
 // Gives each request its part of the results; answers leave when the gate is durable. Requests that are not covered come again.
 void Turn::share_out(u64 covered, u64 gate) {
-    u64 op = 0, returned = 0, value = 0, operations = 0, blob = 0;
+    u64 op = 0, returned = 0, value = 0, operations = 0, blob = 0, bytes_in = 0, bytes_out = 0;
     if (results_) results_->charge_blobs();
     const u64 planned = planned_ns();
+    TableStats* const known = tables_.now()->stats(first_->table_id);
+    TableStats& stats = known ? *known : door_.gone_tables;
     Request** end = &first_;
     for (u64 number = 0; number < covered; end = &(*end)->next) {
         Request& request = **end;
@@ -348,13 +350,19 @@ void Turn::share_out(u64 covered, u64 gate) {
         if (request.done_returning()) request.connection->queue_place.learn(counted);
         request.results = results_;
         results_->keep();
-        count_operations(request);
+        bytes_in += request.bytes_in();
+        bytes_out += request.result_value_bytes;
+        count_operations(request, stats);
     }
     if (results_) {
         require_equal("results", results_->n, op);
         require_equal("values to return", results_->returning, returned);
         require_equal("bytes of values", results_->value_bytes, value);
     }
+    if (results_)
+        for (const EngineBlob* lent = results_->blobs; lent < results_->blobs + results_->blob_count; lent++) bytes_out += lent->bytes;
+    stats.bytes_in.add(bytes_in);
+    stats.bytes_out.add(bytes_out);
     door_.engine_stats.batch_operations.observe(operations);
     door_.engine_stats.batch_requests.observe(covered);
     Request* const rest = *end;
@@ -376,14 +384,14 @@ u64 Turn::planned_ns() const {
     return planned >= began_ns_ ? planned : now_ns();
 }
 
-void Turn::count_operations(const Request& request) {
+void Turn::count_operations(const Request& request, TableStats& stats) {
     const EngineRefusal *next = request.stopped_first(), *const end = next + request.stopped_count;
     const u8* status = request.status();
     const u8* op = request.ops;
     for (u64 number = 0; number < request.requests; number++) {
         const u8* const last = op + request.operations_of(number);
         if (next < end && next->request == number) op = last, next++;
-        for (; op < last; op++) door_.engine_stats.operations[*op][std::min<u64>(*status++, STATUSES - 1)].add();
+        for (; op < last; op++) stats.operations[*op][std::min<u64>(*status++, STATUSES - 1)].add();
     }
 }
 

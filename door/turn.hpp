@@ -77,7 +77,7 @@ class Turn {
     EngineRefusal* take_stopped(Request& request, u64 first_number, EngineRefusal* next, EngineRefusal* end);
     void share_out(u64 covered, u64 gate);
     u64 planned_ns() const;
-    void count_operations(const Request& request);
+    static void count_operations(const Request& request, TableStats& stats);
     bool hand_on_several();
     void put_back();
     void give_back(Outcome outcome, const std::shared_ptr<const Refusal>& refusal);

@@ -33,6 +33,7 @@ from gpkvs.config import (
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
+from gpkvs.engine.expiry import TableExpiry
 from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.own_turn import OPS_MAX, READ_BYTES_MAX, Answer
@@ -505,6 +506,10 @@ class Store(KeyValues):
     def open_tables(self) -> list[OpenTable]:
         """Return the same of all tables."""
         return [self.open_table(name) for name in list(self._tables)]
+
+    def table_expiry(self, table_id: int) -> TableExpiry:
+        """Return how the keys of a table expire, by its number."""
+        return self._engine.expiry.of_table(table_id)
 
     def create_table(
         self,

@@ -238,6 +238,7 @@ class _Server:
 
     async def _close_store(self, store: Store) -> None:
         self._metrics.detach()
+        self._metrics.tables.attach(None)
         await asyncio.get_running_loop().run_in_executor(self._door.engine_thread, store.close)
         _log.info("store closed", extra={"event": "closed"})
 
@@ -262,6 +263,7 @@ class _Server:
             lambda: store.meter.planned_ns,
         )
         self._slow_log.attach(store)
+        self._metrics.tables.attach(store)
         serving = Serving(
             store,
             batcher,

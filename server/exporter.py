@@ -30,6 +30,7 @@ from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
 from gpkvs.server.memory import Kind
 from gpkvs.server.summed_registry import SummedRegistry
+from gpkvs.server.table_counts import TableCounts
 from gpkvs.server.tls import Tls
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -73,6 +74,8 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.tables = TableCounts()
+        self.registry.register(self.tables)
         self._slow = Counter(
             "gpkvs_slow_calls",
             "Calls that took as long as --slow-log-over-ms, also those that the slow log does not have any more",
@@ -150,6 +153,7 @@ class Metrics:
     def batch_done(self, result: BatchResult, seconds: float) -> None:
         """Note a transaction."""
         part = result.part
+        self.tables.batch_done(result)
         self._batch_ops.observe(len(part.batch) if part else 0)
         self._batch_requests.observe(result.requests)
         self._batch_seconds.observe(seconds)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -137,6 +137,21 @@ class _Ranges:
         return self._swept < 0 and bool((self.earliest == _NEVER).all())
 
 
+class TableExpiry(NamedTuple):
+    """How the keys of a table expire.
+
+    Attributes
+    ----------
+    removed
+        Keys that were removed because they had expired, since the opening.
+    due_seconds
+        How long ago the first key expired that the sweep should have removed; 0: none waits, or nobody has looked yet.
+    """
+
+    removed: int
+    due_seconds: float
+
+
 class _Collected:
     """Records that have expired: their references and expiries."""
 
@@ -196,6 +211,14 @@ class Expiry:
             with_records = (number for number, table in tables.items() if table.index.has_records)
             self._ranges = {number: _Ranges(_UNKNOWN) for number in with_records}
         self.is_used = bool(self._ranges)
+        self._removed: dict[int, int] = {}  # by table
+
+    def of_table(self, number: int) -> TableExpiry:
+        """Return how the keys of a table expire; from any thread."""
+        ranges, now = self._ranges.get(number), self.time.now_ms()
+        first = ranges.first_due(now) if ranges else _NEVER
+        waits = first not in (_NEVER, _UNKNOWN)
+        return TableExpiry(self._removed.get(number, 0), max(now - first, 0) / 1000 if waits else 0.0)
 
     def expect(self, batch: Batch) -> None:
         """Take note of a batch that gives expiries, before it is planned: the root says that keys may expire.
@@ -328,6 +351,8 @@ class Expiry:
             self._execute(self._deletes(table, collected.reference[first:last]))
             late = now - np.maximum(collected.expiry[first:last], np.uint64(self._opened)).astype(np.int64)
             self._meter.expired(late)
+        number = table.entry.id
+        self._removed[number] = self._removed.get(number, 0) + collected.count
         return collected.count
 
     def _deletes(self, table: Table, reference: U64) -> Batch:
@@ -417,6 +442,7 @@ class Expiry:
         """Return when a key expired that waits for the sweep, by table; those of dropped tables are forgotten."""
         for number in [number for number in self._ranges if number not in self._tables]:
             del self._ranges[number]
+            self._removed.pop(number, None)
         self.is_used = bool(self._ranges)
         dues = {number: ranges.first_due(now) for number, ranges in self._ranges.items()}
         return {number: due for number, due in dues.items() if due != _NEVER}

@@ -31,6 +31,7 @@ from gpkvs.store import OpenTable
 _EVENTS = 256  # that are taken at once
 _SLOW_CALLS_MAX = 1024  # that wait until they are taken
 _MILLISECOND_NS = 1_000_000
+_TABLES_ROOM = 16  # there may be more
 _NEVER = (1 << 64) - 1
 _NO_TABLE = (1 << 32) - 1
 _REDIS_COMMANDS = 57  # `DOOR_REDIS_COMMANDS`
@@ -201,6 +202,12 @@ class SlowCall(ctypes.Structure):
     ]
 
 
+class TableStats(ctypes.Structure):
+    """``struct DoorTableStats``: what the door has counted of a table."""
+
+    _fields_ = [("id", c_uint32), ("operations", c_uint64 * 6 * 15), ("bytes_in", c_uint64), ("bytes_out", c_uint64)]
+
+
 class _Script(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char * 41), ("program", ctypes.c_uint8), ("keys", ctypes.c_uint8)]
 
@@ -246,6 +253,7 @@ _QUICK: _Functions = {
     "waiting": (c_uint64, []),
     "requests": (c_uint64, []),
     "stats": (None, [ctypes.POINTER(Stats)]),
+    "table_stats": (c_uint64, [ctypes.POINTER(TableStats), c_uint64]),
     "slow_calls": (c_uint64, [ctypes.POINTER(SlowCall), c_uint64]),
     "connections": (c_uint64, []),
     "set_engine": (None, [c_void_p]),
@@ -441,6 +449,16 @@ class Library:
         stats = Stats()
         self._call["stats"](self._door, ctypes.byref(stats))
         return stats
+
+    def table_stats(self) -> Sequence[TableStats]:
+        """Return what the door has counted of each table."""
+        room = _TABLES_ROOM
+        while True:
+            tables = (TableStats * room)()
+            count = int(self._call["table_stats"](self._door, tables, room))
+            if count <= room:
+                return tables[:count]
+            room = 2 * count
 
     def slow_calls(self) -> Sequence[SlowCall]:
         """Take the calls that took long, the oldest first."""

@@ -27,7 +27,7 @@ from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.door.refusals import CLOSED, reasons
 from gpkvs.server.door.slow_calls import SlowCalls
-from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts, refused_connections
+from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts, refused_connections, table_counts
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
@@ -102,6 +102,7 @@ class NativeDoor:
         self._slow_log = slow_log
         self._stats = DoorStats(self._library.stats)
         metrics.registry.register(self._stats)
+        metrics.tables.follow(lambda: table_counts(self._library.table_stats()))
         self.redis_stats = RedisStats(lambda: redis_counts(self._library.stats(), self._library.redis_commands))
         metrics.registry.register(self.redis_stats)
         self._refused_connections = RefusedConnections(

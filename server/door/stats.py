@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -10,10 +10,11 @@ from prometheus_client.registry import Collector
 
 from gpkvs.batch import COPY, INCREMENT_DECIMAL, LENGTH, REQUIRE, SETRANGE, Op, Status
 from gpkvs.server.calls import StatusCode
-from gpkvs.server.door.library import Histogram, Stats
+from gpkvs.server.door.library import Histogram, Stats, TableStats
 from gpkvs.server.door.refusals import CLOSED
 from gpkvs.server.exporter import OPERATIONS, SECONDS
 from gpkvs.server.redis.stats import DoorCounts
+from gpkvs.server.table_counts import TableCount
 
 _METHODS = dict.fromkeys(("Get", "Set", "Delete", "Increment", "MultiGet", "Batch"), "unary") | {
     "Pipeline": "bidi_stream"
@@ -108,6 +109,16 @@ def refused_connections(stats: Stats) -> dict[str, int]:
 def closed_connections(stats: Stats) -> dict[str, int]:
     """Return how many connections the door closed though they were of use, by reason."""
     return dict(zip(_CLOSED, stats.connections_refused[len(_CONNECTION_REFUSALS) :], strict=True))
+
+
+def table_counts(tables: Iterable[TableStats]) -> dict[int, TableCount]:
+    """Return what was counted of tables, by their numbers."""
+    return {
+        table.id: TableCount(
+            {name: sum(table.operations[op]) for op, name in _OPERATIONS.items()}, table.bytes_in, table.bytes_out
+        )
+        for table in tables
+    }
 
 
 def redis_counts(stats: Stats, names: Sequence[str]) -> DoorCounts:

@@ -106,6 +106,7 @@ def printing(target: str, metrics: str, folder: Path, new_table: str) -> list[li
         ["export", "--out", file, "--overwrite", *server],
         ["import", file, *server],
         ["info", *server],
+        ["slowlog", *server],
         ["table", "create", new_table, "--json", *server],
         ["table", "list", *server],
         ["user", "token", "alice", "--users", users],

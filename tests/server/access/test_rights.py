@@ -26,7 +26,7 @@ from gpkvs.server.access.users import Rights, User, Users
 from gpkvs.server.rpc import add_service
 from tests.accounts import Account, Accounts, Header
 from tests.server.access.guarded import Guarded
-from tests.server.wire import (
+from tests.server.wire import (, trailing_of
     ABSENT,
     APPEND,
     CHECK,
@@ -245,7 +245,7 @@ def outcome(guarded: Guarded, method: str, message: Any, header: Header) -> tupl
         if method == "Scan":
             list(result)
     except grpc.RpcError as error:
-        return error.code(), error.details(), tuple(error.trailing_metadata())
+        return error.code(), error.details(), tuple(trailing_of(error).items())
     return grpc.StatusCode.OK, "", ()
 
 
