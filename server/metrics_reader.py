@@ -78,11 +78,12 @@ class Scrape:
         """Return the sum of a metric's samples."""
         return sum(value for _, value in self._samples.get(name, ()))
 
-    def by(self, name: str, label: str) -> dict[str, float]:
-        """Return the sums of a metric's samples, by a label's values."""
+    def by(self, name: str, label: str, **among: str) -> dict[str, float]:
+        """Return the sums of a metric's samples, by a label's values, among those that have some others."""
         sums: dict[str, float] = {}
         for labels, value in self._samples.get(name, ()):
-            sums[labels[label]] = sums.get(labels[label], 0.0) + value
+            if among.items() <= labels.items():
+                sums[labels[label]] = sums.get(labels[label], 0.0) + value
         return sums
 
 
@@ -133,10 +134,10 @@ class Interval:
         """Return by how much a counter grew."""
         return _growth(self.before.value(name), self.after.value(name))
 
-    def growth_by(self, name: str, label: str) -> dict[str, float]:
-        """Return by how much a counter grew, by a label's values."""
-        before = self.before.by(name, label)
-        return {key: _growth(before.get(key, 0.0), value) for key, value in self.after.by(name, label).items()}
+    def growth_by(self, name: str, label: str, **among: str) -> dict[str, float]:
+        """Return by how much a counter grew, by a label's values, among the samples that have some others."""
+        before, after = (scrape.by(name, label, **among) for scrape in (self.before, self.after))
+        return {key: _growth(before.get(key, 0.0), value) for key, value in after.items()}
 
     def quantile(self, histogram: str, share: float) -> float:
         """Return a quantile, interpolated inside its bucket; 0 if the histogram observed nothing."""
@@ -167,7 +168,7 @@ def summarize(interval: Interval) -> dict[str, object]:
         **_written(interval),
         **_sizes(now),
         "journal": _journal(interval),
-        "tables": _tables(now),
+        "tables": _tables(interval),
     }
 
 
@@ -247,7 +248,11 @@ def _journal(interval: Interval) -> dict[str, float] | None:
     }
 
 
-def _tables(now: Scrape) -> list[dict[str, object]]:
+def _tables(interval: Interval) -> list[dict[str, object]]:
+    """Return the size of each table, and what clients did with it; rates are a second."""
+    now = interval.after
+    expired = _rates(interval, "gpkvs_table_expired_keys_total", "table")
+    due = now.by("gpkvs_table_expiry_due_seconds", "table")
     slots, load = now.by("gpkvs_table_slots", "table"), now.by("gpkvs_table_load_factor", "table")
     bytes_per_key = now.by("gpkvs_table_bytes_per_key", "table")
     growing, moved = now.by("gpkvs_table_growing_blocks", "table"), now.by("gpkvs_table_moved_blocks", "table")
@@ -259,13 +264,17 @@ def _tables(now: Scrape) -> list[dict[str, object]]:
             "load_factor": load[name],
             "bytes_per_key": bytes_per_key[name],
             "moved_share": moved[name] / growing[name] if growing[name] else None,
+            "operations": _rates(interval, "gpkvs_table_operations_total", "op", table=name),
+            "bytes": _rates(interval, "gpkvs_table_bytes_total", "direction", table=name),
+            "expired_keys": expired.get(name, 0.0),
+            "expiry_due_seconds": due.get(name, 0.0),
         }
         for name, records in now.by("gpkvs_table_records", "table").items()
     ]
 
 
-def _rates(interval: Interval, counter: str, label: str) -> dict[str, float]:
-    return {name: count / interval.seconds for name, count in interval.growth_by(counter, label).items()}
+def _rates(interval: Interval, counter: str, label: str, **among: str) -> dict[str, float]:
+    return {name: count / interval.seconds for name, count in interval.growth_by(counter, label, **among).items()}
 
 
 def _quantiles(interval: Interval, histogram: str) -> dict[str, float]:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -21,8 +22,19 @@ from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.metrics_reader import Interval, Scrape, ScrapeError, summarize
-from gpkvs.text import counted, readable_bytes
+from gpkvs.text import counted, no_such, readable_bytes
+
+_ALL = "all"
+_LONG_NAMES = {
+    "records": "records",
+    "operations": "operations a second",
+    "in": "keys and values that come, a second",
+    "out": "values that are returned, a second",
+    "expired": "keys that expire, a second",
+    "late": "so late is their removal",
+}
 
 
 @exits({0: "ended, also by Ctrl-C", 2: "the first look found no server"}, interrupted=False)
@@ -41,6 +53,10 @@ def top_command(
     once: Annotated[
         bool, typer.Option("--once", help="Watch one interval, print it, and end, as where the output is no terminal.")
     ] = False,
+    table: Annotated[
+        str,
+        typer.Option(help="Show what clients do with this table, or with all of them.", metavar="NAME|all"),
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each interval as a line with one JSON object.")
     ] = False,
@@ -49,10 +65,17 @@ def top_command(
 
     It reads the server's metrics, which costs the server next to nothing. The key q ends it, as Ctrl-C does.
 
+    With --table it shows the operations on one table by kind, or all tables side by side: operations, bytes that came
+    and went, keys that expired. With --json each interval has both in any case.
+
     Example: gpkvs top --metrics 127.0.0.1:9171 --interval 2
+
+    Example: gpkvs top --table all
     """
     with failures_exit(2):
         first = Scrape(metrics, access)
+        _require_table(first, table)
+    show = partial(render, metrics=metrics, table=table)
     try:
         if once or not (as_json or sys.stdout.isatty()):
             time.sleep(interval)
@@ -61,14 +84,14 @@ def top_command(
             if as_json:
                 typer.echo(json.dumps(summary))
             else:
-                Console(highlight=False).print(render(summary, metrics))
+                Console(highlight=False).print(show(summary))
         elif as_json:
             for state in _watch(metrics, access, first, interval, no_key_within):
                 typer.echo(json.dumps(state if isinstance(state, dict) else {"error": str(state)}))
         else:
             with key_presses(b"q") as is_ended, Live(Text("looking ..."), screen=True, auto_refresh=False) as live:
                 for state in _watch(metrics, access, first, interval, is_ended):
-                    shown = render(state, metrics) if isinstance(state, dict) else Text(f"{state}; trying again")
+                    shown = show(state) if isinstance(state, dict) else Text(f"{state}; trying again")
                     live.update(shown, refresh=True)
     except KeyboardInterrupt:
         return
@@ -88,8 +111,22 @@ def _watch(
             last = now
 
 
-def render(summary: dict[str, Any], metrics: str) -> RenderableType:
-    """Put a summary into tables."""
+def _require_table(seen: Scrape, table: str) -> None:
+    """Refuse to watch a table that there is not.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    names = list(seen.by("gpkvs_table_records", "table"))
+    if table not in ("", _ALL, *names):
+        raise InvalidArgumentError(no_such("table", table, names), field="table")
+
+
+def render(summary: dict[str, Any], metrics: str, table: str = "") -> RenderableType:
+    """Put a summary into tables; it is about the server, or about one table or all."""
+    if table:
+        return Group(_head(summary, metrics), _work_on(summary["tables"], table))
     middle = Table.grid(padding=(0, 2), expand=True)
     middle.add_column()
     middle.add_column(ratio=1)
@@ -180,6 +217,38 @@ def _tables(summary: dict[str, Any]) -> Table:
             _known(table["moved_share"], lambda share: f"{100 * share:.0f} %"),
         )
     return tables
+
+
+def _work_on(tables: list[dict[str, Any]], table: str) -> Table:
+    """Return what clients do with one table, or with all."""
+    if table == _ALL:
+        view = Table("table")
+        for heading in ("records", "operations", "in", "out", "expired", "late"):
+            view.add_column(heading, justify="right")
+        for found in sorted(tables, key=lambda found: -sum(found["operations"].values())):
+            view.add_row(found["name"], *(text for _, text in _work(found)))
+        view.caption = "operations, bytes and expired keys a second"
+        view.caption_justify = "left"
+        return view
+    view = Table(table, "", box=None, padding=(0, 1, 0, 0))
+    view.columns[1].justify = "right"
+    for found in tables:
+        if found["name"] == table:
+            for op, rate in found["operations"].items():
+                view.add_row(f"{op.upper()}s a second", f"{rate:,.0f}")
+            for name, text in _work(found):
+                view.add_row(_LONG_NAMES[name], text)
+    return view
+
+
+def _work(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    moved = table["bytes"]
+    yield "records", f"{table['records']:,}"
+    yield "operations", f"{sum(table['operations'].values()):,.0f}"
+    yield "in", readable_bytes(moved.get("in", 0.0))
+    yield "out", readable_bytes(moved.get("out", 0.0))
+    yield "expired", f"{table['expired_keys']:,.0f}"
+    yield "late", _seconds(table["expiry_due_seconds"]) if table["expiry_due_seconds"] else "-"
 
 
 def _pair(quantiles: dict[str, float]) -> str:

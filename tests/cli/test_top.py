@@ -101,6 +101,25 @@ def test_picture(server: Server) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_tables(server: Server) -> None:
+    seen = json.loads(top(server, "--json"))
+    (table,) = seen["tables"]
+    rates = table["operations"]
+    # Another batch may be counted between two of these figures.
+    assert rates["get"] == pytest.approx(2 * rates["set"], rel=0.1)
+    assert rates["set"] == pytest.approx(seen["operations"]["set"], rel=0.1)
+    assert table["bytes"]["in"] == pytest.approx(rates["set"] / 50 * (90 + 250 + 190), rel=0.1)
+    assert table["bytes"]["out"] == pytest.approx(rates["set"] * 5, rel=0.1)
+    shown = top(server, "--table", "all")
+    assert "default" in shown
+    assert "operations" in shown
+    shown = top(server, "--table", "default")
+    assert "GETs a second" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    result = run_gpkvs("top", "--metrics", server.metrics_address, "--table", "nosuch")
+    assert error_line(result, 2) == "gpkvs: table: there is no table 'nosuch'; there are default"
+
+
 def test_live_view_outlives_its_server(server: Server, tmp_path: Path) -> None:
     server.kv.Batch(batch([(SET, b"key", b"value")]))
     output = tmp_path / "top.jsonl"

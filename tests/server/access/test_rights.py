@@ -26,7 +26,7 @@ from gpkvs.server.access.users import Rights, User, Users
 from gpkvs.server.rpc import add_service
 from tests.accounts import Account, Accounts, Header
 from tests.server.access.guarded import Guarded
-from tests.server.wire import (, trailing_of
+from tests.server.wire import (
     ABSENT,
     APPEND,
     CHECK,
@@ -40,6 +40,7 @@ from tests.server.wire import (, trailing_of
     Refused,
     batch,
     i64,
+    trailing_of,
     u32,
 )
 
