@@ -35,7 +35,7 @@ from gpkvs.errors import (
     TableExistsError,
     UnknownTableError,
 )
-from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED
+from gpkvs.proto.metadata import EXECUTED_KEY, FAILED_CHECK_KEY, FOUND_KEY, FULL_KEY, NOT_EXECUTED, REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 
 # The gRPC library's texts for a call that it could not hand to any connection.
@@ -174,6 +174,7 @@ def outcome_unknown(cause: GpkvsError) -> OutcomeUnknownError:
     """Return the error of a write whose response was lost."""
     error = OutcomeUnknownError(f"the write was sent and may have been executed, or not: {cause}")
     error.__cause__ = cause
+    error.request_id = cause.request_id
     return error
 
 
@@ -243,6 +244,7 @@ def classify(
             error = CorruptRecordError(details)
         case _:
             error = ServerError(f"{target}: {code.name}: {details}")
+    error.request_id = _text(trailing.get(REQUEST_ID_KEY, ""))
     return Failure(error, executed, transient)
 
 

@@ -34,7 +34,15 @@ from gpkvs.text import quoted
 
 
 class GpkvsError(Exception):
-    """Base of all errors raised by gpkvs."""
+    """Base of all errors raised by gpkvs.
+
+    Attributes
+    ----------
+    request_id
+        By which a server's log and its slow log name the call that failed; empty if no server said so.
+    """
+
+    request_id = ""
 
 
 class InvalidArgumentError(GpkvsError, ValueError):

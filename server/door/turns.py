@@ -10,6 +10,7 @@ from gpkvs.errors import GpkvsError, StoreClosedError
 from gpkvs.server.door.left_batch import results_of
 from gpkvs.server.door.library import Library, Refusal, Turn
 from gpkvs.server.exporter import Metrics
+from gpkvs.server.running_call import new_request_id
 from gpkvs.server.status import ErrorStatus, note_refused, tell, told_of
 from gpkvs.store import Store
 
@@ -143,7 +144,10 @@ class Turns:
             self._library.left_failed(self._refusal(error))
 
     def _refusal(self, error: Exception) -> Refusal:
-        return _packed(tell(error, "batch", self._metrics))
+        """Return what the requests of a batch hear; the log names a failure of all of them by an id in its text."""
+        request_id = new_request_id()
+        told = tell(error, "batch", self._metrics, request_id)
+        return _packed(told if told.is_refusal else told._replace(text=f"{told.text} (request {request_id})"))
 
 
 def _packed(told: ErrorStatus) -> Refusal:

@@ -19,6 +19,7 @@ from gpkvs.client.errors import (
 )
 from gpkvs.client.retry import RetryPolicy, classify
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
+from gpkvs.proto.metadata import REQUEST_ID_KEY
 
 NOT_EXECUTED = {"gpkvs-executed": "no"}
 
@@ -146,3 +147,11 @@ def test_how_long_the_usual_policy_goes_on_is_documented() -> None:
     longest_s = sum(RetryPolicy(jitter=0).delay_s(attempt) for attempt in range(1, RetryPolicy.attempts_max))
     shortest_s = longest_s * (1 - RetryPolicy.jitter)
     assert f"{shortest_s:.1f} to {longest_s:.1f} s" in (RetryPolicy.__doc__ or "")
+
+
+@pytest.mark.parametrize("is_write", [False, True])
+def test_an_error_has_the_id_by_which_the_server_names_the_call(is_write: bool) -> None:
+    trailing = {REQUEST_ID_KEY: "mine"}
+    error = classify(StatusCode.INTERNAL, "failed", trailing, "server:1").raised(is_write=is_write)
+    assert error.request_id == "mine"
+    assert classify(StatusCode.INTERNAL, "failed", {}, "server:1").raised(is_write=is_write).request_id == ""

@@ -22,8 +22,9 @@ from gpkvs.server.access.caller import ANYONE, LoginError
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.batcher import ExpiredRequestError
 from gpkvs.server.calls import StatusCode
+from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.status import status_of
+from gpkvs.server.status import status_of, tell
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,14 @@ def test_every_error_has_its_status(error: GpkvsError, code: StatusCode, refused
 
 def test_the_statuses_are_those_of_grpc() -> None:
     assert {code.name: code.value for code in StatusCode} == {code.name: code.value for code in grpc.StatusCode}
+
+
+@pytest.mark.parametrize("error", [CorruptRecordError("rotten"), IndexError("a bug")])
+def test_the_log_names_the_call_that_failed(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    tell(error, "gpkvs.v1.KV.Get", Metrics(), "mine")
+    [record] = caplog.records
+    assert "(request mine)" in record.getMessage()
+    assert vars(record)["request_id"] == "mine"
+    caplog.clear()
+    tell(UnknownTableError("no such table"), "gpkvs.v1.KV.Get", Metrics(), "mine")
+    assert not caplog.records  # a client's mistake
