@@ -78,7 +78,7 @@ class AdminService:
         self, message: admin_pb2.SlowLogRequest, call: Call
     ) -> admin_pb2.SlowLogResponse:
         """Return the last calls that took long."""
-        self._audit.note("admin", **_fields(call))
+        self._audit.note("admin", **_fields(call), arguments={"clear": message.clear})
         found = self._slow_log.last(message.entries or None)
         if message.clear:
             self._slow_log.clear()

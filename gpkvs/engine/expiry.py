@@ -441,8 +441,8 @@ class Expiry:
     def _first_dues(self, now: int) -> dict[int, int]:
         """Return when a key expired that waits for the sweep, by table; those of dropped tables are forgotten."""
         for number in [number for number in self._ranges if number not in self._tables]:
-            del self._ranges[number]
             self._removed.pop(number, None)
+            del self._ranges[number]
         self.is_used = bool(self._ranges)
         dues = {number: ranges.first_due(now) for number, ranges in self._ranges.items()}
         return {number: due for number, due in dues.items() if due != _NEVER}

@@ -16,6 +16,7 @@ from gpkvs.server.redis.session import Session, databases_of
 from gpkvs.server.redis.slow_log import PROTOCOL
 from gpkvs.server.redis.slow_log import shown as shown_entry
 from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
+from gpkvs.server.running_call import peer_text
 
 REDIS_VERSION = "7.0.15"
 _SLOW_ENTRIES = 10
@@ -114,7 +115,7 @@ async def slowlog(session: Session, words: Words) -> Reply:
             entries = long_of(words[2], _WRONG_COUNT) if len(words) == 3 else _SLOW_ENTRIES
             if entries < -1:
                 raise Error(_WRONG_COUNT)
-            names = {one.peer.encode(): one.name for one in session.service.sessions.values()}
+            names = {peer_text(f"ip:{one.peer}").encode(): one.name for one in session.service.sessions.values()}
             found = slow_log.last(min(entries, slow_log.entries_max) if entries >= 0 else None, PROTOCOL)
             return [shown_entry(entry, names) for entry in found]
         case b"LEN":
