@@ -101,12 +101,14 @@ def test_it_shows_so_many_and_forgets(server: Server) -> None:
 
 def test_ids_in_errors(server: Server) -> None:
     """A client's id comes back; one that is none, or none at all, is replaced."""
+    server.kv.Set(kv_pb2.SetRequest(key=b"text", value=b"no number"))
     ids = []
     for name in ("mine-1", "~!#", "x" * 64, "x" * 65, "two words", "", None):
         metadata = [] if name is None else given(name)
         for method, message in (
             (server.kv.Get, kv_pb2.GetRequest(table="nosuch", key=b"k")),
             (server.kv.Set, kv_pb2.SetRequest(key=b"", value=b"v")),
+            (server.kv.Increment, kv_pb2.IncrementRequest(key=b"text", delta=1)),
         ):
             with pytest.raises(grpc.RpcError) as caught:
                 method(message, metadata=metadata)
