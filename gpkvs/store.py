@@ -505,7 +505,8 @@ class Store(KeyValues):
 
     def open_tables(self) -> list[OpenTable]:
         """Return the same of all tables."""
-        return [self.open_table(name) for name in list(self._tables)]
+        self._require_open()
+        return list(self._open_tables.values())  # at once: another thread may drop one
 
     def table_expiry(self, table_id: int) -> TableExpiry:
         """Return how the keys of a table expire, by its number."""

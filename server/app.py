@@ -239,6 +239,7 @@ class _Server:
     async def _close_store(self, store: Store) -> None:
         self._metrics.detach()
         self._metrics.tables.attach(None)
+        self._slow_log.attach(None)
         await asyncio.get_running_loop().run_in_executor(self._door.engine_thread, store.close)
         _log.info("store closed", extra={"event": "closed"})
 

@@ -110,8 +110,8 @@ class SlowLog:
         """Take over what is noted elsewhere, and counted there; the function gives each call once."""
         self._sources.append(source)
 
-    def attach(self, store: Store) -> None:
-        """Name tables of this store from now on."""
+    def attach(self, store: Store | None) -> None:
+        """Name tables of this store from now on; None: of none, since it is about to be closed."""
         self._store = store
 
     def named(self, table_id: int, key: bytes) -> tuple[str, bytes]:

@@ -12,9 +12,11 @@ from typing import Any
 import grpc
 import pytest
 
+from gpkvs.config import StoreConfig
 from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.slow_log import PHASES, SlowCall, SlowLog
+from gpkvs.store import Store
 from tests import warm
 from tests.accounts import Account, Accounts
 from tests.server.wire import GET, SET, Refused, batch, trailing_of, u64
@@ -197,6 +199,18 @@ def a_call(ended_us: int, **fields: Any) -> SlowCall:
     numbers = dict.fromkeys(("key_bytes", "operations", "bytes_in", "bytes_out", "words"), 0)
     phases = {f"{phase}_ns": 1 for phase in PHASES}
     return SlowCall(ended_us=ended_us, key=b"", **(phases | empty | numbers | fields))
+
+
+def test_tables_are_named_until_the_store_is_to_be_closed(tmp_path: Path) -> None:
+    slow_log = SlowLog(10.0, 4)
+    assert slow_log.named(0, b"k") == ("", b"k")
+    with Store(tmp_path / "store", StoreConfig()) as store:
+        slow_log.attach(store)
+        number = store.open_table("default").id
+        assert slow_log.named(number, b"k") == ("default", b"k")
+        assert slow_log.named(number + 1, b"k") == ("", b"k")
+        slow_log.attach(None)
+    assert slow_log.named(number, b"k") == ("", b"k")
 
 
 def test_calls_of_all_sources_are_numbered_by_their_ends() -> None:
