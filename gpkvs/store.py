@@ -510,6 +510,7 @@ class Store(KeyValues):
 
     def table_expiry(self, table_id: int) -> TableExpiry:
         """Return how the keys of a table expire, by its number."""
+        self._require_open()
         return self._engine.expiry.of_table(table_id)
 
     def create_table(

@@ -32,7 +32,9 @@ def slowlog_command(
     clear: Annotated[bool, typer.Option("--clear", help="Forget all calls after that.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the last calls that took long, the newest first, and what their time went into.
+    """Show the last calls that took long, and what their time went into.
+
+    The newest call comes first.
 
     "waiting" is the time until the engine ran the call: others were before it. "executing" is the work itself.
     "durable" is the wait for the disk, or for persistent memory. "answering" is the time until the answer was on its

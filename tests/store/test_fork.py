@@ -35,6 +35,7 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "table": lambda store: store.table("default"),
     "open_table": lambda store: store.open_table("default"),
     "open_tables": lambda store: store.open_tables(),
+    "table_expiry": lambda store: store.table_expiry(0),
     "list_tables": lambda store: store.list_tables(),
     "get_with_version": lambda store: store.get_with_version(b"key"),
     "get_all": lambda store: store.get_all([]),
