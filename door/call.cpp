@@ -82,7 +82,8 @@ void Call::finish(const Status& status) {
     text_ = status.text;
     trailers_ = status.trailers;
     // Python says it by itself.
-    if (code_ != OK && trailers_.find(REQUEST_ID) == std::string::npos) trailers_.append(REQUEST_ID).append(request_id()) += '\n';
+    if (code_ != OK && trailers_.find(REQUEST_ID) == std::string::npos)
+        trailers_.append(REQUEST_ID).append(request_id()) += '\n';
     if (has_headers_) wake();
     else connection.submit_only_trailers(*this);
 }

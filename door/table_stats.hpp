@@ -11,7 +11,8 @@ struct TableStats {
     // For its heir, when its table is gone.
     void add(const TableStats& other) {
         for (u64 op = 0; op < OPS; op++)
-            for (u64 status = 0; status < STATUSES; status++) operations[op][status].add(other.operations[op][status].value());
+            for (u64 status = 0; status < STATUSES; status++)
+                operations[op][status].add(other.operations[op][status].value());
         bytes_in.add(other.bytes_in.value());
         bytes_out.add(other.bytes_out.value());
     }

@@ -359,8 +359,7 @@ void Turn::share_out(u64 covered, u64 gate) {
         require_equal("values to return", results_->returning, returned);
         require_equal("bytes of values", results_->value_bytes, value);
     }
-    if (results_)
-        for (const EngineBlob* lent = results_->blobs; lent < results_->blobs + results_->blob_count; lent++) bytes_out += lent->bytes;
+    for (u64 lent = 0; results_ && lent < results_->blob_count; lent++) bytes_out += results_->blobs[lent].bytes;
     stats.bytes_in.add(bytes_in);
     stats.bytes_out.add(bytes_out);
     door_.engine_stats.batch_operations.observe(operations);
