@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import AsJson, Target, Timeout, connect
+from gpkvs.cli.connection import Target, Timeout, connect
 from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import print_json
+from gpkvs.cli.output import AsJson, print_json
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
