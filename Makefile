@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEV := .venv-dev
 DEV_BIN := $(DEV)/bin
+WHEEL := .venv-wheel
 # Folders of the package that lie beside it.
 LINKED := server client recovery bench proto
 # An editable install knows the modules that were there and the options of CMake, and does not rebuild the C++ by itself:
@@ -35,6 +36,7 @@ help:  ## this list
 EXTRAS_run := build
 EXTRAS_test := build,test
 EXTRAS_dev := dev
+EXTRAS_wheel := build,wheel
 define packages
 	@lock=requirements/$(2)-$$($(1)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
 	if [ -z "$(NEWEST)" ] && [ -f $$lock ]; then \
@@ -57,6 +59,9 @@ $(VENV)/.packages-test: $(VENV)/.packages-run | $(VENV)/$(GPKVS)
 $(DEV)/.packages-dev: $(DEV_BIN)/python $(LOCKS)
 	$(call packages,$(DEV),dev)
 
+$(WHEEL)/.packages-wheel: $(WHEEL)/bin/python $(LOCKS)
+	$(call packages,$(WHEEL),wheel)
+
 $(VENV)/$(GPKVS): $(VENV)/.packages-run $(NATIVE)
 	@$(BIN)/python requirements/show_pip.py "3 of 4: kernels and native door" build/compile.log install \
 		--disable-pip-version-check -v --no-deps --no-build-isolation --editable .
@@ -74,10 +79,8 @@ install-dev: $(DEV)/.packages-dev
 demo: $(VENV)/$(GPKVS)  ## serve, load, kill -9, recover, verify: the whole story in under two minutes
 	$(BIN)/gpkvs demo
 
-wheel: $(VENV)/$(GPKVS) install-dev  ## dist/: a wheel for systems as new as this one, with the libraries that it needs
-	@rm -rf build/wheel
-	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
-	PATH="$(CURDIR)/$(DEV_BIN):$$PATH" $(DEV_BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+wheel: $(WHEEL)/.packages-wheel  ## dist/: wheels for glibc 2.28 and newer, with the libraries that they need (PLATFORMS="x86_64 aarch64")
+	@$(WHEEL)/bin/python -m deploy.wheel $(PLATFORMS)
 
 # What runs transactions, again with small batches phase by phase, as large ones always are. `pair` has more of them.
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/media/test_transaction.py \
@@ -286,6 +289,7 @@ lock: install-dev  ## requirements/: the versions that make installs, anew
 	for python in $(PYTHONS); do \
 		echo Python $$python; \
 		compile requirements/dev-$$python.txt --python-version $$python --extra dev; \
+		compile requirements/wheel-$$python.txt --python-version $$python --extra build --extra wheel; \
 		compile requirements/test-$$python.txt --python-version $$python --extra build --extra test; \
 		compile requirements/run-$$python.txt --python-version $$python --extra build -c requirements/test-$$python.txt; \
 	done
@@ -294,4 +298,4 @@ proto: install-dev  ## regenerate the protobuf files
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
 clean:  ## remove what make made
-	rm -rf $(VENV) $(DEV) build dist
+	rm -rf $(VENV) $(DEV) $(WHEEL) build dist

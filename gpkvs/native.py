@@ -55,7 +55,26 @@ def installed_library(name: str) -> Path:
     return installed
 
 
-library = ctypes.CDLL(os.environ.get(_VARIABLE) or str(installed_library(_NAME)))
+def _load() -> ctypes.CDLL:
+    """Load the library of kernels, unless this processor would end the process at their first instruction.
+
+    Raises
+    ------
+    BackendError
+        If it would, or the library is missing.
+    """
+    loaded = ctypes.CDLL(os.environ.get(_VARIABLE) or str(installed_library(_NAME)))
+    loaded.gpkvs_processor_lacks.argtypes = []
+    loaded.gpkvs_processor_lacks.restype = ctypes.c_char_p
+    if lacks := loaded.gpkvs_processor_lacks().decode().rstrip(";").replace(";", ", "):
+        raise BackendError(
+            f"this processor is too old for gpkvs: it lacks {lacks}. gpkvs runs on x86-64-v2 (Intel since 2008, AMD since "
+            "2011) and on ARMv8 with CRC32. A virtual machine may hide what its host's processor has: give it that one"
+        )
+    return loaded
+
+
+library = _load()
 library.gpkvs_pool_new.argtypes = [ctypes.c_uint32, ctypes.c_uint64]
 library.gpkvs_pool_new.restype = ctypes.c_void_p
 library.gpkvs_pool_delete.argtypes = [ctypes.c_void_p]

@@ -5,20 +5,40 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
-from hdrh.histogram import HdrHistogram
+
+from gpkvs.errors import GpkvsError
 
 _LATENCY_US_MAX = 3_600_000_000  # an hour
 _DIGITS = 3
 _BUFFER = 1 << 16
 
 
+def new_histogram() -> Any:
+    """Return an empty HdrHistogram of latencies in microseconds.
+
+    Raises
+    ------
+    GpkvsError
+        If the package is missing: there is none for ARM that needs no compiler.
+    """
+    try:
+        from hdrh.histogram import HdrHistogram  # noqa: PLC0415 - an extra on ARM
+    except ImportError as error:
+        raise GpkvsError(
+            f"YCSB's report needs hdrhistogram ({error}): run pip install 'gpkvs[ycsb]'; on ARM that takes a compiler "
+            "and Python's headers (apt-get install gcc python3-dev)"
+        ) from error
+    return HdrHistogram(1, _LATENCY_US_MAX, _DIGITS)
+
+
 class Series:
     """Latencies of one kind of operation, in microseconds; exact but for 3 digits in the percentiles."""
 
     def __init__(self) -> None:
-        self._histogram = HdrHistogram(1, _LATENCY_US_MAX, _DIGITS)
+        self._histogram = new_histogram()
         self._buffer = array("q")
         self._count = 0
         self._sum_us = 0
@@ -77,6 +97,7 @@ class Measurements:
     """
 
     def __init__(self, as_asked: Collection[str] = ("OK",)) -> None:
+        new_histogram()  # before the first operation, rather than after it
         self._as_asked = as_asked
         self.series: dict[str, Series] = {}
         self.returns: dict[str, Counter[str]] = {}

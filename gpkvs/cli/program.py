@@ -11,6 +11,9 @@ from typing import NoReturn
 
 from gpkvs.cli.exit_status import INTERRUPTED, NO_OUTPUT, UNEXPECTED
 from gpkvs.cli.streams import OutputError, open_streams
+from gpkvs.errors import BackendError
+
+_NO_LIBRARY = 1
 
 
 def run_program(work: Callable[[], NoReturn]) -> NoReturn:
@@ -21,6 +24,9 @@ def run_program(work: Callable[[], NoReturn]) -> NoReturn:
             work()
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+        except BackendError as error:  # the compiled library is missing or cannot run here, so no command could begin
+            sys.stderr.write(f"gpkvs: {error}\n")
+            sys.exit(_NO_LIBRARY)
         except Exception:  # noqa: BLE001 - whatever it is, Python would end with 1, which says something else
             end_unexpectedly()
         finally:

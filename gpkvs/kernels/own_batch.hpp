@@ -77,7 +77,7 @@ void gpkvs_own_batch_delete(void* capsule) {
 int gpkvs_run_own_batch(void* engine, const EngineBatch* batch, OwnBatch* own, u8* status, u64* versions, u32* value_lengths,
                         u8* values, const u64* places, const u64* place_bytes, u64 is_short) {
     const EngineRoom columns = {status, (uint64_t*)versions, value_lengths, values, nullptr, (const uint64_t*)places,
-                                (const uint64_t*)place_bytes};
+                                (const uint64_t*)place_bytes, nullptr, 0};
     OwnBatchRoom room = {*own, columns, is_short ? OWN_BYTES_MAX : NO_BOUND, (u8*)batch->found_words};
     const EngineGivesRoom gives = [](void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes,
                                      uint64_t refusals, EngineRoom* out) {

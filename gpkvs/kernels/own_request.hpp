@@ -34,7 +34,7 @@ class OwnRoom {
         lengths_.resize(returning + 1);
         if (!theirs.places && values_.size() <= value_bytes) values_.resize(value_bytes + 1);
         out = {status_.data(), (uint64_t*)versions_.data(), lengths_.data(), theirs.places ? theirs.values : values_.data(),
-               &refusal_, theirs.places, theirs.place_bytes};
+               &refusal_, theirs.places, theirs.place_bytes, nullptr, 0};
         results.refusal = refusals ? &refusal_ : nullptr;
         results.returning = returning;
         results.value_bytes = value_bytes;
@@ -115,7 +115,8 @@ int gpkvs_run_own_into(void* engine, void* room, u64 table_id, u32 n, const u8* 
     batch.key_lengths = key_lengths;
     batch.key_length_step = 1;
     batch.table_id = (uint32_t)table_id;
-    const EngineRoom theirs = {nullptr, nullptr, nullptr, values, nullptr, (const uint64_t*)places, (const uint64_t*)place_bytes};
+    const EngineRoom theirs = {nullptr, nullptr, nullptr, values, nullptr, (const uint64_t*)places, (const uint64_t*)place_bytes,
+                               nullptr, 0};
     return run_own(*(NativeEngine*)engine, *(OwnRoom*)room, batch, theirs);
 }
 

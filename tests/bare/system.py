@@ -59,11 +59,16 @@ class System:
         The folder. It should be on a disk: it takes gigabytes.
     packages
         The packages that it has beside those that every Debian has.
+    release
+        The release of Debian.
     """
 
-    def __init__(self, root: Path, packages: list[str]) -> None:
+    def __init__(self, root: Path, packages: list[str], release: str = RELEASE) -> None:
         self.root = root
-        run("debootstrap", "--variant=minbase", RELEASE, root, *_mirror())
+        # Debian 12's debootstrap does not know what came later, and needs nothing but the name of it.
+        script = Path("/usr/share/debootstrap/scripts", release)
+        scripts = [] if script.exists() else [script.with_name("sid")]
+        run("debootstrap", "--variant=minbase", release, root, *(_mirror() or ["" for _ in scripts]), *scripts)
         self._give_settings()
         # As a user types it: with the packages that it recommends.
         self.run(f"apt-get update -q; apt-get install -q -y {' '.join(packages)}")
@@ -109,7 +114,7 @@ class System:
 
 
 def _mirror() -> list[str]:
-    """Return the mirror that apt uses here, if this is the same release; none leaves it to debootstrap."""
+    """Return the mirror that apt uses here, if this machine has RELEASE; none leaves it to debootstrap."""
     if not shutil.which("apt-get"):
         return []
     command = ("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", f"Codename: {RELEASE}")

@@ -1,0 +1,1 @@
+"""How a publisher makes the wheels of gpkvs (docs/packaging.md): ``make wheel`` runs it."""
