@@ -68,8 +68,8 @@ def _load() -> ctypes.CDLL:
     loaded.gpkvs_processor_lacks.restype = ctypes.c_char_p
     if lacks := loaded.gpkvs_processor_lacks().decode().rstrip(";").replace(";", ", "):
         raise BackendError(
-            f"this processor is too old for gpkvs: it lacks {lacks}. gpkvs runs on x86-64-v2 (Intel since 2008, AMD since "
-            "2011) and on ARMv8 with CRC32. A virtual machine may hide what its host's processor has: give it that one"
+            f"this processor is too old for gpkvs: it lacks {lacks}. gpkvs runs on x86-64-v2 (Intel since 2008, AMD "
+            "since 2011) and on ARMv8 with CRC32. A virtual machine may hide what its host has"
         )
     return loaded
 

@@ -159,7 +159,8 @@ STEPS = (
         ".venv/bin/python -m tests.fuzz_logins --seconds 5 --seed $SEED",
         20,
     ),
-    Step("wheel", ".venv/bin/python -m tests.bare.wheel", ".venv/bin/python -m tests.bare.wheel", 20),
+    Step("wheel", ".venv/bin/python -m tests.bare.wheel", ".venv/bin/python -m tests.bare.wheel", 30),
+    Step("image", ".venv/bin/python -m tests.bare.image", ".venv/bin/python -m tests.bare.image", 30),
     Step("readme", ".venv/bin/python -m tests.bare.readme", ".venv/bin/python -m tests.bare.readme", 90),
     Step(
         "newest",

@@ -173,6 +173,30 @@ EXEMPTIONS = (
         "takes fixed ports; tests/deploy/test_deploy.py runs it on free ones",
     ),
     Exemption("deploy/README.md", ("docker compose -f deploy/compose.yml up --build",), "needs a container engine"),
+    Exemption(
+        "docs/packaging.md",
+        (
+            "make wheel",
+            "make wheel PLATFORMS=x86_64",
+            ".venv/bin/python -m tests.bare.wheel_contents dist/*.whl",
+        ),
+        "compiles for minutes: tests/bare/wheel.py does it, a step of `make nightly`",
+    ),
+    Exemption(
+        "docs/packaging.md",
+        ("docker build -f deploy/Dockerfile --build-arg BASE=debian@sha256:0123... -t gpkvs .",),
+        "needs a container engine: tests/bare/image.py does it with another, a step of `make nightly`",
+    ),
+    Exemption(
+        "docs/packaging.md",
+        (
+            "kubectl create secret generic gpkvs-tls --from-file=tls.crt --from-file=tls.key --from-file=ca.crt",
+            "kubectl create secret generic gpkvs-users --from-file=users.toml",
+            "kubectl create secret generic gpkvs-metrics --from-file=token",
+            "kubectl apply -k deploy/kubernetes",
+        ),
+        "needs a cluster: tests/deploy/test_kubernetes.py looks at the manifests",
+    ),
 )
 
 
