@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import pytest
 
 from gpkvs.client.ycsb.measurements import Measurements, Series, ordinal
 from gpkvs.client.ycsb.report import Progress, Report
+from gpkvs.errors import GpkvsError
 
 SEED = 3
 
@@ -123,3 +125,9 @@ def test_ordinals(number: float, text: str) -> None:
 )
 def test_status_lines(progress: Progress, line: str) -> None:
     assert progress.line() == line
+
+
+def test_without_its_histogram_a_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hdrh.histogram", None)
+    with pytest.raises(GpkvsError, match=r"pip install 'gpkvs\[ycsb\]'"):
+        Measurements()
