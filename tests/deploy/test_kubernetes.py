@@ -137,4 +137,9 @@ def test_what_the_server_is_told_is_mounted() -> None:
     assert [given[name] for name in ("--listen", "--metrics")] == [f"0.0.0.0:{port}" for port in PORTS.values()]
     files = [given["--data"], *(ENVIRONMENT[f"GPKVS_{name}"] for name in ("TLS_CERT", "TLS_KEY", "USERS"))]
     mounts = {one["mountPath"] for one in CONTAINER["volumeMounts"]}
+    # As cert-manager and the commands of the document name them in the Secrets.
+    names = ["tls.crt", "tls.key", "users.toml"]
+    assert [Path(file).name for file in files[1:]] == names
+    document = (FOLDER.parents[1] / "docs" / "packaging.md").read_text()
+    assert all(f"--from-file={name}" in document for name in names)
     assert {str(Path(file).parent) for file in files} <= mounts  # a new volume may have lost+found beside the store
