@@ -16,6 +16,14 @@ from deploy.wheel.sources import fetch
 
 DIST = REPOSITORY / "dist"
 WHEEL_BYTES_MAX = 10_000_000
+# It knows wheels of every machine, and its options only those of the one on which it runs.
+_AUDITWHEEL = """
+import platform, sys
+from auditwheel.main import main
+machine = sys.argv.pop(1)
+platform.machine = lambda: machine
+sys.exit(main())
+"""
 
 
 def main() -> None:
@@ -49,6 +57,7 @@ def make(platform: Platform) -> Path:
         *(sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"),
         *("--config-settings", f"build-dir={platform.folder}/cmake", "--wheel-dir", raw, "."),
         CMAKE_ARGS=f"-DCMAKE_TOOLCHAIN_FILE={toolchain} -DGPKVS_BUNDLED={notices}",
+        CMAKE_CXX_COMPILER_LAUNCHER="",
         # How Python's own tools are told of another machine.
         _PYTHON_HOST_PLATFORM=f"linux-{platform.machine}",
     )
@@ -60,7 +69,8 @@ def repair(platform: Platform, raw: Path) -> Path:
     (made,) = raw.glob("*.whl")
     repaired = platform.folder / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
-    run("auditwheel", "repair", "--only-plat", "--plat", platform.tag, "--wheel-dir", repaired, made)
+    auditwheel = (sys.executable, "-c", _AUDITWHEEL, platform.machine)
+    run(*auditwheel, "repair", "--only-plat", "--plat", platform.tag, "--wheel-dir", repaired, made)
     (wheel,) = repaired.glob("*.whl")
     if wheel.stat().st_size > WHEEL_BYTES_MAX:
         sys.exit(f"{wheel}: {wheel.stat().st_size:,} bytes, and it may have {WHEEL_BYTES_MAX:,}")

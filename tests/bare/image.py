@@ -87,7 +87,7 @@ def look(engine: Engine) -> dict[str, object]:
     """Try the image, and return what was seen."""
     (image,) = json.loads(engine.podman(f"inspect {IMAGE}"))
     config = image["Config"]
-    assert config["User"] == "7171", config
+    assert config["User"] == "7171:7171", config
     assert {"7171/tcp", "9171/tcp"} <= set(config["ExposedPorts"]), config
     refused = engine.tried(f"run --rm {_RUN} {_LIMITS} {IMAGE}")
     assert refused.returncode == 2, refused

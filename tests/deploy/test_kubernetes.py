@@ -87,7 +87,7 @@ def test_ports_and_volumes_are_those_of_the_pod() -> None:
 def test_the_image_and_the_pod_have_one_user() -> None:
     dockerfile = (FOLDER.parent / "Dockerfile").read_text()
     security = POD["spec"]["securityContext"]
-    assert f"\nUSER {security['runAsUser']}\n" in dockerfile
+    assert f"\nUSER {security['runAsUser']}:{security['runAsGroup']}\n" in dockerfile
     assert security["runAsUser"] == security["runAsGroup"] == security["fsGroup"]
 
 

@@ -28,7 +28,7 @@ def test_this_processor_lacks_nothing() -> None:
     assert native.library.gpkvs_processor_lacks() == b""
 
 
-@pytest.mark.parametrize("command", [["--version"], ["demo"], ["check", "--data", "store"]])
+@pytest.mark.parametrize("command", [["--version"], ["demo"], ["check", "store"]])
 def test_an_old_processor_is_refused(of_an_old_processor: Path, command: list[str]) -> None:
     environment = os.environ | {"GPKVS_KERNELS": str(of_an_old_processor)}
     done = subprocess.run(

@@ -386,12 +386,13 @@ DEFINE_FTRUNCATE(ftruncate64)
 DEFINE_OPEN(open)
 DEFINE_OPEN(open64)
 
+// ARM has these calls with folders alone.
 int rename(const char* from, const char* to) {
     const char *old_name = is_on ? name_of(from) : nullptr, *new_name = is_on ? name_of(to) : nullptr;
-    if (!old_name || !new_name) return (int)syscall(SYS_rename, from, to);
+    if (!old_name || !new_name) return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
     Held held;
     look_at_mapped();
-    const int result = (int)syscall(SYS_rename, from, to);
+    const int result = (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
     struct stat found;
     if (result == 0 && stat(to, &found) == 0) {
         const std::string names = std::string(old_name) + '\0' + new_name;
@@ -403,10 +404,10 @@ int rename(const char* from, const char* to) {
 
 int unlink(const char* path) {
     const char* name = is_on ? name_of(path) : nullptr;
-    if (!name) return (int)syscall(SYS_unlink, path);
+    if (!name) return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
     Held held;
     look_at_mapped();
-    const int result = (int)syscall(SYS_unlink, path);
+    const int result = (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
     if (result == 0) add(UNLINK, next_id++, 0, 0, 0, copy_of(name, strlen(name) + 1));
     return result;
 }
