@@ -278,8 +278,7 @@ coverage: install-test install-dev build/coverage/_kernels.so  ## branches of en
 	$(BIN)/coverage report
 	$(DEV_BIN)/gcovr --root gpkvs/kernels --txt-metric branch --exclude-throw-branches --print-summary build/coverage
 
-# The newest versions that pyproject.toml allows and Linux has wheels of, on x86_64. Those of aarch64 are the same, but
-# for hdrhistogram, which is built there. `run` has the versions that `test` has. No lock names an address.
+# The newest versions that pyproject.toml allows and Linux has wheels of, on x86_64. Those of aarch64 are the same. `run` has the versions that `test` has. No lock names an address.
 PYTHONS := 3.11 3.12 3.13
 COMPILE := $(DEV_BIN)/uv pip compile --quiet --no-config --upgrade --generate-hashes --only-binary :all: \
 	--python-platform x86_64-manylinux_2_28 --no-emit-index-url --no-annotate --custom-compile-command 'make lock' pyproject.toml

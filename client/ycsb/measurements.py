@@ -5,40 +5,19 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 
-from gpkvs.errors import GpkvsError
-
 _LATENCY_US_MAX = 3_600_000_000  # an hour
-_DIGITS = 3
+_EXACT_BITS = 11  # a latency keeps so many of its highest bits: three digits, as HdrHistogram keeps them for YCSB
 _BUFFER = 1 << 16
-
-
-def new_histogram() -> Any:
-    """Return an empty HdrHistogram of latencies in microseconds.
-
-    Raises
-    ------
-    GpkvsError
-        If the package is missing: there is none for ARM that needs no compiler.
-    """
-    try:
-        from hdrh.histogram import HdrHistogram  # noqa: PLC0415 - an extra on ARM
-    except ImportError as error:
-        raise GpkvsError(
-            f"YCSB's report needs hdrhistogram ({error}): run pip install 'gpkvs[ycsb]'; on ARM that takes a compiler "
-            "and Python's headers (apt-get install gcc python3-dev)"
-        ) from error
-    return HdrHistogram(1, _LATENCY_US_MAX, _DIGITS)
 
 
 class Series:
     """Latencies of one kind of operation, in microseconds; exact but for 3 digits in the percentiles."""
 
     def __init__(self) -> None:
-        self._histogram = new_histogram()
+        self._histogram: Counter[int] = Counter()  # by the largest latency that counts as the same
         self._buffer = array("q")
         self._count = 0
         self._sum_us = 0
@@ -47,7 +26,7 @@ class Series:
 
     def record(self, latency_us: int) -> None:
         """Add one latency."""
-        # Into a plain buffer first: the histogram is Python, and takes as long as a whole operation of the client.
+        # Into a plain buffer first: NumPy counts many at once.
         self._buffer.append(latency_us)
         if len(self._buffer) >= _BUFFER:
             self._fold()
@@ -56,13 +35,14 @@ class Series:
         if not self._buffer:
             return
         latencies = np.minimum(np.frombuffer(self._buffer, np.int64), _LATENCY_US_MAX)
-        values, counts = np.unique(latencies, return_counts=True)
+        shift = np.maximum(np.frexp(latencies)[1] - _EXACT_BITS, 0)
+        values, counts = np.unique(((latencies >> shift) + 1 << shift) - 1, return_counts=True)
         for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            self._histogram.record_value(value, count)
+            self._histogram[value] += count
         self._count += len(latencies)
         self._sum_us += int(latencies.sum())
-        self._min_us = min(self._min_us, int(values[0]))
-        self._max_us = max(self._max_us, int(values[-1]))
+        self._min_us = min(self._min_us, int(latencies.min()))
+        self._max_us = max(self._max_us, int(latencies.max()))
         self._buffer = array("q")
 
     @property
@@ -80,11 +60,15 @@ class Series:
             "AverageLatency(us)": self._sum_us / self._count,
             "MinLatency(us)": self._min_us,
             "MaxLatency(us)": self._max_us,
-            **{
-                f"{ordinal(percentile)}PercentileLatency(us)": int(self._histogram.get_value_at_percentile(percentile))
-                for percentile in percentiles
-            },
+            **{f"{ordinal(percentile)}PercentileLatency(us)": self._at(percentile) for percentile in percentiles},
         }
+
+    def _at(self, percentile: float) -> int:
+        """Return the latency that so many percent of all do not exceed."""
+        values = sorted(self._histogram)
+        below = np.cumsum([self._histogram[value] for value in values])
+        wanted = max(int(percentile * self._count / 100 + 0.5), 1)
+        return values[int(np.searchsorted(below, wanted))]
 
 
 class Measurements:
@@ -97,7 +81,6 @@ class Measurements:
     """
 
     def __init__(self, as_asked: Collection[str] = ("OK",)) -> None:
-        new_histogram()  # before the first operation, rather than after it
         self._as_asked = as_asked
         self.series: dict[str, Series] = {}
         self.returns: dict[str, Counter[str]] = {}

@@ -27,7 +27,7 @@ def test_the_client_alone_loads_neither_kernels_nor_store() -> None:
         assert f"gpkvs.{name}" not in loaded
 
 
-SLOW = ["numpy", "uvloop", "msgpack", "hdrh", "prometheus_client", "rich", "lmdb", "rocksdict", "matplotlib", "cupy"]
+SLOW = ["numpy", "uvloop", "msgpack", "prometheus_client", "rich", "lmdb", "rocksdict", "matplotlib", "cupy"]
 # Of any command.
 ENTRY = ("__main__", "environment", "exit_status", "interrupt", "lazy_commands", "main", "program", "streams")
 # The parts that a call of one key takes.
