@@ -122,7 +122,7 @@ EXEMPTIONS = (
         ),
         "needs a container engine",
     ),
-    Exemption("docs/install.md", ("kubectl apply -f deploy/kubernetes/",), "needs a cluster"),
+    Exemption("docs/install.md", ("kubectl apply -k deploy/kubernetes",), "needs a cluster"),
     Exemption("docs/install.md", ("gpkvs demo",), "takes half a minute", where="docs-all"),
     Exemption("docs/install.md", ("gpkvs bench quick",), _QUICK, where="docs-all"),
     Exemption(
