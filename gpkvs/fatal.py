@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 EXIT_FATAL = 70  # EX_SOFTWARE of sysexits.h
@@ -30,3 +32,22 @@ def stop_process(reason: str, error: BaseException) -> NoReturn:
         sys.stderr.flush()
     finally:  # a stream may be closed, or its disk full
         os._exit(EXIT_FATAL)
+
+
+@contextmanager
+def whole_or_stop(reason: str, *refusals: type[BaseException]) -> Iterator[None]:
+    """Do something that must not be left half done: whatever breaks it off, an interrupt too, ends the process.
+
+    Parameters
+    ----------
+    reason
+        What was not done, for the log.
+    *refusals
+        Errors that say that nothing was done: they are raised.
+    """
+    try:
+        yield
+    except refusals:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        stop_process(reason, error)

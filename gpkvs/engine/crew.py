@@ -120,7 +120,7 @@ class Crew:
         asked: set[Left] = set()
         closed = set(CLOSED_WITHIN) if is_within else set[Left]()
         now = self._expiry.time.now_ms()  # once: each look at the clock might find more that has expired
-        has_run = False
+        has_run = is_over = False
         try:
             while not has_run and (left := self._meter.last_left) is not None:
                 # What could be freed may not be enough.
@@ -141,8 +141,10 @@ class Crew:
                 self._native.begin_turn(now, closed, is_within=is_within)
                 self._meter.helped(left)
                 has_run = run()
+            is_over = True
         finally:
-            if closed:  # the next batch may find more
+            # The next batch may find more; and who is interrupted may have changed what the turn was told of tables.
+            if closed or not is_over:
                 self._native.end_turn()
         return has_run
 

@@ -335,10 +335,13 @@ class Growing:
         failpoint.hit("before_growth_end")
         try:
             with self._files.changing:
-                double_table(self._files, table.index)
-                self._files.growth = NO_GROWTH
+                double_table(self._files, table.index, lambda: self._ended(table))
         except OSError as error:
             raise _waits_for_disk(error, self._files.path, 0) from error
+
+    def _ended(self, table: Table) -> None:
+        """Take note that a table has grown."""
+        self._files.growth = NO_GROWTH
         self.table = None
         table.looks_at = 0
 

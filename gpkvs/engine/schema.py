@@ -8,6 +8,7 @@ IDLE then; batches do run while an index is reserved, and while what a dropped t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -142,13 +143,19 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
             index.region.close()
         _remove(files, files.path / entry.file_name)
         raise
-    _switch_to(files, named, catalog)
-    files.indexes[entry.id] = index
+    _switch_to(files, named, catalog, lambda: files.indexes.update({entry.id: index}))
     return index
 
 
-def double_table(files: StoreFiles, index: Index) -> None:
+def double_table(files: StoreFiles, index: Index, then: Callable[[], None]) -> None:
     """Have the catalogue say that a table has twice the blocks, all of which have moved, durably (W7).
+
+    Parameters
+    ----------
+    files, index
+        Of the store and of the table.
+    then
+        What must be known here, too, once it says so; it cannot fail.
 
     Raises
     ------
@@ -159,8 +166,12 @@ def double_table(files: StoreFiles, index: Index) -> None:
     grown = replace(index.entry, blocks=2 * index.blocks)
     tables = tuple(grown if table is index.entry else table for table in files.catalog.tables)
     catalog = replace(files.catalog, tables=tables)
-    _switch_to(files, _write_catalog(files, catalog), catalog)
-    index.set_entry(grown)
+
+    def know() -> None:
+        index.set_entry(grown)
+        then()
+
+    _switch_to(files, _write_catalog(files, catalog), catalog, know)
 
 
 def drop_table(files: StoreFiles, entry: TableEntry) -> None:
@@ -194,14 +205,19 @@ def _write_catalog(files: StoreFiles, catalog: Catalog) -> dict[str, int]:
     return {"catalog_generation": generation, "catalog_bytes": len(packed), "catalog_crc": crc32c(packed)}
 
 
-def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog) -> None:
-    """Make a root durable that names a new catalogue. Any failure in here ends the process."""
+def _nothing() -> None:
+    """Know nothing more."""
+
+
+def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog, then: Callable[[], None] = _nothing) -> None:
+    """Make a root durable that names a new catalogue, and have it known. Any failure in here ends the process."""
     try:
         failpoint.hit("before_catalog_root")
         files.roots.change(**named)
         failpoint.hit("after_catalog_root")
         _remove(files, files.path / catalog_file_name(files.root.catalog_generation - 1))
         files.catalog = catalog
+        then()
         reserve_catalog(files)
     except BaseException as error:  # noqa: BLE001 - whatever it is
         # Either root may be durable now, and a second try might seem to succeed: only the next start can tell.

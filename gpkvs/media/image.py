@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs.fatal import whole_or_stop
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.layout import PAGE_BYTES
 from gpkvs.native import library
@@ -112,10 +113,11 @@ class Image:
         assert size >= self.bytes
         more = np.zeros(size // PAGE_BYTES - len(self.marks), np.uint64)
         marks, copied = np.concatenate((self.marks, more)), np.concatenate((self.copied, more))
-        self._view = take_room(self._view, size) if self.map_ahead(size) else grow_mapping(self._view, size)
-        self.address = int(self._view.ctypes.data)
-        self.bytes, self.marks, self.copied = size, marks, copied
-        self._mapped_bytes = max(size, self._mapped_bytes)
+        with whole_or_stop("a growing index could not be mapped", OSError, MemoryError):
+            self._view = take_room(self._view, size) if self.map_ahead(size) else grow_mapping(self._view, size)
+            self.address = int(self._view.ctypes.data)
+            self.bytes, self.marks, self.copied = size, marks, copied
+            self._mapped_bytes = max(size, self._mapped_bytes)
 
     def touch(self, offset: int, count: int) -> bool:
         """Have pages in memory that stores will come to; see `gpkvs.pm.region.Region.touch`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpkvs.fatal import whole_or_stop
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.image import Image
 from gpkvs.media.layout import BLOCK_BYTES
@@ -87,9 +88,8 @@ class Index:
             If there is none; nothing has changed.
         """
         if self.region.bytes < self.grown_bytes:
-            try:
+            with whole_or_stop("a growing index could not be mapped", OSError, MemoryError):
                 self.region.grow(self.grown_bytes)
-            finally:  # also if an interrupt comes after it
                 self.address = self.image = self.region.address
 
     @property

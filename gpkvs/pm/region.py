@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs.fatal import whole_or_stop
 from gpkvs.native import library
 from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName
 from gpkvs.pm.mapping import (
@@ -29,6 +30,9 @@ from gpkvs.pm.mapping import (
 )
 
 _PREFETCHED_AT_ONCE = 128 << 10  # bytes; of one call, the system takes no more than a device's usual read-ahead
+
+
+_UNMAPPED = "a growing file could not be mapped"
 
 
 class Region:
@@ -131,7 +135,7 @@ class Region:
         assert self._view is not None
         if room <= room_of(self._view):
             return True
-        with suppress(OSError):
+        with suppress(OSError), whole_or_stop(_UNMAPPED, OSError):
             view = reserve_room(self._view, room)
             library.gpkvs_unmapped(self.address)
             self._view = view
@@ -170,10 +174,11 @@ class Region:
         """
         assert self._view is not None
         assert size >= self.bytes
-        view = take_room(self._view, size) if self.map_ahead(size) else grow_mapping(self._view, size)
-        library.gpkvs_unmapped(self.address)
-        self._view, self.bytes, self._mapped_bytes = view, size, max(size, self._mapped_bytes)
-        self._name_mapping(view)
+        with whole_or_stop(_UNMAPPED, OSError, MemoryError):
+            view = take_room(self._view, size) if self.map_ahead(size) else grow_mapping(self._view, size)
+            library.gpkvs_unmapped(self.address)
+            self._view, self.bytes, self._mapped_bytes = view, size, max(size, self._mapped_bytes)
+            self._name_mapping(view)
 
     @property
     def is_memory(self) -> bool:
