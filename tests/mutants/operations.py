@@ -66,10 +66,18 @@ MUTANTS = (
     Mutant(
         "refused-for-ever",
         "gpkvs/engine/crew.py",
-        "            if closed:  # the next batch may find more\n                self._native.end_turn()\n",
-        "            pass\n",
+        "            if closed or not is_over:",
+        "            if not is_over:",
         "a store that had no room once refuses requests though it has room again",
         ("engine/test_own_turn.py::test_what_had_no_room_may_find_some_the_next_time",),
+    ),
+    Mutant(
+        "turn-lives-on-after-an-interrupt",
+        "gpkvs/engine/crew.py",
+        "            if closed or not is_over:",
+        "            if closed:",
+        "keys are stored where a table had them before it grew",
+        ("engine/test_interrupted_growth.py",),
     ),
     Mutant(
         "charged-as-often-as-written",
