@@ -1,7 +1,7 @@
 """Slots that GPUs planned, logged and stored in chunks under the transaction flag.
 
-While the slots of one chunk are stored, the entries of the next one cross the link. The GPU stores all entries; of the
-slots, the host's threads store a part of each chunk, as large as what both were measured to do in earlier batches says
+The GPU stores all entries. Of the slots, the host's threads store a part of each chunk while the entries of the next
+one cross the link, and the GPU the rest. The part is as large as what both were measured to do in earlier batches says
 (AGPM, section IV, chooses the path of a log so). Several GPUs have chunks of their own, and need no order between them
 (NearPM, ASPLOS '23, sections 3.2 and 4): all are done before the transaction goes on.
 """

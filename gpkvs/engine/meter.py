@@ -91,7 +91,8 @@ class Meter:
     def written_bytes(self) -> dict[str, int]:
         """Stored to PM, by file; over `user_bytes` it is the write amplification.
 
-        ``heap`` has the records, ``log`` undo entries and descriptors, ``index`` slots, ``root`` flags.
+        ``heap`` has the records, ``log`` undo entries and descriptors, ``index`` slots, ``root`` flags. Of a log in
+        chunks all entries count as whole ones: at most so much is stored.
         """
         words = self._words
         return {

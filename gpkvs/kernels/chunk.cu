@@ -1,5 +1,4 @@
-// The undo log of a transaction that a GPU planned: entries in chunks, each with a marker. While slots of one chunk are stored,
-// the entries of the next one cross the link (chunks.hpp; docs/design.md).
+// The undo log of a transaction that a GPU planned: entries in chunks, each with a marker (chunks.hpp; docs/design.md).
 #include "entry.cuh"
 
 // The word of a slot that comes after so many others of its entry; the key's come last.

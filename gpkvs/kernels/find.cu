@@ -88,8 +88,8 @@ GPKVS_GROUP_KERNEL_SOON(look_u64, LOOK_U64_ARGS, look_soon) {
 }
 
 // get: what each operation sees in a batch of GETs alone on a table of numbers, from its key to its value in one pass, and how
-// many find nothing, if `missed` asks. `seen` gets `if_there`, or else the other one of 0 and 1: a status, or whether the key is
-// there. A GPU may read the keys, and store what they see, in the host's memory.
+// many find nothing, if `missed` asks. `seen` gets 0 or 1: `if_there` where the key is there, else the other. That is a status, or
+// whether the key is there. A GPU may read the keys, and store what they see, in the host's memory.
 #define GET_U64_ARGS(F)                                                                     \
     F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(const U64Bucket*, index) GEOMETRY_ARGS(F) \
     F(u64, if_there) F(u8*, seen) F(u64*, source_word) F(u64*, missed)

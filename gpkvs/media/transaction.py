@@ -1,9 +1,9 @@
 """The transaction flag, the epochs, and the two descriptors: when a batch is there and when it is not.
 
-Invariants (docs/design.md, section 4): I1 log, records and D(e) are durable before ACTIVE(e); I2 no slot is stored
-to before ACTIVE(e) is durable; I3 the slots are durable before IDLE(e); I4 nothing is acknowledged before IDLE(e) is
-durable; I7 the log and D(e) are stored over only after that. The committer calls the methods in this order;
-a native one has the same steps (``kernels/commit_undo.hpp``).
+Invariants (docs/design.md, section 4): I1 log (if it is not in chunks), records and D(e) are durable before ACTIVE(e);
+I2 no slot is stored to before ACTIVE(e) is durable; I3 the slots are durable before IDLE(e); I4 nothing is acknowledged
+before IDLE(e) is durable; I7 the log and D(e) are stored over only after that. The committer calls the methods in this
+order; a native one has the same steps (``kernels/commit_undo.hpp``).
 """
 
 from __future__ import annotations

@@ -326,7 +326,8 @@ def verify_log(files: StoreFiles, backend: Backend, descriptor: Descriptor) -> l
             for marker in find_chunks(files, descriptor.epoch, run):
                 part = LoggedPart(run, marker.first, marker.entries, marker)
                 if _digest_of(files, backend, part, descriptor.epoch, first=part.first) != marker.digest:
-                    raise _wrong_digest(files, "its marker's")
+                    whose = f"that of the marker of chunk {marker.number} of processor {marker.processor}"
+                    raise _wrong_digest(files, whose)
                 parts.append(part)
         else:
             parts.append(LoggedPart(run, 0, run.count))

@@ -55,8 +55,8 @@ class PairBackend(CpuBackend):
     ) -> Callable[[], Stored]:
         """See `Processor.launch_unawaited`.
 
-        Some run only when they are waited for, after what the other processor does meanwhile: of two batches, the log
-        of the first and the slots of the second.
+        Some run only when they are waited for, after what the other processor does meanwhile. Only a journal's are
+        launched here.
         """
         self._launches += 1
         is_late = self._launches % 4 in (1, 0)

@@ -41,7 +41,7 @@ from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
 
-_HOST_AWAKE_NS = 100_000  # the host's shares of log and slots follow each other: to wake a thread takes as long
+_HOST_AWAKE_NS = 100_000  # the host's shares of chunks follow each other: to wake a thread takes as long
 _DLPACK_CUDA = 2  # kDLCUDA
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
 _SHARED_OPS_MIN = 1 << 17  # a smaller batch takes one GPU less time than it takes to have several begin

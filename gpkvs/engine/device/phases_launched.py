@@ -68,10 +68,12 @@ class LaunchedPhases(U64Phases):
         self._meter.lap("find")
 
     def _begin(self, plan: Plan) -> NumberPlan:
-        """Hash the keys, and look them up where most operations are GETs."""
+        """Look the keys up."""
         backend, batch = self._backend, plan.batch
         plan.fetch()  # kinds and values, too: behind a look-up they would wait until it is done
         looks = 2 * batch.gets >= len(batch)
+        # A word has room for the number of a slot and that of an operation (kernels/number_plan.cu).
+        assert self._index.slots_mapped << len(batch).bit_length() < 1 << 63
         launched = NumberPlan(
             backend,
             count=len(batch),

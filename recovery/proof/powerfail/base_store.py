@@ -56,7 +56,7 @@ class Keys:
         return (*self.crowd, *self.present, *self.absent, *self.full)
 
 
-# What runs the batches of a workload. `pair`: phases, and a `PairBackend`, which logs and stores twofold.
+# What runs the batches of a workload. `pair`: phases, and a `PairBackend`, which logs in chunks; two processors store.
 ExploredEngine = Literal["native", "phases", "pair"]
 
 
