@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from time import perf_counter
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -312,7 +313,8 @@ class GpuProcessor:
         code, mirrored = self._code(kernel), items if mirrored is None else mirrored
         if not mirrored:
             return lambda: Stored(0.0, 0)
-        assert self._reaches(code, arguments), kernel  # frames and images are memory, which is registered
+        if not self._reaches(code, arguments):
+            return self._store_on_host(kernel, items, summed, arguments)
         self._total[0] = 0
         self._launch_natively(code, items, mirrored, summed, arguments)
 
@@ -356,6 +358,16 @@ class GpuProcessor:
         if isinstance(argument, Index) and field.is_stored_to:
             return argument.address
         return self.address(argument)
+
+    def _store_on_host(
+        self, kernel: str, items: int, summed: U64 | None, arguments: dict[str, Argument]
+    ) -> Callable[[], Stored]:
+        """Run a kernel whose stores the GPU could not make: it is over at once."""
+        begin = perf_counter()
+        self.launch(kernel, items, keys_per_item=1, **arguments)
+        seconds = perf_counter() - begin
+        stored = Stored(seconds, 0 if summed is None else self.total(summed))
+        return lambda: stored
 
     def _launch(
         self, kernel: str, items: int, keys_per_item: int, arguments: dict[str, Argument]
