@@ -392,7 +392,7 @@ def test_the_last_step_is_durable_before_the_catalogue(tmp_path: Path, monkeypat
     committer = grown.store._engine.committer
     waited, wait = [], committer.wait
     monkeypatch.setattr(committer, "wait", lambda gate: waited.append(gate) or wait(gate))
-    monkeypatch.setattr(growth, "double_table", lambda files, index: waited.append("catalogue"))
+    monkeypatch.setattr(growth, "double_table", lambda files, index, then: waited.append("catalogue"))
     grown.step(random.Random(1))
     grown.store.maintain()  # a batch does not wait for the last step
     assert waited[-2:] == [committer.read_gate(), "catalogue"]
