@@ -620,7 +620,8 @@ class KeyValues(ABC):
             Contiguous arrays of uint64 are not copied. Other whole numbers are converted, if they are not negative:
             lists, signed arrays, strided ones. A store with the backend cuda takes arrays on the GPU: of CuPy, or of
             any library that speaks DLPack (PyTorch, also as int64), which then do not cross the link. Empty ones are
-            no request: nothing is done, and the results are empty.
+            no request: nothing is done, and the results are empty. Nobody may change the arrays until the call
+            returns: they are read more than once, and a change can spoil the table.
         ttl
             None. A table of numbers has no room for an expiry: any other ttl is refused, here and in `set`.
         atomic

@@ -23,10 +23,11 @@ def planned(target: str) -> list[str]:
 
 def test_install_says_what_takes_long_before_it_begins() -> None:
     commands = planned("install")
-    said = [index for index, line in enumerate(commands) if line.startswith("echo") and line.endswith('..."')]
-    slow = [index for index, line in enumerate(commands) if "pip install" in line]
-    assert len(said) == 2
-    assert all(any(begin < index for begin in said) for index in slow)
+    said = [re.search(r'"(\d) of (\d): [^"]+"', line) for line in commands]
+    assert [step.groups() for step in said if step] == [(str(number), "4") for number in range(1, 5)]
+    slow = [index for index, line in enumerate(commands) if re.search(r"-m (venv|compileall)|show_pip\.py", line)]
+    assert len(slow) == 4
+    assert all(said[index] or said[index - 1] for index in slow)  # show_pip.py says its step, echo that of the next line
 
 
 def test_install_ends_with_commands_that_there_are() -> None:
