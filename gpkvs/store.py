@@ -30,6 +30,7 @@ from gpkvs.config import (
     Sizes,
     StoreConfig,
 )
+from gpkvs.config_checks import require_settings, require_whole_number
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
@@ -909,6 +910,8 @@ def open(
 
     Raises
     ------
+    InvalidArgumentError
+        If an argument has a value that means nothing.
     StoreLockedError
         If another process has it open, under this name or another one.
     StoreMissingError
@@ -932,6 +935,10 @@ def open(
     1
     b'value'
     """
+    if index_bytes is not None:
+        require_whole_number("index_bytes", index_bytes)
+    if records is not None:
+        require_whole_number("records", records)
     config = StoreConfig(
         backend=backend,
         gpus=gpus,
@@ -950,4 +957,5 @@ def open(
         index_bytes_max=index_bytes_max,
         limits=limits or Limits(),
     )
+    require_settings(config)
     return Store(Path(path), config, create=create, on_progress=on_progress)

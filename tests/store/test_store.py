@@ -366,6 +366,29 @@ def test_a_backend_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         gpkvs.open(tmp_path / "store", backend="cuda")
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("commit", "jurnal", "commit: it must be one of 'auto', 'undo', 'journal', not 'jurnal'"),
+        ("store_format", 4, "store_format: it must be one of 'auto', '3', '4', not 4"),
+        ("backend", "gpu", "backend: it must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
+        ("heap_bytes", "1G", "heap_bytes: it must be a whole number, not '1G'"),
+        ("index_bytes", 1.5e6, "index_bytes: it must be a whole number, not 1500000.0"),
+        ("records", -1, "records: it must be at least 0, not -1"),
+        ("threads", -1, "threads: it must be at least 0, not -1"),
+    ],
+)
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_setting_that_means_nothing(tmp_path: Path, setting: str, value: object, said: str, is_new: bool) -> None:
+    if not is_new:
+        gpkvs.open(tmp_path / "store", **SMALL).close()
+    settings: dict[str, Any] = {setting: value}
+    with pytest.raises(InvalidArgumentError) as raised:
+        gpkvs.open(tmp_path / "store", **settings)
+    assert (str(raised.value), raised.value.field) == (said, setting)
+    assert (tmp_path / "store").exists() is not is_new
+
+
 def test_unknown_table(store: gpkvs.Store) -> None:
     with pytest.raises(UnknownTableError, match="no table 'users'; there are default"):
         store.get(b"key", table="users")

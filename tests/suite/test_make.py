@@ -27,7 +27,7 @@ def test_install_says_what_takes_long_before_it_begins() -> None:
     assert [step.groups() for step in said if step] == [(str(number), "4") for number in range(1, 5)]
     slow = [index for index, line in enumerate(commands) if re.search(r"-m (venv|compileall)|show_pip\.py", line)]
     assert len(slow) == 4
-    assert all(said[index] or said[index - 1] for index in slow)  # show_pip.py says its step, echo that of the next line
+    assert all(said[index] or said[index - 1] for index in slow)  # on the line itself, or by the echo before it
 
 
 def test_install_ends_with_commands_that_there_are() -> None:
