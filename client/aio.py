@@ -28,7 +28,7 @@ from gpkvs.client.operations import (
 )
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.ready import QUESTION, ReadyWait
-from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
+from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight, seconds_left
 from gpkvs.client.scan import ScanProgress, pieces_async
 from gpkvs.client.several import RequestGatherer
 from gpkvs.client.tables import create_request, found_table, table_info
@@ -595,7 +595,7 @@ class AsyncClient(AsyncKeyValues):
     def _deadline(self, timeout: Timeout) -> float:
         self._require_open()
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
-        return inf if timeout_s is None else self._loop.time() + timeout_s
+        return self._loop.time() + seconds_left(timeout_s, self.target)
 
     async def _send_alone(self, message: kv_pb2.BatchRequest, deadline: float) -> RequestResult | Failure:
         """Send a message that is one request, once."""

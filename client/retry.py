@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 import grpc
 from grpc import StatusCode
@@ -301,6 +302,21 @@ def _invalid(kind: type[InvalidArgumentError], details: str) -> InvalidArgumentE
     if named is None:
         return kind(details)
     return kind(named[3], field=named[2], index=None if named[1] is None else int(named[1]))
+
+
+def seconds_left(timeout_s: float | None, target: str) -> float:
+    """Return how long a call may take: for ever, if it has no timeout.
+
+    Raises
+    ------
+    DeadlineError
+        If its time is over already, as that of a caller who divides its own: such a call is not sent.
+    """
+    if timeout_s is None:
+        return inf
+    if not timeout_s > 0:
+        raise DeadlineError(f"{target}: the deadline of the call has passed before it began")
+    return timeout_s
 
 
 def classify_error(error: grpc.RpcError, target: str, *, is_stream: bool = False) -> Failure:

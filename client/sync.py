@@ -26,7 +26,7 @@ from gpkvs.client.operations import (
     request_bounds,
 )
 from gpkvs.client.ready import QUESTION, ReadyWait
-from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight
+from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight, seconds_left
 from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
@@ -265,7 +265,7 @@ class Client(KeyValues):
     def _deadline(self, timeout: Timeout) -> float:
         self._require_open()
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
-        return inf if timeout_s is None else time.monotonic() + timeout_s
+        return time.monotonic() + seconds_left(timeout_s, self.target)
 
     def _call(self, method: Any, request: Any, timeout: Timeout, *, is_write: bool) -> Any:
         """Call a method that is no batch, once."""

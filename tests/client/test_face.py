@@ -837,6 +837,16 @@ def test_a_commit_whose_response_is_lost_is_not_repeated() -> None:
 def test_each_call_has_its_own_timeout(shared: Server, serve: Callable[[], Server], tmp_path: Path) -> None:
     for kind in ("client", "async"):
         with opened(kind, tmp_path, serve) as db:
+            for late in (0, -1.0, math.nan):
+                for call in (
+                    lambda late=late: db.set(b"late", b"v", timeout=late),
+                    lambda late=late: db.get(b"late", timeout=late),
+                    lambda late=late: db.set_from(b"late", bytes(1 << 17), timeout=late),
+                    lambda late=late: db.info(timeout=late),
+                ):
+                    with pytest.raises(DeadlineError, match="before it began"):
+                        call()
+            assert not db.exists(b"late")
             shared.freeze()
             try:
                 for call in (
