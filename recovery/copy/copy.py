@@ -106,7 +106,7 @@ class CopyReport:
 
     old: Path
     new: Path
-    old_format: int
+    old_format: str  # for people
     recovery: str  # of the old store, in memory
     tables: tuple[CopiedTable, ...]
     keys: int
@@ -524,7 +524,7 @@ class _Copy:
         return CopyReport(
             old=old,
             new=new,
-            old_format=self._source.version,
+            old_format=self._source.format_text,
             recovery=self._source.recovery,
             tables=tuple(
                 CopiedTable(table.name, table.layout, contents[table.id].keys, table.blocks * BLOCK_BYTES)

@@ -116,9 +116,9 @@ class Source:
         If it has a journal, and its indexes do not fit the memory.
     """
 
-    def __init__(self, files: StoreFiles, placement: Placement, version: int, backend: CpuBackend) -> None:
+    def __init__(self, files: StoreFiles, placement: Placement, format_text: str, backend: CpuBackend) -> None:
         self.files = files
-        self.version = version
+        self.format_text = format_text
         self._placement = placement
         self._backend = backend
         self._undone: dict[int, _Undone] = {}
@@ -290,14 +290,14 @@ def open_source(path: Path, backend: CpuBackend, *, root_file: str = ROOT_FILE) 
     placement = PLACEMENT
     try:
         files = open_files(path, None, root_file=root_file, unpack_root=_OPEN)
-        version = files.root.format_version
+        format_text = files.root.format_text
     except FormatError as other:
         try:
             files = open_files(path, None, unpack_root=format1.unpack_root)
         except FormatError:
             raise other from None
-        placement, version = format1.PLACEMENT, format1.VERSION
+        placement, format_text = format1.PLACEMENT, str(format1.VERSION)
     try:
-        yield Source(files, placement, version, backend)
+        yield Source(files, placement, format_text, backend)
     finally:
         files.close()

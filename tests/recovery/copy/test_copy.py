@@ -35,7 +35,7 @@ def test_a_store_of_format_1(name: str, commit: CommitName, tmp_path: Path) -> N
     before = snapshot(old)
     report = copy(old, tmp_path / "new", commit)
     assert snapshot(old) == before, "the old store was changed"
-    assert report.old_format == 1
+    assert report.old_format == "1"
     assert ("taken as before it" in report.recovery) == (name == "active")
     assert report.keys == sum(len(records) for records in expected.tables.values())
     assert_holds(tmp_path / "new", expected)
@@ -44,7 +44,7 @@ def test_a_store_of_format_1(name: str, commit: CommitName, tmp_path: Path) -> N
     expected = replace(expected, next_sequence=expected.next_sequence + 1)
     for kind in get_args(CommitName):
         before = snapshot(tmp_path / "new")
-        assert copy(tmp_path / "new", tmp_path / kind, kind).old_format == 2
+        assert copy(tmp_path / "new", tmp_path / kind, kind).old_format == "3"
         assert snapshot(tmp_path / "new") == before
         assert_holds(tmp_path / kind, expected)
 

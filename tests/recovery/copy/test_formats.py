@@ -57,7 +57,7 @@ def test_between_formats(tmp_path: Path, first: FormatName, then: FormatName, co
         expected = held(store, keys)
         charged, next_version = store.info().heap_live_bytes, store.info().next_version
     report = copy(tmp_path / "old", tmp_path / "new", commit, store_format=then, heap_bytes_max=ENOUGH)
-    assert report.old_format in ((4,) if first == "4" else (2, 3))
+    assert report.old_format.split(",")[0] == ("4" if first == "4" else "3")
     assert report.keys == len(expected)
     assert_clean(tmp_path / "new")
     with gpkvs.open(tmp_path / "new") as store:

@@ -88,7 +88,7 @@ def test_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["copy", str(old), str(new), "--json", "--table-index-bytes", "numbers=1MiB"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
-    assert report["old_format"] == 1
+    assert report["old_format"] == "1"
     assert report["keys"] == sum(len(records) for records in expected.tables.values())
     assert [table["index_bytes"] for table in report["tables"] if table["name"] == "numbers"] == [1 << 20]
     assert_holds(new, expected)
