@@ -935,17 +935,13 @@ def open(
     1
     b'value'
     """
-    if index_bytes is not None:
-        require_whole_number("index_bytes", index_bytes)
-    if records is not None:
-        require_whole_number("records", records)
     config = StoreConfig(
         backend=backend,
         gpus=gpus,
         durability=durability,
         accept_loss=accept_loss,
         threads=threads,
-        index_bytes=index_bytes_asked(index_bytes or 0, records) or index_bytes,
+        index_bytes=index_bytes,
         heap_bytes=heap_bytes,
         heap_bytes_max=heap_bytes_max,
         log_bytes=log_bytes,
@@ -958,4 +954,7 @@ def open(
         limits=limits or Limits(),
     )
     require_settings(config)
+    if records is not None:
+        require_whole_number("records", records)
+        config = replace(config, index_bytes=index_bytes_asked(index_bytes or 0, records))
     return Store(Path(path), config, create=create, on_progress=on_progress)

@@ -100,7 +100,7 @@ def _unary(
 
     async def run(context: CallContext, account: Account, running: RunningCall) -> bytes:
         caller = ANYONE if logins.is_open else logins.known(context) or await logins.log_in(context)
-        running.user = "" if caller is ANYONE else caller.name
+        running.user = caller.name
         data = await _only_message(context, caller, account, doors)
         running.begin()
         with gate:
@@ -177,7 +177,7 @@ def _stream(name: str, method: StreamMethod, doors: Doors) -> Callable[[object, 
         running = begin_grpc(doors.slow_log, context, name)
         try:
             caller = await doors.logins.caller(context)
-            running.user = "" if caller is ANYONE else caller.name
+            running.user = caller.name
             account.require_room()
             with doors.gate:
                 await method(context, caller, account)

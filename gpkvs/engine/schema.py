@@ -17,7 +17,7 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.errors import BackendError, InvalidArgumentError, NoSpaceError, TableExistsError
-from gpkvs.fatal import stop_process
+from gpkvs.fatal import whole_or_stop
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.directory import (
     INDEX_BYTES_MAX,
@@ -211,7 +211,8 @@ def _nothing() -> None:
 
 def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog, then: Callable[[], None] = _nothing) -> None:
     """Make a root durable that names a new catalogue, and have it known. Any failure in here ends the process."""
-    try:
+    # Either root may be durable when it fails, and a second try might seem to succeed: only the next start can tell.
+    with whole_or_stop("the roots could not be written"):
         failpoint.hit("before_catalog_root")
         files.roots.change(**named)
         failpoint.hit("after_catalog_root")
@@ -219,9 +220,6 @@ def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog, then:
         files.catalog = catalog
         then()
         reserve_catalog(files)
-    except BaseException as error:  # noqa: BLE001 - whatever it is
-        # Either root may be durable now, and a second try might seem to succeed: only the next start can tell.
-        stop_process("the roots could not be written", error)
 
 
 def reserve_catalog(files: StoreFiles) -> None:

@@ -42,12 +42,11 @@ def find_chunks(files: StoreFiles, epoch: int, run: LogRun) -> list[ChunkMarker]
     for processor, markers in groupby(found, key=lambda marker: marker.processor):
         numbers = [marker.number for marker in markers]
         if numbers != list(range(len(numbers))):
-            raise _corrupt(
-                files, f"the marker of a chunk before chunk {numbers[-1]} of processor {processor} is damaged"
-            )
+            what = f"the marker of a chunk before chunk {numbers[-1]} of processor {processor} is damaged"
+            raise corrupt_log(files, what, CHUNK_MARKERS_OFFSET)
     for marker in found:
         if not _belongs(marker, run):
-            raise _corrupt(files, f"the marker of a chunk cannot be: {marker}")
+            raise corrupt_log(files, f"the marker of a chunk cannot be: {marker}", CHUNK_MARKERS_OFFSET)
     return found
 
 
@@ -65,12 +64,13 @@ def _belongs(marker: ChunkMarker, run: LogRun) -> bool:
     return marker[-len(of_run) :] == of_run and marker.entries > 0 and marker.first + marker.entries <= run.count
 
 
-def _corrupt(files: StoreFiles, what: str) -> CorruptStoreError:
+def corrupt_log(files: StoreFiles, what: str, offset: int) -> CorruptStoreError:
+    """Return the error for an undo log that is wrong, with the place, before anything of it was undone."""
     return CorruptStoreError(
         "undo-log",
         f"{what}. Nothing was undone; restore the directory from a backup",
         path=files.log.path,
-        offset=CHUNK_MARKERS_OFFSET,
+        offset=offset,
     )
 
 

@@ -23,7 +23,7 @@ from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.recount import recount
 from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
-from gpkvs.media.chunks import find_chunks
+from gpkvs.media.chunks import corrupt_log, find_chunks
 from gpkvs.media.directory import RECOVERY_FILE, Progress, write_file
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.growth import adopt, make_room
@@ -353,23 +353,13 @@ def _digest_of(files: StoreFiles, backend: Backend, part: LoggedPart, epoch: int
     )
     if wrong.any():
         entry = part.first + int(wrong.argmax())
-        raise CorruptStoreError(
-            "undo-log",
-            f"entry {entry} of {run.count} names no slot or another epoch. Nothing was undone; "
-            "restore the directory from a backup",
-            path=files.log.path,
-            offset=LOG_ENTRIES_OFFSET + 8 * run.first_word,
-        )
+        what = f"entry {entry} of {run.count} names no slot or another epoch"
+        raise corrupt_log(files, what, LOG_ENTRIES_OFFSET + 8 * run.first_word)
     return int(digest.sum(dtype=np.uint64))
 
 
 def _wrong_digest(files: StoreFiles, whose: str) -> CorruptStoreError:
-    return CorruptStoreError(
-        "undo-log",
-        f"the digest of the entries is not {whose}. Nothing was undone; restore the directory from a backup",
-        path=files.log.path,
-        offset=LOG_ENTRIES_OFFSET,
-    )
+    return corrupt_log(files, f"the digest of the entries is not {whose}", LOG_ENTRIES_OFFSET)
 
 
 def _check_run(files: StoreFiles, run: LogRun) -> None:
