@@ -87,7 +87,7 @@ BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/media/te
 	tests/engine/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_tables.py
 
 # The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise. Tests of growth and of
-# compaction name both. They have format 4, which a store has if it is told so.
+# compaction name both. They have format 3, which a store has if it is told so.
 BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.py %journal_committer.py,\
 	$(wildcard tests/engine/test_*.py)) \
 	tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
@@ -124,7 +124,7 @@ pair: install-test
 	rm -r $(IN_MEMORY)
 
 undo: install-test
-	$(BIN)/python -m pytest -q --commit undo --format 4 $(BY_UNDO)
+	$(BIN)/python -m pytest -q --commit undo --format 3 $(BY_UNDO)
 
 # CI leaves out a second library of the same kind, and random sequences, of which `suite` has others.
 conformance: install-test  ## Redis' own test suite and its client libraries, against a gpkvs server
@@ -207,7 +207,7 @@ sanitize: install-test build/sanitize/_kernels.so sanitize-door  ## the kernels 
 	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)"; \
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED) \
-		&& $(BIN)/python -m pytest -q -p no:cacheprovider --commit undo --format 4 tests/engine/test_model.py \
+		&& $(BIN)/python -m pytest -q -p no:cacheprovider --commit undo --format 3 tests/engine/test_model.py \
 			tests/engine/test_u64.py \
 		&& $(BIN)/gpkvs bitflip --bits $(FLIPS) --bursts $(FLIPS) --every 400 \
 		&& $(BIN)/gpkvs bitflip --commit journal --bits $(FLIPS) --bursts $(FLIPS) --every 400

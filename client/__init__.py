@@ -19,10 +19,12 @@ from gpkvs.client.errors import (
 from gpkvs.client.gather import GatherConfig
 from gpkvs.client.objects import AsyncObjects, Objects
 from gpkvs.client.pipeline import AsyncPipeline
+from gpkvs.client.request_id import request_id
 from gpkvs.client.retry import RetryPolicy
 from gpkvs.client.sync import Client
 from gpkvs.credentials import TlsCredentials
 from gpkvs.errors import (
+    ChangesLostError,
     ConditionFailedError,
     ConflictError,
     CorruptRecordError,
@@ -48,6 +50,7 @@ __all__ = [
     "AsyncTable",
     "AsyncTransaction",
     "Batch",
+    "ChangesLostError",
     "Client",
     "ClientClosedError",
     "ClientError",
@@ -81,4 +84,5 @@ __all__ = [
     "Transaction",
     "UnavailableError",
     "UnknownTableError",
+    "request_id",
 ]

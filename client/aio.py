@@ -15,9 +15,11 @@ from grpc_health.v1 import health_pb2_grpc
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
 from gpkvs.buffers import RequestBounds, placed_of
+from gpkvs.changes import Position
 from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
 from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
+from gpkvs.client.following import AsyncFollowing
 from gpkvs.client.gather import GatherConfig, Gatherer
 from gpkvs.client.operations import (
     check_table,
@@ -28,10 +30,12 @@ from gpkvs.client.operations import (
 )
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.ready import QUESTION, ReadyWait
+from gpkvs.client.request_id import Metadata, current_request_id, named_metadata
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight, seconds_left
 from gpkvs.client.scan import ScanProgress, pieces_async
 from gpkvs.client.several import RequestGatherer
 from gpkvs.client.tables import create_request, found_table, table_info
+from gpkvs.client.watch import WatchProgress, watch_request
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
@@ -60,6 +64,10 @@ CHANNEL_OPTIONS: Final = (
 
 _CLIENTS: Final[WeakSet[AsyncClient]] = WeakSet()
 """All clients: after a fork the child has those of its parent."""
+
+
+def _aio_metadata(metadata: Metadata | None) -> grpc.aio.Metadata | None:
+    return grpc.aio.Metadata(*metadata) if metadata else None
 
 
 class AsyncClient(AsyncKeyValues):
@@ -155,14 +163,15 @@ class AsyncClient(AsyncKeyValues):
         self._limits = self._known_limits = limits or Limits()
         self._message_bytes_max = message_bytes_max
         self._channel = access.channel(target, CHANNEL_OPTIONS, grpc.aio)
-        self._metadata = grpc.aio.Metadata(*access.metadata) if access.metadata else None  # made for each call, else
+        self._access_metadata = access.metadata
+        self._unnamed_metadata = _aio_metadata(access.metadata)  # made for each call, else
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._gather = gather or GatherConfig()
-        self._gatherers: dict[tuple[str, bool], Gatherer] = {}
-        self._gatherer = self._gatherer_of(table)
-        self._request_gatherers: dict[tuple[str, bool], RequestGatherer] = {}
+        self._gatherers: dict[tuple[str, bool, str], Gatherer] = {}
+        self._request_gatherers: dict[tuple[str, bool, str], RequestGatherer] = {}
+        self._gatherer = self._new_gatherer(table, is_of_numbers=False, name="")
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -218,21 +227,34 @@ class AsyncClient(AsyncKeyValues):
         is_of_numbers: bool = False,
     ) -> Awaitable[Any]:
         deadline = self._deadline(timeout)
-        if table is None and not is_of_numbers:
+        if table is None and not is_of_numbers and not current_request_id():
             gatherer = self._gatherer
         else:
             gatherer = self._gatherer_of(self._table if table is None else table, is_of_numbers=is_of_numbers)
         return gatherer.submit(op, key, value, deadline, options)
 
     def _gatherer_of(self, table: str, *, is_of_numbers: bool = False) -> Gatherer:
-        """Return what gathers the calls on a table, those with ints apart: a message has one table, of one layout."""
-        name = table, is_of_numbers
-        if name not in self._gatherers:
-            check_table(table)
-            self._gatherers[name] = Gatherer(
-                self._send_alone, self.target, table, self._gather, self._retry, is_of_numbers=is_of_numbers
-            )
-        return self._gatherers[name]
+        """Return what gathers the calls on a table, those with ints apart: a message has one table, of one layout.
+
+        It has one id, too: calls that have one are gathered with those of the same.
+        """
+        name = current_request_id()
+        found = self._gatherers.get((table, is_of_numbers, name))
+        return found or self._new_gatherer(table, is_of_numbers=is_of_numbers, name=name)
+
+    def _new_gatherer(self, table: str, *, is_of_numbers: bool, name: str) -> Gatherer:
+        check_table(table)
+        kind = table, is_of_numbers, name
+        made = self._gatherers[kind] = Gatherer(
+            self._send_alone,
+            self.target,
+            table,
+            self._gather,
+            self._retry,
+            is_of_numbers=is_of_numbers,
+            over=partial(self._gatherers.pop, kind, None) if name else None,
+        )
+        return made
 
     async def _execute(self, operations: OperationList, table: str | None, timeout: Timeout) -> ResultLists:
         name = self._table if table is None else table
@@ -248,19 +270,27 @@ class AsyncClient(AsyncKeyValues):
         return outcome
 
     def _request_gatherer_of(self, table: str, *, is_of_numbers: bool) -> RequestGatherer:
-        """Return what gathers small requests on a table, those with ints apart."""
-        name = table, is_of_numbers
-        if name not in self._request_gatherers:
+        """Return what gathers small requests on a table, those with ints and those of each id apart."""
+        name = current_request_id()
+        kind = table, is_of_numbers, name
+        if kind not in self._request_gatherers:
             check_table(table)
-            self._request_gatherers[name] = RequestGatherer(
+            self._request_gatherers[kind] = RequestGatherer(
                 self._send_once,
                 self.target,
                 table,
                 self._limits,
                 self._message_bytes_max,
                 is_of_numbers=is_of_numbers,
+                over=partial(self._request_gatherers.pop, kind, None) if name else None,
             )
-        return self._request_gatherers[name]
+        return self._request_gatherers[kind]
+
+    def _metadata(self) -> grpc.aio.Metadata | None:
+        """Return that of a call that begins now."""
+        if not current_request_id():
+            return self._unnamed_metadata
+        return _aio_metadata(named_metadata(self._access_metadata))
 
     async def _send_operations(self, operations: OperationList, table: str, deadline: float) -> ResultLists | Failure:
         """Send a request that is too large to share a message, once."""
@@ -364,7 +394,7 @@ class AsyncClient(AsyncKeyValues):
         name = self._table if table is None else table
         check_table(name)
         return AsyncPipeline(
-            partial(self._stub.Pipeline, metadata=self._metadata),
+            partial(self._stub.Pipeline, metadata=self._metadata()),
             self.target,
             name,
             in_flight_max,
@@ -417,7 +447,7 @@ class AsyncClient(AsyncKeyValues):
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
         of_client = (timeout_s, self._retry, self.target, self._require_open)
         progress = ScanProgress(name, prefix, cursor, limit, *of_client, keys_only=keys_only)
-        return pieces_async(partial(self._stub.Scan, metadata=self._metadata), progress, asyncio.sleep)
+        return pieces_async(partial(self._stub.Scan, metadata=self._metadata()), progress, asyncio.sleep)
 
     async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
         """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
@@ -429,6 +459,30 @@ class AsyncClient(AsyncKeyValues):
         request = kv_pb2.CountRequest(table=name, prefix=as_bytes("prefix", prefix))
         response = await self._call(self._stub.Count, request, timeout, is_write=False)
         return cast(int, response.count)
+
+    async def follow(
+        self,
+        since: Position | None = None,
+        *,
+        table: str | None = None,
+        all_tables: bool = False,
+        prefix: bytes = b"",
+    ) -> AsyncFollowing:
+        """Follow what changes on the server, as columns, from now on or behind a position; as `Client.follow`."""
+        self._require_open()
+        request = watch_request(since, self._table if table is None else table, prefix, all_tables=all_tables)
+        progress = WatchProgress(request, self._timeout_s, self._retry, self.target, self._require_open)
+        return await AsyncFollowing(partial(self._watch, self._metadata()), progress).begin()
+
+    def _watch(self, metadata: grpc.aio.Metadata | None, request: kv_pb2.WatchRequest, *, timeout: float | None) -> Any:
+        """Open the stream of a watch."""
+        try:
+            return self._stub.Watch(request, timeout=timeout, metadata=metadata)
+        except grpc.aio.UsageError as error:
+            raise self._closed_meanwhile(error).error from error
+
+    async def _follow(self, since: Position | None, prefix: bytes, table: str | None) -> AsyncFollowing:
+        return await self.follow(since, table=table, prefix=prefix)
 
     async def create_table(
         self,
@@ -515,7 +569,7 @@ class AsyncClient(AsyncKeyValues):
         deadline = self._deadline(timeout)
         try:
             timeout_s = None if deadline == inf else deadline - self._loop.time()
-            return await method(request, timeout=timeout_s, metadata=self._metadata)
+            return await method(request, timeout=timeout_s, metadata=self._metadata())
         except grpc.RpcError as error:
             failure = classify_error(error, self.target)
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
@@ -611,7 +665,9 @@ class AsyncClient(AsyncKeyValues):
         """Send a message, once."""
         timeout_s = None if deadline == inf else max(deadline - self._loop.time(), 0.0)
         try:
-            response: kv_pb2.BatchResponse = await self._stub.Batch(message, timeout=timeout_s, metadata=self._metadata)
+            response: kv_pb2.BatchResponse = await self._stub.Batch(
+                message, timeout=timeout_s, metadata=self._metadata()
+            )
         except grpc.RpcError as error:
             return classify_error(error, self.target)
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:

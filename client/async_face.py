@@ -6,6 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
 from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
+from gpkvs.changes import Position
+from gpkvs.client.following import AsyncFollowing
 from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.face import OWN_TIMEOUT, Numbers, Timeout
@@ -60,6 +63,7 @@ from gpkvs.transaction import (
     delay_s,
     suppress_but_conflicts,
 )
+from gpkvs.watch import POSITION_SECONDS, READ_BYTES, Change, WatchItems
 
 Default = TypeVar("Default")
 Returned = TypeVar("Returned")
@@ -458,6 +462,21 @@ class AsyncKeyValues(ABC):
     async def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
         """Return how many keys a table has, or how many begin with a prefix; as `KeyValues.count`."""
 
+    def watch(
+        self, prefix: Bytes = b"", *, since: Position | str | None = None, table: str | None = None
+    ) -> AsyncWatch:
+        """Return an iterator over what changes in a table; as `KeyValues.watch`.
+
+        It begins with its first step, or with its ``async with`` block.
+        """
+        self._require_open()
+        where = Position.parse(since) if isinstance(since, str) else since
+        return AsyncWatch(partial(self._follow, where, as_bytes("prefix", prefix), table))
+
+    @abstractmethod
+    async def _follow(self, since: Position | None, prefix: bytes, table: str | None) -> AsyncFollowing:
+        """Follow what changes in a table."""
+
     def transaction(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> AsyncTransactionBlock:
         """Return an optimistic transaction for one ``async with`` block; as `KeyValues.transaction`."""
         self._require_open()
@@ -749,6 +768,9 @@ class AsyncTable(AsyncKeyValues):
         """Return how many keys the table has, or how many begin with a prefix; as `KeyValues.count`."""
         return await self._db.count(prefix, table=self.name if table is None else table, timeout=timeout)
 
+    async def _follow(self, since: Position | None, prefix: bytes, table: str | None) -> AsyncFollowing:
+        return await self._db._follow(since, prefix, self.name if table is None else table)
+
     async def _read_into(
         self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
     ) -> list[int | None]:
@@ -778,6 +800,53 @@ class AsyncScan(ScanItems[Item], AsyncIterator[Item]):
             else:
                 self._end()
                 raise StopAsyncIteration
+
+
+class AsyncWatch(WatchItems, AsyncIterator[Change]):
+    """What changes, as it changes; made by ``watch``. As `gpkvs.watch.Watch`.
+
+    Parameters
+    ----------
+    begin
+        Begins to follow.
+    """
+
+    def __init__(self, begin: Callable[[], Awaitable[AsyncFollowing]]) -> None:
+        super().__init__(Position(0, 0))
+        self._begin = begin
+        self._following: AsyncFollowing | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._begun()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __anext__(self) -> Change:
+        following = await self._begun()
+        while True:
+            change = self._next()
+            if change is not None:
+                return change
+            try:
+                self._take(await following.read(READ_BYTES, POSITION_SECONDS), following.position)
+            except GpkvsError:
+                self.position = following.position  # also behind what is not wanted
+                raise
+
+    async def close(self) -> None:
+        """Watch no more."""
+        if self._following is not None:
+            await self._following.close()
+
+    async def _begun(self) -> AsyncFollowing:
+        if self._following is None:
+            self._following = await self._begin()
+            super().__init__(self._following.position)
+        return self._following
 
 
 class AsyncBatch(OperationList):

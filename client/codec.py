@@ -6,6 +6,7 @@ Little-endian, as the contract says (proto/v1/kv.proto); a column of equal lengt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,3 +172,16 @@ def decode(response: kv_pb2.BatchResponse, ops: bytes) -> RequestResult:
     if int(result.value_lengths.sum(dtype=np.uint64)) != len(result.values):
         raise ServerError("a response whose value lengths do not add up to its values")
     return result
+
+
+def numbers_of(column: bytes, dtype: str) -> NDArray[Any]:
+    """Return a column of a response as numbers.
+
+    Raises
+    ------
+    ServerError
+        If they are no whole ones.
+    """
+    if len(column) % np.dtype(dtype).itemsize:
+        raise ServerError(f"a column of {len(column):,} bytes that are no whole numbers")
+    return np.frombuffer(column, dtype)

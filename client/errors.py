@@ -2,7 +2,8 @@
 
 Where the server refuses a request, the client raises the same error as the embedded store (`gpkvs.errors`):
 `InvalidArgumentError`, `UnknownTableError`, `TableExistsError`, `NoSpaceError`, `ConflictError`, `CorruptRecordError`,
-and those of one operation that was not done. The errors of the network and of the client itself are here. The tree::
+`ChangesLostError`, and those of one operation that was not done. The errors of the network and of the client itself are
+here. The tree::
 
     GpkvsError
     ├── InvalidArgumentError       your request is wrong; nothing was written
@@ -14,6 +15,7 @@ and those of one operation that was not done. The errors of the network and of t
     ├── NotANumberError            an increment of something else; it was not done
     ├── NumberOverflowError        an increment over 64 bits; it was not done
     ├── CorruptRecordError         a record fails its checksum; no value is returned
+    ├── ChangesLostError           what comes next in a watch is not held any more
     ├── ForkedError                the client was made before a fork; nothing was sent
     └── ClientError                no result came back
         ├── OutcomeUnknownError    a write was sent and the response was lost: it may have been executed, or not

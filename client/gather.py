@@ -108,6 +108,8 @@ class Gatherer(Sending[_Call]):
         How much is gathered; how often a refused message is repeated.
     is_of_numbers
         Whether the calls have the server refuse a table of another layout than u64.
+    over
+        As of `Sending`.
     """
 
     def __init__(
@@ -119,8 +121,9 @@ class Gatherer(Sending[_Call]):
         retry: RetryPolicy,
         *,
         is_of_numbers: bool = False,
+        over: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(config.messages_in_flight_max)
+        super().__init__(config.messages_in_flight_max, over)
         self._send = send
         self._table = table
         self._where = f"{target}, table {table or DEFAULT_TABLE!r}"

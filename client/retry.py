@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -27,6 +28,7 @@ from gpkvs.client.errors import (
     TlsError,
     UnavailableError,
 )
+from gpkvs.client.request_id import current_request_id
 from gpkvs.errors import (
     ConflictError,
     CorruptRecordError,
@@ -171,6 +173,51 @@ class Failure:
         return _copy(self.error)
 
 
+class StreamAttempts:
+    """Says whether, and when, a stream that broke is begun anew: it goes on where it was.
+
+    Parameters
+    ----------
+    policy
+        How often and how far apart.
+    timeout_s
+        Seconds without a stream, from the first failure on; None: it does not count.
+    """
+
+    def __init__(self, policy: RetryPolicy, timeout_s: float | None) -> None:
+        self._policy = policy
+        self._timeout_s = timeout_s
+        self.count = 0  # since the last progress
+        self._deadline: float | None = None
+
+    def begin(self) -> None:
+        """Take note of one more stream."""
+        self.count += 1
+
+    def arrived(self, *, is_progress: bool = True) -> None:
+        """Take note of a response; without progress the attempts count on."""
+        self._deadline = None
+        if is_progress:
+            self.count = 0
+
+    def delay_s(self, failure: Failure) -> float:
+        """Return the pause before the next stream.
+
+        Raises
+        ------
+        GpkvsError
+            If there is to be none: the failure's.
+        """
+        now = time.monotonic()
+        if self._deadline is None and self._timeout_s is not None:
+            self._deadline = now + self._timeout_s
+        delay_s = self._policy.delay_s(max(self.count, 1))
+        is_late = self._deadline is not None and now + delay_s >= self._deadline
+        if is_late or self.count >= self._policy.attempts_max or not failure.may_repeat(is_write=False):
+            raise failure.raised(is_write=False)
+        return delay_s
+
+
 def outcome_unknown(cause: GpkvsError) -> OutcomeUnknownError:
     """Return the error of a write whose response was lost."""
     error = OutcomeUnknownError(f"the write was sent and may have been executed, or not: {cause}")
@@ -245,8 +292,15 @@ def classify(
             error = CorruptRecordError(details)
         case _:
             error = ServerError(f"{target}: {code.name}: {details}")
-    error.request_id = _text(trailing.get(REQUEST_ID_KEY, ""))
+    _name(error, _text(trailing.get(REQUEST_ID_KEY, "")) or current_request_id())
     return Failure(error, executed, transient)
+
+
+def _name(error: GpkvsError, request_id: str) -> None:
+    """Give an error the id of its call, if there is one; tracebacks show it."""
+    error.request_id = request_id
+    if request_id:
+        error.add_note(f"request {request_id}")
 
 
 def _not_connected(details: str, target: str) -> UnavailableError:
@@ -311,10 +365,16 @@ def seconds_left(timeout_s: float | None, target: str) -> float:
     ------
     DeadlineError
         If its time is over already, as that of a caller who divides its own: such a call is not sent.
+    TypeError
+        If it is no number.
     """
     if timeout_s is None:
         return inf
-    if not timeout_s > 0:
+    try:
+        is_over = not timeout_s > 0
+    except TypeError:
+        raise TypeError(f"a timeout is a number of seconds, or None, not {type(timeout_s).__name__}") from None
+    if is_over:
         raise DeadlineError(f"{target}: the deadline of the call has passed before it began")
     return timeout_s
 

@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 import numpy as np
 
+from gpkvs.client.codec import numbers_of
 from gpkvs.client.errors import DeadlineError, ServerError
-from gpkvs.client.retry import Failure, RetryPolicy, classify_error
+from gpkvs.client.retry import RetryPolicy, StreamAttempts, classify_error
 from gpkvs.operations import number_of
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.scan import LIMIT_MAX, ScanPiece
@@ -63,17 +64,15 @@ class ScanProgress:
         )
         self.timeout_s = timeout_s
         self.require_open = require_open
-        self._retry = retry
+        self._attempts = StreamAttempts(retry, timeout_s)
         self._target = target
         self._has_limit = limit is not None
-        self._attempts = 0  # since the last piece
-        self._deadline: float | None = None  # of the attempts, from the first failure on
         self.is_done = False
 
     def request(self) -> kv_pb2.ScanRequest:
         """Return the message of the next stream."""
         self.require_open()
-        self._attempts += 1
+        self._attempts.begin()
         return self._message
 
     def take(self, response: kv_pb2.ScanResponse) -> ScanPiece:
@@ -85,7 +84,7 @@ class ScanProgress:
             If its columns do not fit each other.
         """
         piece = decode_piece(response, keys_only=self._message.keys_only)
-        self._attempts, self._deadline = 0, None
+        self._attempts.arrived()
         self._message.cursor = piece.cursor
         if self._has_limit:
             self._message.limit -= min(len(piece), self._message.limit)
@@ -101,19 +100,9 @@ class ScanProgress:
             If there is to be none.
         """
         failure = classify_error(error, self._target)
-        if not self._attempts and isinstance(failure.error, DeadlineError):
+        if not self._attempts.count and isinstance(failure.error, DeadlineError):
             return 0.0  # it brought pieces, as long as it might
-        return self._delay_after(failure)
-
-    def _delay_after(self, failure: Failure) -> float:
-        now = time.monotonic()
-        if self._deadline is None and self.timeout_s is not None:
-            self._deadline = now + self.timeout_s
-        delay_s = self._retry.delay_s(max(self._attempts, 1))
-        is_late = self._deadline is not None and now + delay_s >= self._deadline
-        if is_late or self._attempts >= self._retry.attempts_max or not failure.may_repeat(is_write=False):
-            raise failure.raised(is_write=False)
-        return delay_s
+        return self._attempts.delay_s(failure)
 
     def end(self) -> None:
         """Take note that a stream ended in order.
@@ -177,11 +166,11 @@ def decode_piece(response: kv_pb2.ScanResponse, *, keys_only: bool) -> ScanPiece
     """
     piece = ScanPiece(
         keys=np.frombuffer(response.keys, np.uint8),
-        key_lengths=_numbers(response.key_lengths, "<u4"),
+        key_lengths=numbers_of(response.key_lengths, "<u4"),
         values=np.frombuffer(response.values, np.uint8),
-        value_lengths=_numbers(response.value_lengths, "<u4"),
-        versions=_numbers(response.versions, "<u8"),
-        expiries=_numbers(response.expiries, "<u8"),
+        value_lengths=numbers_of(response.value_lengths, "<u4"),
+        versions=numbers_of(response.versions, "<u8"),
+        expiries=numbers_of(response.expiries, "<u8"),
         damaged=response.damaged,
         cursor=response.cursor,
     )
@@ -196,9 +185,3 @@ def decode_piece(response: kv_pb2.ScanResponse, *, keys_only: bool) -> ScanPiece
     if not fits:
         raise ServerError(f"a piece of {n:,} keys whose columns do not fit each other")
     return piece
-
-
-def _numbers(column: bytes, dtype: str) -> Any:
-    if len(column) % np.dtype(dtype).itemsize:
-        raise ServerError(f"a column of {len(column):,} bytes that are no whole numbers")
-    return np.frombuffer(column, dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
@@ -38,11 +38,14 @@ class Sending(ABC, Generic[Call]):
     ----------
     messages_in_flight_max
         At the same time.
+    over
+        Called when nothing waits or is in flight any more.
     """
 
-    def __init__(self, messages_in_flight_max: int) -> None:
+    def __init__(self, messages_in_flight_max: int, over: Callable[[], object] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._messages_in_flight_max = messages_in_flight_max
+        self._over = over
         self._in_flight: dict[asyncio.Task[None], list[Call]] = {}
         self._flush_is_due = False
         self._sweep_at = inf
@@ -86,6 +89,7 @@ class Sending(ABC, Generic[Call]):
                 task = self._loop.create_task(self._deliver(calls))
                 self._in_flight[task] = calls
                 task.add_done_callback(self._landed)
+        self._look_whether_over()
 
     def _landed(self, task: asyncio.Task[None]) -> None:
         calls = self._in_flight.pop(task)
@@ -98,6 +102,12 @@ class Sending(ABC, Generic[Call]):
             _give_up(calls, reason)
         if self._has_waiting():
             self._flush_soon()
+        self._look_whether_over()
+
+    def _look_whether_over(self) -> None:
+        if self._over and not self._has_waiting() and not self._in_flight:
+            self._sweep_by(inf)
+            self._over()
 
     def _sweep_by(self, deadline: float) -> None:
         if self._sweep_timer is not None:

@@ -90,6 +90,8 @@ class RequestGatherer(Sending[_Request]):
         Of the server.
     is_of_numbers
         Whether the requests have the server refuse a table of another layout than u64.
+    over
+        As of `Sending`.
     """
 
     def __init__(
@@ -101,8 +103,9 @@ class RequestGatherer(Sending[_Request]):
         message_bytes_max: int,
         *,
         is_of_numbers: bool = False,
+        over: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(_MESSAGES_IN_FLIGHT_MAX)
+        super().__init__(_MESSAGES_IN_FLIGHT_MAX, over)
         self._send = send
         self._target, self._table = target, table
         self._is_of_numbers = is_of_numbers

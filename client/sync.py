@@ -15,9 +15,11 @@ from grpc_health.v1 import health_pb2_grpc
 
 from gpkvs.batch import U8, U64, Batch, RequestResult
 from gpkvs.buffers import RequestBounds, placed_of
+from gpkvs.changes import Position
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
+from gpkvs.client.following import Following
 from gpkvs.client.operations import (
     check_table,
     message_of,
@@ -26,9 +28,11 @@ from gpkvs.client.operations import (
     request_bounds,
 )
 from gpkvs.client.ready import QUESTION, ReadyWait
+from gpkvs.client.request_id import Metadata, named_metadata
 from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_flight, seconds_left
 from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import create_request, found_table, table_info
+from gpkvs.client.watch import WatchProgress, watch_request
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import TableExistsError, UnknownTableError
@@ -104,8 +108,8 @@ class Client(KeyValues):
         self._limits = self._known_limits = limits or Limits()
         self._is_closed = False
         self._message_bytes_max = message_bytes_max
-        self._channel = access.channel(target, CHANNEL_OPTIONS)
-        self._metadata = access.metadata
+        self._channel = access.channel(target, CHANNEL_OPTIONS, grpc)
+        self._access_metadata = access.metadata
         self._stub = kv_pb2_grpc.KVStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)  # made now: on a closed channel gRPC crashes
@@ -191,7 +195,7 @@ class Client(KeyValues):
         timeout_s = self._timeout_s if isinstance(timeout, OwnTimeout) else timeout
         of_client = (timeout_s, self._retry, self.target, self._require_open)
         progress = ScanProgress(name, prefix, cursor, limit, *of_client, keys_only=keys_only)
-        return pieces(partial(self._stub.Scan, metadata=self._metadata), progress)
+        return pieces(partial(self._stub.Scan, metadata=named_metadata(self._access_metadata)), progress)
 
     def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
         """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
@@ -203,6 +207,51 @@ class Client(KeyValues):
         request = kv_pb2.CountRequest(table=name, prefix=as_bytes("prefix", prefix))
         response = self._call(self._stub.Count, request, timeout, is_write=False)
         return cast(int, response.count)
+
+    def follow(
+        self,
+        since: Position | None = None,
+        *,
+        table: str | None = None,
+        all_tables: bool = False,
+        prefix: bytes = b"",
+    ) -> Following:
+        """Follow what changes on the server, as columns, from now on or behind a position.
+
+        For changes one by one there is `watch`.
+
+        Parameters
+        ----------
+        since
+            A position: go on behind it; None: from now on.
+        table
+            The table's name; by default the client's one.
+        all_tables
+            Instead: all tables, and what tables are made and dropped. The user needs the right ``backup``.
+        prefix
+            Only keys that begin with it; not of a table of numbers, and not of all tables.
+
+        Raises
+        ------
+        ChangesLostError
+            If the server no longer holds what comes behind the position.
+        InvalidArgumentError
+            If the arguments do not fit together.
+        NotExecutedError
+            If no response came: its subclasses say why.
+        """
+        self._require_open()
+        request = watch_request(since, self._table if table is None else table, prefix, all_tables=all_tables)
+        progress = WatchProgress(request, self._timeout_s, self._retry, self.target, self._require_open)
+        return Following(partial(self._watch, named_metadata(self._access_metadata)), progress)
+
+    def _watch(self, metadata: Metadata | None, request: kv_pb2.WatchRequest, *, timeout: float | None) -> Any:
+        """Open the stream of a watch."""
+        with self._unless_closed():
+            return self._stub.Watch(request, timeout=timeout, metadata=metadata)
+
+    def _follow(self, since: Position | None, prefix: bytes, table: str | None) -> Following:
+        return self.follow(since, table=table, prefix=prefix)
 
     def create_table(
         self,
@@ -272,7 +321,7 @@ class Client(KeyValues):
         deadline = self._deadline(timeout)
         try:
             with self._unless_closed():
-                return method(request, timeout=_left_s(deadline), metadata=self._metadata)
+                return method(request, timeout=_left_s(deadline), metadata=named_metadata(self._access_metadata))
         except grpc.RpcError as error:
             failure = self._failure(error)
         raise failure.raised(is_write=is_write)
@@ -295,7 +344,8 @@ class Client(KeyValues):
         """Send one message, once."""
         try:
             with self._unless_closed():
-                response = self._stub.Batch(message, timeout=_left_s(deadline), metadata=self._metadata)
+                metadata = named_metadata(self._access_metadata)
+                response = self._stub.Batch(message, timeout=_left_s(deadline), metadata=metadata)
             return decode(response, message.ops)
         except grpc.RpcError as error:
             return self._failure(error)

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,7 @@ class Http2;
 class Output;
 struct Request;
 struct RespSession;
+class Subscriptions;
 
 // Codes of gRPC that the door itself ends calls with.
 enum Code {
@@ -88,6 +90,7 @@ class Responder {
     virtual void finish(const Status& status) = 0;
     // How the session goes on.
     virtual void set_session(const RespSession&) {}
+    virtual void set_subscriptions(std::shared_ptr<const Subscriptions>) {}
 };
 
 class Call final : public CallHead, public Responder {

@@ -121,13 +121,14 @@ typedef struct DoorRespStats {
     uint64_t commands[DOOR_REDIS_COMMANDS];  // that the door executes, in the order of their names
     uint64_t errors[3];     // ERR, OOM, EXECABORT
     uint64_t opened, closed;  // connections
+    uint64_t messages;        // of keys that changed
 } DoorRespStats;
 typedef struct DoorStats {
     DoorMethodStats methods[7];  // Get, Set, Delete, Increment, MultiGet, Batch, Pipeline; those that were forwarded are counted as started only
     uint64_t refused[4];         // memory_full, queue_full, unsupported, slow
     // connections_full, files_full, memory_full, http1, tls, plain, handshake, foreign, gave_way, silent; then those that were
-    // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone
-    uint64_t connections_refused[17];
+    // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone, behind
+    uint64_t connections_refused[18];
     uint64_t cancelled, expired, conflicts;
     uint64_t operations[15][6];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
@@ -226,6 +227,13 @@ DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const cha
 // are asked for, Python says with an answer who has logged in (`logged_in`).
 DOOR_EXPORT int gpkvs_door_set_session(Door* door, uint64_t call, uint32_t table, uint32_t protocol, bool hands_all,
                                        bool is_silent);
+// To what such a connection has subscribed when Python's next answer is sent: two messages (resp_message.hpp), the channels and
+// the patterns. It is told what follows behind that answer, in RESP2 or RESP3.
+DOOR_EXPORT int gpkvs_door_set_subscriptions(Door* door, uint64_t call, uint32_t protocol, const uint8_t* words);
+// Tells those who have subscribed of keys of a database that changed: columns of gpkvs/changes.py. It waits for nobody: who does
+// not read is cut off. One thread at a time. 0, or -ENOMEM: not all were told.
+DOOR_EXPORT int gpkvs_door_tell(Door* door, uint64_t database, uint64_t n, const uint8_t* kinds, const uint8_t* keys,
+                                const uint32_t* key_lengths);
 // Counts what Python holds for a connection (a Kind), or for none (0), or holds no more where the number is negative.
 DOOR_EXPORT int gpkvs_door_charge(Door* door, uint64_t connection, int kind, int64_t bytes);
 

@@ -19,6 +19,7 @@
 #include "service.hpp"
 #include "slow_log.hpp"
 #include "stats.hpp"
+#include "subscriber.hpp"
 #include "tables.hpp"
 #include "tls.hpp"
 #include "turn.hpp"
@@ -51,6 +52,7 @@ struct Door {
     door::EngineStats engine_stats;
     door::TableStats gone_tables;  // of batches whose table was gone; the engine's thread writes it
     door::SlowLog slow_log;
+    door::Subscribers subscribers;
     // Where there is no memory for what is to be said of a request.
     const std::shared_ptr<const door::Refusal> no_memory;
     // Replaced by one thread at a time.

@@ -8,6 +8,7 @@
 
 #include "door.hpp"
 #include "resp_session.hpp"
+#include "subscriptions.hpp"
 
 namespace door {
 
@@ -148,6 +149,11 @@ void Forward::set_session(u64 call, const RespSession& session) {
     if (Forwarded* forwarded = find(call)) guard(forwarded->responder_, [&] { forwarded->responder_.set_session(session); });
 }
 
+void Forward::set_subscriptions(u64 call, std::shared_ptr<const Subscriptions> subscriptions) {
+    Forwarded* forwarded = find(call);
+    if (forwarded) guard(forwarded->responder_, [&] { forwarded->responder_.set_subscriptions(std::move(subscriptions)); });
+}
+
 void Forward::note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
     Forwarded* forwarded = find(call);
     if (!forwarded) return;
@@ -265,6 +271,26 @@ int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_
 int gpkvs_door_set_session(Door* door, u64 call, u32 table, u32 protocol, bool hands_all, bool is_silent) {
     return in_thread(door, Forward::thread_of(call),
                      [=] { door->forward.set_session(call, {table, protocol, hands_all, is_silent}); });
+}
+
+int gpkvs_door_set_subscriptions(Door* door, u64 call, u32 protocol, const u8* words) {
+    try {
+        return in_thread(door, Forward::thread_of(call),
+                         [door, call, made = std::make_shared<const Subscriptions>(protocol, words)] {
+                             door->forward.set_subscriptions(call, made);
+                         });
+    } catch (const std::bad_alloc&) {
+        return -ENOMEM;
+    }
+}
+
+int gpkvs_door_tell(Door* door, u64 database, u64 n, const u8* kinds, const u8* keys, const u32* key_lengths) {
+    try {
+        door->subscribers.tell(database, n, kinds, keys, key_lengths);
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -ENOMEM;
+    }
 }
 
 int gpkvs_door_charge(Door* door, u64 connection, int kind, i64 bytes) {

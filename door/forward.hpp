@@ -91,6 +91,7 @@ class Forward {
     void respond(u64 call, u8* response, u64 size);
     void finish(u64 call, const Status& status);
     void set_session(u64 call, const RespSession& session);
+    void set_subscriptions(u64 call, std::shared_ptr<const Subscriptions> subscriptions);
     // Who makes it (access.hpp).
     void note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns);
 

@@ -45,10 +45,13 @@ std::string_view given_request_id(std::string_view metadata) {
     return {};
 }
 
-std::string new_request_id() {
+std::string new_request_id() { return LateRequestId().text(); }
+
+std::string LateRequestId::text() {
     static std::atomic<u64> next{random_word()};
+    while (!number_) number_ = next.fetch_add(1, std::memory_order_relaxed);
     char id[17];
-    snprintf(id, sizeof id, "%016llx", (unsigned long long)mixed(next.fetch_add(1, std::memory_order_relaxed)));
+    snprintf(id, sizeof id, "%016llx", (unsigned long long)mixed(number_));
     return id;
 }
 

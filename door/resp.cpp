@@ -29,7 +29,7 @@ struct RespConnection::Pending {
     RespAnswer engines(RespStats& stats) {
         const bool is_transaction = !parts.empty();
         return {request, is_transaction ? parts.data() : &part, is_transaction ? parts.size() : 1,
-                is_transaction, protocol, stats};
+                is_transaction, protocol, stats, id};
     }
 
     Pending* next = nullptr;
@@ -43,6 +43,8 @@ struct RespConnection::Pending {
     std::string answer;
     std::unique_ptr<Output> written;  // or what the engine's answer is, when the results are given back
     Message pythons;  // its message, then its answer
+    u64 told_before = 0;  // so far messages of the subscriber go before it
+    LateRequestId id;
     Request request;
 };
 
@@ -132,7 +134,7 @@ u64 RespConnection::take_possible_commands(const u8* data, u64 size) {
             const bool has_room = !more || account.has_room(more);
             if (has_room) full_since_ns_ = NEVER;
             if (has_room || may_wait()) return taken;
-            end_with("OOM " + memory_text(account, needed), STATS_NO_MEMORY);
+            end_with(full_error(memory_text(account, needed)), STATS_NO_MEMORY);
             return size;
         }
         if (found == RespParser::Found::ERROR) {
@@ -160,8 +162,7 @@ RespConnection::Begun RespConnection::begin_incoming() {
         return Begun::LEFT_IN;
     }
     if (bytes > found->value_bytes_max) {
-        end_with("ERR a value of " + grouped(bytes) + " bytes, the limit is " + grouped(found->value_bytes_max) +
-                     " (value_bytes_max)", STATS_INVALID);
+        end_with(VALUE_TOO_LONG_ERROR, STATS_INVALID);
         return Begun::ENDS;
     }
     auto incoming = std::make_unique<RespIncoming>(bytes, parser_.taken, account);
@@ -175,7 +176,7 @@ RespConnection::Begun RespConnection::begin_incoming() {
     if (may_wait()) return Begun::WAITS;
     const std::string full = incoming->upload->is_admitted() ? queue_text(thread.door.config.queue_requests_max)
                                                              : memory_text(account, LentValue::counted(bytes));
-    end_with("OOM " + full, STATS_NO_MEMORY);
+    end_with(full_error(full), STATS_NO_MEMORY);
     return Begun::ENDS;
 }
 
@@ -188,8 +189,8 @@ void RespConnection::reserved() {
         incoming_->upload->begin(reservation.reserved);
     } else {
         incoming_->upload.reset();
-        const bool is_done = reservation.outcome == DONE;
-        incoming_->refusal = is_done ? std::string("OOM ") + NO_ROOM_NOW_TEXT : error_of(reservation);
+        LateRequestId id;
+        incoming_->refusal = reservation.outcome == DONE ? full_error(NO_ROOM_NOW_TEXT) : error_of(reservation, id);
     }
     incoming_->ends_ns =
         thread.now() + Upload::time_ns(incoming_->bytes, thread.door.patience, thread.door.config.receive_seconds_max);
@@ -434,7 +435,8 @@ void RespConnection::answered(Request* request) {
 }
 
 void RespConnection::describe(const Request& request, DoorSlowCall& call) {
-    const Pending& pending = *(const Pending*)request.call;
+    Pending& pending = *(Pending*)request.call;
+    if (is_told_with_id(request)) copy_text(call.request_id, pending.id.text());
     copy_text(call.command, pending.parts.empty() ? pending.part.command->name : "exec");
     call.words = pending.part.words;
     call.caller = head_.caller ? head_.caller->id : 0;
@@ -455,12 +457,14 @@ bool RespConnection::hand_on() {
     handed_->pythons = std::move(message);
     joined_ = 1;
     is_joining_ = true;
+    takes_more_ = !subscribes(parser_.words);  // what is done behind that is told
     return true;
 }
 
 // Python gets a command together with those before it. False: by itself, later.
 bool RespConnection::join() {
     const u64 at = handed_->pythons.size(), bytes = message_bytes(parser_.words);
+    if (!takes_more_) return false;
     if (joined_ == JOINED_MAX || at + bytes > thread.door.config.message_bytes_max) return false;
     if (parser_.is_stranger) return false;
     if (!is_answered_shortly(parser_.words) || !handed_->pythons.grow(bytes)) return false;
@@ -474,7 +478,7 @@ void RespConnection::give_python() {
     answered_ = 0;
     if (!python_) python_ = thread.door.forward.open(head_, *this);
     if (!python_ || !give_watched()) {
-        const std::string text = error_line("OOM " + memory_text(account, handed_->pythons.size()), thread.stats.resp);
+        const std::string text = error_line(full_error(memory_text(account, handed_->pythons.size())), thread.stats.resp);
         for (; joined_; joined_--) handed_->answer += text;
         is_ending_ = is_ending_ || is_in_transaction();
         return end_handed({});
@@ -513,6 +517,7 @@ void RespConnection::respond(Message&& response) {
 void RespConnection::finish(const Status&) {
     python_ = nullptr;
     is_ending_ = true;
+    end_subscriptions();
     if (handed_) end_handed({});  // what it has not answered by now it never will
     want_fill();
 }
@@ -520,16 +525,27 @@ void RespConnection::finish(const Status&) {
 void RespConnection::end_handed(Message&& response) {
     handed_->pythons = std::move(response);
     handed_->is_done = true;
+    if (next_subscriptions_) subscribe();
     held_bytes_ += handed_->pythons.size();
     handed_ = nullptr;
     want_fill();
 }
 
+void RespConnection::subscribe() {
+    if (!subscriber_) subscriber_ = std::make_shared<Subscriber>(thread, id, held_bytes_max_);
+    const bool are_none = next_subscriptions_->are_none();
+    handed_->told_before = subscriber_->change(std::move(next_subscriptions_));
+    if (are_none) thread.door.subscribers.remove(subscriber_);
+    else thread.door.subscribers.add(subscriber_);
+}
+
 bool RespConnection::fill(Output& output) {
     for (; first_ && first_->is_done && output.size() < Output::LOW_BYTES; remove_first()) {
+        if (first_->told_before && !subscriber_->take(output, first_->told_before)) return true;
         write(*first_, output);
         is_full_ = false;
     }
+    if (subscriber_ && !(first_ && first_->is_done)) subscriber_->take(output, Subscriber::ALL);
     if (first_ && first_->is_done) {
         leave_results();
     } else if (may_take_commands()) {
@@ -558,9 +574,22 @@ void RespConnection::tick(u64 now_ns) {
         end_with("ERR no byte of the value came for 10 s", STATS_SLOW_HEADERS);
     else if (is_receiving() && now_ns > incoming_->ends_ns)
         end_with("ERR the value came too slowly: at least 128 KiB a second", STATS_SLOW_HEADERS);
+    if (subscriber_) look_at_subscriber();
     if (!is_full_) return;
     is_full_ = false;  // others may have left room
     want_fill();
+}
+
+void RespConnection::end_subscriptions() {
+    if (!subscriber_) return;
+    thread.door.subscribers.remove(subscriber_);
+    subscriber_->end();
+}
+
+void RespConnection::look_at_subscriber() {
+    StatsConnection why;
+    if (subscriber_->is_cut_off(why)) close(why);
+    else if (subscriber_->has_messages()) want_fill();  // maybe there was no memory to say so
 }
 
 void RespConnection::drain() {
@@ -571,13 +600,14 @@ void RespConnection::drain() {
 void RespConnection::closed() {
     if (python_) python_->over();
     python_ = nullptr;
+    end_subscriptions();
     if (incoming_) incoming_->reservation.is_cancelled = true;
 }
 
 // There is no room for a command.
 bool RespConnection::wait_or_refuse(const std::string& text) {
     if (!must_not_wait_ && may_wait()) return false;
-    refuse("OOM " + text);
+    refuse(full_error(text));
     return true;
 }
 

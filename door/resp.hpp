@@ -19,6 +19,7 @@
 #include "resp_parser.hpp"
 #include "resp_session.hpp"
 #include "resp_watched.hpp"
+#include "subscriber.hpp"
 
 namespace door {
 
@@ -53,6 +54,7 @@ class RespConnection final : public Connection, public Responder {
     void respond(Message&& response) override;
     void finish(const Status& status) override;
     void set_session(const RespSession& session) override { session_ = session; }
+    void set_subscriptions(std::shared_ptr<const Subscriptions> subscriptions) override { next_subscriptions_ = subscriptions; }
 
   private:
     struct Pending;
@@ -96,6 +98,9 @@ class RespConnection final : public Connection, public Responder {
     bool join();
     void give_python();
     void end_handed(Message&& response);
+    void subscribe();
+    void look_at_subscriber();
+    void end_subscriptions();
     void answer(std::string text);
     bool wait_or_refuse(const std::string& text);
     bool may_wait();
@@ -154,9 +159,12 @@ class RespConnection final : public Connection, public Responder {
     Pending* handed_ = nullptr;    // the command, or some, that Python has to answer: the last one
     u64 joined_ = 0;               // how many these are
     bool is_joining_ = false;      // more may come
+    bool takes_more_ = false;      // and go along
     u64 answered_ = 0;             // messages before it that the client has answers to
     bool is_asked_ = false;        // Python takes one more
     RespSession session_;
+    std::shared_ptr<Subscriber> subscriber_;  // null: it never had a subscription
+    std::shared_ptr<const Subscriptions> next_subscriptions_;  // from the next answer on; null: those that it has
 };
 
 }  // namespace door

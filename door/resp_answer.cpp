@@ -79,7 +79,7 @@ void append_decimal(u8 status, const Values::Value& sum, RespStats& stats, Outpu
 
 std::string size_line(u8 status, i64 size, RespStats& stats) {
     if (status == status::OVERFLOW)
-        return error_line("ERR string exceeds maximum allowed size (proto-max-bulk-len)", stats);
+        return error_line(VALUE_TOO_LONG_ERROR, stats);
     return number_line(size);
 }
 
@@ -112,7 +112,7 @@ void append_part(const RespAnswer& answer, const RespPart& part, Rest& rest, Out
     const u8 first = *rest.status, last = rest.status[part.n - 1];
     if (memchr(rest.status, status::CORRUPT, part.n)) {
         const char* const text = "ERR the record fails its checksum, so no value is returned: run gpkvs check";
-        append_text(error_line(text, answer.stats), to);
+        append_text(error_line(with_request_id(text, answer.id.text()), answer.stats), to);
         for (u64 i = 0; i < part.n; i++)
             if (returns_value(rest.ops[i])) rest.values.next();
     } else {
@@ -156,7 +156,7 @@ void append_to(const RespAnswer& answer, Output& to) {
         return append_text(answer.protocol == 2 ? "*-1\r\n" : nothing(answer.protocol), to);
     if (request.outcome != DONE) {
         const std::string because = answer.is_transaction ? "EXECABORT Transaction discarded because of: " : "";
-        return append_text(error_line(because + error_of(request), answer.stats), to);
+        return append_text(error_line(because + error_of(request, answer.id), answer.stats), to);
     }
     if (answer.is_transaction) append_text("*" + std::to_string(answer.count) + "\r\n", to);
     u64 checks = request.n;  // of what is watched
@@ -168,13 +168,28 @@ void append_to(const RespAnswer& answer, Output& to) {
 
 }  // namespace
 
-std::string error_of(const Request& request) {
+std::string full_error(const std::string& why, const std::string& request_id) {
+    return with_request_id("OOM " + why, request_id);
+}
+
+std::string error_of(const Request& request, LateRequestId& id) {
     switch (request.outcome) {
-        case REFUSED: return (request.refusal->full.empty() ? "ERR " : "OOM ") + request.refusal->text;
-        case NO_ROOM: return "OOM " + memory_text(request.connection->account, 0);
+        case REFUSED: {
+            const Refusal& refusal = *request.refusal;
+            if (!refusal.full.empty()) return full_error(refusal.text, id.text());
+            // What failed for a whole batch has an id in its text, by which the log names it.
+            const std::string text = "ERR " + refusal.text;
+            return refusal.is_refusal ? with_request_id(text, id.text()) : text;
+        }
+        case NO_ROOM: return full_error(memory_text(request.connection->account, 0), id.text());
         case GONE: return "ERR DB index is out of range";
         default: return "ERR not executed";
     }
+}
+
+bool is_told_with_id(const Request& request) {
+    if (request.outcome != DONE) return request.outcome == REFUSED || request.outcome == NO_ROOM;
+    return memchr(request.status(), status::CORRUPT, request.n);
 }
 
 std::string error_line(std::string text, RespStats& stats) {

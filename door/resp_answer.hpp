@@ -5,6 +5,7 @@
 
 #include "output.hpp"
 #include "request.hpp"
+#include "request_id.hpp"
 #include "resp_command.hpp"
 #include "stats.hpp"
 
@@ -13,8 +14,14 @@ namespace door {
 // One line, whatever is in the text; it is counted.
 std::string error_line(std::string text, RespStats& stats);
 
+// Where there is no room; what there is none for.
+std::string full_error(const std::string& why, const std::string& request_id = new_request_id());
+
 // To a request that was not done, without its end.
-std::string error_of(const Request& request);
+std::string error_of(const Request& request, LateRequestId& id);
+
+// Whether some of it was not done, and its answer has the id.
+bool is_told_with_id(const Request& request);
 
 // To a command that needs no engine.
 std::string answer_without_engine(const RespCommand& command, const std::vector<Word>& words);
@@ -35,6 +42,7 @@ struct RespAnswer {
     bool is_transaction;
     u32 protocol;  // 2 or 3: RESP2 or RESP3
     RespStats& stats;
+    LateRequestId& id;
 
     void append(Output& to) const;
 };

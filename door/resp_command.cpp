@@ -269,6 +269,10 @@ std::string command_names() {
     return names;
 }
 
+bool subscribes(const std::vector<Word>& words) {
+    return is_name(words.front(), "subscribe") || is_name(words.front(), "psubscribe");
+}
+
 bool is_answered_shortly(const std::vector<Word>& words) {
     const auto is = [](std::string_view name) { return [name](const Word& word) { return is_name(word, name); }; };
     if (is("set")(words.front())) return words.size() > 3 && std::none_of(words.begin() + 3, words.end(), is("get"));

@@ -139,6 +139,9 @@ const RespCommand* command_of(const std::vector<Word>& words, const Scripts& scr
 // Of all of them, with a space behind each.
 std::string command_names();
 
+// Whether these words ask to be told something from then on.
+bool subscribes(const std::vector<Word>& words);
+
 // Whether the answer to what these words say is short. Such a command goes along with one before it that Python executes, also
 // if the door could execute it by itself: where both kinds alternate, each would wait for the other.
 bool is_answered_shortly(const std::vector<Word>& words);

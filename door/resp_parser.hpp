@@ -60,8 +60,8 @@ class RespParser {
     static constexpr i64 WORDS_MAX = 1 << 20;
     // What Redis takes; what has more is answered in its words.
     static constexpr i64 REDIS_WORDS_MAX = (1ll << 31) - 1, REDIS_WORD_BYTES_MAX = 512 << 20;
-    // Where a word may come in pieces, there may be more than Redis takes.
-    static constexpr i64 WORD_BYTES_MAX = (1ll << 31) - 1;
+    // Where a word may come in pieces, there may be more than Redis takes: as long as a value may ever be.
+    static constexpr i64 WORD_BYTES_MAX = 1 << 30;
     static constexpr u64 TAKEN_OUT = NEVER;  // the begin of a word that is not among the bytes
     static constexpr i64 STRANGER_WORDS_MAX = 10, STRANGER_WORD_BYTES_MAX = 16 << 10;
 

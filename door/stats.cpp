@@ -50,6 +50,7 @@ void gpkvs_door_stats(Door* door, DoorStats* stats) {
         stats->slow_unnoted += thread->stats.slow_unnoted.value();
         damaged += thread->stats.damaged_values.value();
     }
+    stats->resp.messages = door->subscribers.messages.value();
     const EngineStats& engine = door->engine_stats;
     stats->cancelled = engine.cancelled.value();
     stats->expired = engine.expired.value();

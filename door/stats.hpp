@@ -89,6 +89,7 @@ enum StatsConnection {
     STATS_NO_MEMORY,     // for what it asked for
     STATS_INVALID,       // what it sent breaks the rules of its protocol
     STATS_USER_GONE,
+    STATS_BEHIND,  // it did not read the messages to which it had subscribed
     STATS_CONNECTIONS
 };
 

@@ -6,6 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gpkvs import errors
 from gpkvs.errors import ForkedError, GpkvsError
 
 if TYPE_CHECKING:
@@ -34,9 +35,18 @@ if not TYPE_CHECKING:  # type checkers would take every name for one that is the
         if name == "__version__":
             return import_module("gpkvs.info").package_version()
         if name not in _LATE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_elsewhere(name)}")
         module, _, attribute = _LATE[name].partition(":")
         return getattr(import_module(module), attribute)
+
+
+def _elsewhere(name: str) -> str:
+    """Return where a name is that somebody looked for here; nothing if nobody knows."""
+    if name in ("AsyncClient", "Client", "AsyncObjects", "Objects", "RetryPolicy", "TlsCredentials"):
+        return f": from gpkvs.client import {name}"
+    if name.endswith("Error") and hasattr(errors, name):
+        return f": from gpkvs.errors import {name}"
+    return ""
 
 
 def __dir__() -> list[str]:

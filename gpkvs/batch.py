@@ -135,6 +135,9 @@ class Batch:
     into : n of (bytes,) uint8, optional
         The caller's memory for the values of one request of GETs. Who can puts them there; the result has lengths and
         no values then. If one of them is longer than its memory, or damaged, none is put anywhere.
+    versions : (n,) uint64, optional
+        What SETs give their keys instead of new versions, each lower than the store's first one: only of SETs and
+        DELETEs on the host, in one request, in a store in the making (`gpkvs.config.Making`).
     """
 
     ops: U8
@@ -148,6 +151,7 @@ class Batch:
     expected: U64 | None = None
     expiries: U64 | None = None
     into: Sequence[U8] | None = None
+    versions: U64 | None = None
 
     def __post_init__(self) -> None:
         if len(self.request_ops) == 0:
@@ -278,6 +282,7 @@ class Batch:
             conditions=_joined([(batch.conditions, len(batch)) for batch in batches], np.uint8),
             expected=_joined([(batch.expected, len(batch)) for batch in batches], np.uint64),
             expiries=_joined([(batch.expiries, len(batch)) for batch in batches], np.uint64),
+            versions=_joined([(batch.versions, len(batch)) for batch in batches], np.uint64),
         )
 
     def take(self, requests: NDArray[np.bool_]) -> Batch:
@@ -295,6 +300,7 @@ class Batch:
             conditions=None if self.conditions is None else self.conditions[ops],
             expected=None if self.expected is None else self.expected[ops],
             expiries=None if self.expiries is None else self.expiries[ops],
+            versions=None if self.versions is None else self.versions[ops],
         )
 
     @cached_property

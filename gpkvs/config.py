@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -21,12 +21,31 @@ FormatName = Literal["auto", "3", "4"]
 DoorName = Literal["grpcio", "native"]
 
 HEAP_BYTES_MAX = 1 << 44  # that references can name
+SEGMENT_BYTES_MIN = 64 * KIB  # of a heap, which has two at least
+INDEX_BYTES_MIN = 64 * KIB  # a block
+INDEX_BYTES_MAX = 1 << 44
+LOG_BYTES_MIN = 128 * KIB
+JOURNAL_BYTES_MIN = 1 * MIB
+JOURNAL_BYTES_MAX = 1 << 40
 VALUE_BYTES_MOST = 1 * GIB
 RESULT_BYTES_USUAL = 64 * MIB  # that a request may read; more where a value may be longer
 VALUE_BYTES_USUAL = 16 * MIB  # of the longest value, in a store without blobs
 HEAP_BYTES_USUAL = 4 * MIB  # of a heap that may grow, when the store is made
 JOURNAL_BYTES_USUAL = 256 * MIB  # one request of as many operations as are allowed fits a frame
 LOG_BYTES_MAX = 64 * MIB  # of an undo log that may grow: for a million changes in one transaction
+
+MESSAGE_BYTES_MOST = (1 << 31) - 1  # that gRPC takes
+
+# What each size of a new store may be: the least, and the most.
+SIZE_BOUNDS: Final = {
+    "index_bytes": (INDEX_BYTES_MIN, INDEX_BYTES_MAX),
+    "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_BYTES_MAX),
+    "heap_bytes_max": (2 * SEGMENT_BYTES_MIN, HEAP_BYTES_MAX),
+    "log_bytes": (LOG_BYTES_MIN, 1 << 40),
+    "journal_bytes": (JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
+}
+
+IMPORT_OPS_USUAL = 8192  # records in a request of an import
 
 DEFAULT_TABLE = "default"
 
@@ -48,7 +67,7 @@ class Setting:
     group
         One of `GROUPS`, or none.
     min, max
-        Bounds of a number.
+        Bounds of a number, or of a size.
     is_size
         Whether it is a number of bytes, which people write with a unit: 64MiB.
     metavar
@@ -78,7 +97,7 @@ class Limits:
     """What a request may hold; a request over a limit is refused before anything is written."""
 
     key_bytes_min: int = 1
-    key_bytes_max: Annotated[int, Setting("Size of a key.", LIMITS, is_size=True)] = 4 * KIB
+    key_bytes_max: Annotated[int, Setting("Size of a key.", LIMITS, min=1, is_size=True)] = 4 * KIB
     value_bytes_min: int = 0
     value_bytes_max: Annotated[int, Setting("Size of a value.", LIMITS, is_size=True)] = 128 * MIB
     request_ops_max: Annotated[int, Setting("Operations in a request.", LIMITS, min=1)] = 1 << 20
@@ -97,6 +116,22 @@ class Sizes:
     heap_bytes_max: int = 0  # 0: heap_bytes if that is given, else what the disk has
     log_bytes: int = 1 * MIB
     journal_bytes: int = 0  # 0: half of the index, or 20 MiB
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a store is opened that is to become a copy of another one; until then nobody else reads it.
+
+    No key expires in it: what has expired in the other store is removed there, and that is told. Batches may bring the
+    versions of keys (`Batch.versions`).
+
+    Parameters
+    ----------
+    first_version
+        That the copy gives when it is in use; all versions that batches bring are lower.
+    """
+
+    first_version: int
 
 
 @dataclass(frozen=True)
@@ -184,8 +219,8 @@ class StoreConfig:
     store_format: Annotated[
         FormatName,
         Setting(
-            "Format of the files. auto: 3. 4 has shorter records, and is a draft: a later gpkvs may read such a store "
-            "by gpkvs copy alone.",
+            "Format of the files. auto: 4. 3 is for an older gpkvs, which opens no other one: records are longer, and "
+            "values have at most 16 MiB.",
             NEW_STORE,
             name="format",
             counts=NEW_STORE_ALONE,
@@ -232,7 +267,18 @@ class StoreConfig:
             none_means="no limit but the disk and, with a journal, the memory",
         ),
     ] = None
+    changes_bytes: Annotated[
+        int,
+        Setting(
+            "Size of the newest changes that are held while somebody watches, for all together; a 16th of --memory-max "
+            "at most.",
+            LIMITS,
+            min=64 * KIB,
+            is_size=True,
+        ),
+    ] = 64 * MIB
     limits: Limits = field(default_factory=Limits)
+    making: Making | None = None  # of a new store that is a copy of another one
     batch_result_bytes_max: int = 64 * MIB  # of the values that one transaction may read; the rest of a batch waits
     lent_value_bytes_max: int = 0  # of a value that a server takes in pieces, and sends from where it lies; 0: none
 
@@ -335,13 +381,18 @@ class ServerConfig:
         Setting("Where the server notes who logged in, was refused, or changed what.", SECURITY, metavar="FILE"),
     ] = None
     audit_bytes_max: Annotated[
-        int, Setting("Size of a file of it; then a new one begins, and 8 are kept.", SECURITY, is_size=True)
+        int,
+        # With less, a short flood of refusals pushes all else out.
+        Setting("Size of a file of it; then a new one begins, and 8 are kept.", SECURITY, min=64 * KIB, is_size=True),
     ] = 64 * MIB
     insecure_listen: Annotated[
         bool,
         Setting("Listen beyond this machine without TLS, or without users and client certificates.", SECURITY),
     ] = False
-    message_bytes_max: Annotated[int, Setting("Size of a message, either way.", LIMITS, is_size=True)] = 64 * MIB
+    message_bytes_max: Annotated[
+        int,
+        Setting("Size of a message, either way.", LIMITS, min=64 * KIB, max=MESSAGE_BYTES_MOST, is_size=True),
+    ] = 64 * MIB
     memory_bytes_max: Annotated[
         int | None,
         Setting(
@@ -365,6 +416,9 @@ class ServerConfig:
     queue_requests_max: Annotated[
         int, Setting("Requests that may wait; the server refuses more (RESOURCE_EXHAUSTED).", LIMITS, min=1)
     ] = 65_536
+    watches_max: Annotated[
+        int, Setting("Watches that may be open; the server refuses more (RESOURCE_EXHAUSTED).", LIMITS, min=0)
+    ] = 1000
     stream_requests_max: Annotated[
         int, Setting("Requests of one Pipeline that the server reads ahead; then the client waits.", LIMITS, min=1)
     ] = 64

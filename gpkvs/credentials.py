@@ -8,12 +8,13 @@ import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
-
-import grpc
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.text import quoted
+
+if TYPE_CHECKING:
+    import grpc
 
 Pem: TypeAlias = Path | str | bytes
 """The path of a PEM file, or its content as bytes."""
@@ -83,6 +84,8 @@ class TlsCredentials:
         InvalidArgumentError
             If a file cannot be read, or holds no PEM.
         """
+        import grpc  # noqa: PLC0415 - it takes longer than most commands, of which some need no channel
+
         ca = _read("ca", ssl.get_default_verify_paths().cafile if self.ca is None else self.ca)
         return grpc.ssl_channel_credentials(ca, _read("key", self.key), _read("cert", self.cert))
 
@@ -147,7 +150,7 @@ class Access:
     insecure_secrets: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.credentials, TlsCredentials | grpc.ChannelCredentials | None):
+        if not (isinstance(self.credentials, TlsCredentials | None) or _is_of_grpc(self.credentials)):
             raise TypeError(f"credentials are TlsCredentials, not {type(self.credentials).__name__}")
         for name in ("token", "user", "password"):
             _check_text(name, getattr(self, name))
@@ -158,7 +161,11 @@ class Access:
         if self.password is not None and self.user is None:
             raise InvalidArgumentError("a password needs a user", field="user")
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
-            raise InvalidArgumentError("a token has visible ASCII characters only", field="token")
+            around = ": take off what stands around it, such as the end of its line (strip)"
+            raise InvalidArgumentError(
+                f"a token has visible ASCII characters only{around if self.token != self.token.strip() else ''}",
+                field="token",
+            )
         if self.user is not None and (":" in self.user or not self.user.isprintable()):
             raise InvalidArgumentError("a user's name has neither colons nor control characters", field="user")
 
@@ -200,7 +207,7 @@ class Access:
         if self.header is not None and self.credentials is None and not self.insecure_secrets:
             require_loopback(target)
 
-    def channel(self, target: str, options: tuple[tuple[str, Any], ...], library: Any = grpc) -> Any:
+    def channel(self, target: str, options: tuple[tuple[str, Any], ...], library: Any) -> Any:
         """Return a channel to a target.
 
         Parameters
@@ -225,6 +232,12 @@ class Access:
         if self.header is not None and not self.insecure_secrets:
             options = (*options, _NO_PROXY)
         return library.insecure_channel(target, options=options)
+
+
+def _is_of_grpc(credentials: object) -> bool:
+    import grpc  # noqa: PLC0415 - whoever has made such credentials has loaded it
+
+    return isinstance(credentials, grpc.ChannelCredentials)
 
 
 def _check_text(name: str, text: object) -> None:

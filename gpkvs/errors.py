@@ -13,8 +13,9 @@ The tree::
     ├── NotANumberError          an increment of a value that is no decimal number; it was not done
     ├── NumberOverflowError      an increment over 64 bits; it was not done
     ├── CorruptRecordError       a record fails its checksum; no value is returned
+    ├── ChangesLostError         what comes next in a watch is not held any more
     ├── StoreError               the store as a whole cannot be used
-    │   ├── StoreLockedError     another process has it
+    │   ├── StoreLockedError     another process has it, or this one already
     │   ├── StoreClosedError
     │   ├── StoreMissingError    there is no store at this path
     │   ├── StoreAccessError     the operating system refuses (permission, read-only, I/O)
@@ -22,6 +23,7 @@ The tree::
     │   ├── FormatError          another version, magic or byte order
     │   └── UnsafeStoreError     used without an undo log and not closed; opening it takes accept_loss
     ├── BackendError             the backend asked for cannot run here
+    │   └── ProcessorError       this processor lacks what the compiled kernels need
     └── ForkedError              opened before a fork; open again in the child
 """
 
@@ -39,7 +41,8 @@ class GpkvsError(Exception):
     Attributes
     ----------
     request_id
-        By which a server's log and its slow log name the call that failed; empty if no server said so.
+        By which a server's log and its slow log name the call that failed; empty if neither the server nor the caller
+        of a client gave one.
     """
 
     request_id = ""
@@ -137,6 +140,10 @@ class ConditionFailedError(GpkvsError):
         self.version = version
 
 
+class ChangesLostError(GpkvsError):
+    """Changes of a store that somebody wants to follow from a position on are not held, or no longer: begin anew."""
+
+
 class NotANumberError(GpkvsError):
     """An increment of a key whose value is no decimal number of 64 bits; it was not done."""
 
@@ -160,15 +167,17 @@ class StoreError(GpkvsError):
 
 
 class StoreLockedError(StoreError):
-    """Another process has the store open."""
+    """Another process has the store open, or this one has already."""
 
-    def __init__(self, path: Path, pid: int | None, *, is_file: bool = False) -> None:
+    def __init__(self, path: Path, pid: int | None, *, is_file: bool = False, is_here: bool = False) -> None:
         owner = f"process {pid}" if pid else "another process"
-        super().__init__(
-            f"{path} is open already, in this process or in another one: close it there first"
-            if is_file
-            else f"{path} is in use by {owner}: stop it first, or use another directory"
-        )
+        if is_file:
+            text = f"{path} is open already, in this process or in another one: close it there first"
+        elif is_here:
+            text = f"{path} is open in this process already: share that store, its threads may, or close it first"
+        else:
+            text = f"{path} is in use by {owner}: stop it first, or use another directory"
+        super().__init__(text)
         self.path = path
         self.pid = pid
 
@@ -215,6 +224,10 @@ class UnsafeStoreError(StoreError):
 
 class BackendError(GpkvsError):
     """The backend asked for cannot run on this machine."""
+
+
+class ProcessorError(BackendError):
+    """The processor lacks what the compiled kernels need; of gpkvs only the clients run here."""
 
 
 class ForkedError(GpkvsError):

@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, RequestResult
 from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
+from gpkvs.changes import Position
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.numbers import (
@@ -49,6 +50,9 @@ from gpkvs.operations import (
 from gpkvs.scan import Scan, ScanPiece
 from gpkvs.text import quoted
 from gpkvs.transaction import ATTEMPTS, Transaction, transact
+
+if TYPE_CHECKING:
+    from gpkvs.watch import Follows, Watch
 
 Default = TypeVar("Default")
 Returned = TypeVar("Returned")
@@ -474,6 +478,9 @@ class KeyValues(ABC):
         A key that is there throughout comes exactly once, through growth of the table and restarts; one that comes or
         goes meanwhile comes once, or not at all.
 
+        Keys and values are bytes, also in a table of numbers: `scan_pieces` brings those as numbers
+        (`ScanPiece.numbers`).
+
         Parameters
         ----------
         prefix
@@ -519,6 +526,47 @@ class KeyValues(ABC):
 
         Without a prefix, keys that have expired count until they are swept.
         """
+
+    def watch(self, prefix: Bytes = b"", *, since: Position | str | None = None, table: str | None = None) -> Watch:
+        """Return an iterator over what changes in a table from now on, in the order in which it was executed.
+
+        Each change is durable when it comes. It comes at least once: where a client lost its connection, or goes on at
+        a position, a transaction may come again, whole. A watch waits for the next change for as long as it takes, so
+        it has no timeout, and nobody who writes waits for it.
+
+        Parameters
+        ----------
+        prefix
+            Only keys that begin with it; not of a table of numbers.
+        since
+            A position (`Change.position`, `Watch.position`, or its text): go on behind it. It counts as long as the
+            store stays open.
+
+        Raises
+        ------
+        ChangesLostError
+            Here or later, if what comes next is not held any more, or the store was opened again since: read all anew
+            (`scan`), then watch from there.
+        InvalidArgumentError
+            If the prefix or the position cannot be used.
+
+        Examples
+        --------
+        >>> with store.watch(b"user:") as changes:
+        ...     store.set(b"user:1", b"Ada")
+        ...     print(next(changes).value)
+        1
+        b'Ada'
+        """
+        self._require_open()
+        where = Position.parse(since) if isinstance(since, str) else since
+        from gpkvs.watch import Watch  # noqa: PLC0415 - few programs watch, and a server does so elsewhere
+
+        return Watch(self._follow(where, as_bytes("prefix", prefix), table))
+
+    @abstractmethod
+    def _follow(self, since: Position | None, prefix: bytes, table: str | None) -> Follows:
+        """Follow what changes in a table."""
 
     def transaction(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> TransactionBlock:
         """Return an optimistic transaction for one ``with`` block.
@@ -972,6 +1020,9 @@ class TableHandle(KeyValues):
     def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
         """Return how many keys the table has, or how many begin with a prefix; as `KeyValues.count`."""
         return self._db.count(prefix, table=self.name if table is None else table, timeout=timeout)
+
+    def _follow(self, since: Position | None, prefix: bytes, table: str | None) -> Follows:
+        return self._db._follow(since, prefix, self.name if table is None else table)
 
     def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
         return self._db._column(name, numbers)

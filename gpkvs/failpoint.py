@@ -87,6 +87,24 @@ COPY = (
     "before_copy_publish",
     "after_copy_publish",
 )
+# When a store is backed up, in the order in which a backup passes them; `mid_backup_scan` once for each piece of a
+# scan, `mid_backup_apply` once for each change that came meanwhile, `mid_backup_removal` when an old backup goes.
+BACKUP = (
+    "before_backup_store",
+    "mid_backup_scan",
+    "before_backup_apply",
+    "mid_backup_apply",
+    "before_backup_check",
+    "before_backup_manifest",
+    "before_backup_rename",
+    "after_backup_rename",
+    "mid_backup_removal",
+)
+# When a server is archived: behind an entry that was written, between two segments, and when what is too old goes;
+# `BACKUP` too.
+ARCHIVE = ("mid_archive", "between_segments", "mid_archive_removal")
+# When a store is restored of an archive, after those of `COPY`; `mid_restore_apply` once for each entry.
+RESTORE = ("after_restore_copy", "mid_restore_apply", "before_restore_publish")
 # Those that a server passes whatever its clients ask for, by the store's commit: a drill visits each. Of a batch or a
 # checkpoint, and of a start after a kill.
 SERVING_BY_COMMIT = {
@@ -102,7 +120,8 @@ SERVING_BY_COMMIT = {
 }
 ALL = (
     *(*ENGINE, *CHUNKS, *JOURNAL, *RECOVERY, *RENEWAL, *GROWTH, *GROWTH_JOURNAL, *GROWTH_END),
-    *(*SCHEMA, *HEAP_GROWTH, *GIVEN_SPACE, *BLOBS, *LOG_GROWTH, *JOURNAL_GROWTH, *CREATION, *COPY),
+    *(*SCHEMA, *HEAP_GROWTH, *GIVEN_SPACE, *BLOBS, *LOG_GROWTH, *JOURNAL_GROWTH, *CREATION, *COPY, *BACKUP),
+    *(*ARCHIVE, *RESTORE),
 )
 
 

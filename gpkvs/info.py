@@ -39,11 +39,13 @@ class TableInfo:
     slots: int
     index_bytes: int
     load_factor: float
-    bytes_per_key: float
+    bytes_per_key: float  # of a slot, and of what a record takes in the heap on average
     growing_blocks: int = 0  # blocks of the index before its growth; 0: it does not grow
     moved_blocks: int = 0  # of them, those that are two now
     growth_waits: str = ""  # for what, and what to do
     index_bytes_max: int = 0  # to which the index may grow; 0: no limit of its own
+    heap_bytes: int = 0  # that its records take in the heap
+    expiring_keys: int = 0  # that have an expiry; those that have expired count until they are removed
 
 
 def require_layout(table: TableInfo, layout: str) -> TableInfo:
@@ -101,7 +103,7 @@ class StoreInfo:
     blobs_live_bytes: int  # of the values that lie in the file of blobs
     blobs_bytes: int  # that this file has of the disk
     commit: str  # ``undo`` or ``journal``
-    store_format: str  # of the files: ``3``, or ``4, draft 2``
+    store_format: str  # of the files: ``3`` or ``4``
     log_bytes: int  # of the undo log, if there is one
     journal_bytes: int  # of the journal, if there is one
     journal: JournalInfo | None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpkvs.errors import BackendError
+from gpkvs.errors import BackendError, ProcessorError
 
 # Set for the processes of `gpkvs crash` only: they load the traced build of the same kernels
 # (recovery/proof/powerfail/recorder.py).
@@ -60,14 +60,16 @@ def _load() -> ctypes.CDLL:
 
     Raises
     ------
+    ProcessorError
+        If it would.
     BackendError
-        If it would, or the library is missing.
+        If the library is missing.
     """
     loaded = ctypes.CDLL(os.environ.get(_VARIABLE) or str(installed_library(_NAME)))
     loaded.gpkvs_processor_lacks.argtypes = []
     loaded.gpkvs_processor_lacks.restype = ctypes.c_char_p
     if lacks := loaded.gpkvs_processor_lacks().decode().rstrip(";").replace(";", ", "):
-        raise BackendError(
+        raise ProcessorError(
             f"this processor is too old for gpkvs: it lacks {lacks}. gpkvs runs on x86-64-v2 (Intel since 2008, AMD "
             "since 2011) and on ARMv8 with CRC32. A virtual machine may hide what its host has"
         )
@@ -97,7 +99,7 @@ library.gpkvs_count_kinds.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c
 library.gpkvs_count_kinds.restype = None
 library.gpkvs_host_launcher_new.argtypes = [ctypes.c_void_p]
 library.gpkvs_host_launcher_new.restype = ctypes.c_void_p
-library.gpkvs_gpu_launcher_new.argtypes = [ctypes.c_void_p] * 2
+library.gpkvs_gpu_launcher_new.argtypes = [ctypes.c_void_p] * 3
 library.gpkvs_gpu_launcher_new.restype = ctypes.c_void_p
 library.gpkvs_launcher_delete.argtypes = [ctypes.c_void_p]
 library.gpkvs_launcher_delete.restype = None
@@ -105,10 +107,24 @@ library.gpkvs_launched.argtypes = []
 library.gpkvs_launched.restype = ctypes.c_char_p
 library.gpkvs_launch_stores_fields.argtypes = []
 library.gpkvs_launch_stores_fields.restype = ctypes.c_char_p
+library.gpkvs_look_up_fields.argtypes = []
+library.gpkvs_look_up_fields.restype = ctypes.c_char_p
+library.gpkvs_look_up.argtypes = [ctypes.c_void_p]
+library.gpkvs_look_up.restype = ctypes.c_int
 library.gpkvs_store_chunks_fields.argtypes = []
 library.gpkvs_store_chunks_fields.restype = ctypes.c_char_p
 library.gpkvs_store_chunks.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3]
 library.gpkvs_store_chunks.restype = ctypes.c_int
+library.gpkvs_landing_fields.argtypes = []
+library.gpkvs_landing_fields.restype = ctypes.c_char_p
+library.gpkvs_flight_new.argtypes = []
+library.gpkvs_flight_new.restype = ctypes.c_void_p
+library.gpkvs_flight_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_flight_delete.restype = None
+library.gpkvs_flight_end.argtypes = [ctypes.c_void_p]
+library.gpkvs_flight_end.restype = None
+library.gpkvs_flight_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+library.gpkvs_flight_wait.restype = None
 library.gpkvs_tiles.argtypes = [ctypes.c_uint64]
 library.gpkvs_tiles.restype = ctypes.c_uint64
 library.gpkvs_number_plan_fields.argtypes = []
@@ -122,6 +138,12 @@ library.gpkvs_number_steps.argtypes = []
 library.gpkvs_number_steps.restype = ctypes.c_char_p
 library.gpkvs_number_plan_room.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
 library.gpkvs_number_plan_room.restype = ctypes.c_uint64
+library.gpkvs_gpm_save_fields.argtypes = []
+library.gpkvs_gpm_save_fields.restype = ctypes.c_char_p
+library.gpkvs_gpm_save.argtypes = [ctypes.c_void_p] * 2
+library.gpkvs_gpm_save.restype = ctypes.c_uint64
+library.gpkvs_gpm_save_on_gpu.argtypes = [ctypes.c_void_p] * 3
+library.gpkvs_gpm_save_on_gpu.restype = ctypes.c_int
 library.gpkvs_order.argtypes = [*[ctypes.c_void_p] * 4, ctypes.c_uint64, *[ctypes.c_void_p] * 4]
 library.gpkvs_order.restype = ctypes.c_uint64
 library.gpkvs_pm_store.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64]
@@ -206,6 +228,26 @@ library.gpkvs_keyed_digest.argtypes = [
     ctypes.c_void_p,
 ]
 library.gpkvs_keyed_digest.restype = None
+library.gpkvs_changes_fields.argtypes = []
+library.gpkvs_changes_fields.restype = ctypes.c_char_p
+library.gpkvs_changes_delete.argtypes = [ctypes.c_void_p]
+library.gpkvs_changes_delete.restype = None
+library.gpkvs_change_log_new.argtypes = [ctypes.c_uint64]
+library.gpkvs_change_log_new.restype = ctypes.c_void_p
+for _step in ("delete", "turn_off", "close"):
+    _function = getattr(library, f"gpkvs_change_log_{_step}")
+    _function.argtypes, _function.restype = [ctypes.c_void_p], None
+for _figure in ("newest", "oldest", "bytes"):
+    _function = getattr(library, f"gpkvs_change_log_{_figure}")
+    _function.argtypes, _function.restype = [ctypes.c_void_p], ctypes.c_uint64
+library.gpkvs_change_log_turn_on.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+library.gpkvs_change_log_turn_on.restype = None
+library.gpkvs_change_log_tell_table.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 4]
+library.gpkvs_change_log_tell_table.restype = None
+library.gpkvs_change_log_wait.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 2]
+library.gpkvs_change_log_wait.restype = None
+library.gpkvs_change_log_read.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3, *[ctypes.c_void_p] * 3]
+library.gpkvs_change_log_read.restype = ctypes.c_uint64
 library.gpkvs_own_room_new.argtypes = []
 library.gpkvs_own_room_new.restype = ctypes.c_void_p
 library.gpkvs_own_room_delete.argtypes = [ctypes.c_void_p]
@@ -231,6 +273,9 @@ def _locked(name: str, *arguments: Any, returns: Any = None) -> Callable[..., An
 
 _WORD = ctypes.c_uint64
 journal_durable = _locked("gpkvs_journal_durable", returns=_WORD)
+flight_begin = _locked("gpkvs_flight_begin", ctypes.c_void_p, returns=_WORD)
+flight_go_on = _locked("gpkvs_flight_go_on")
+flight_landed = _locked("gpkvs_flight_landed", returns=_WORD)
 frames_try_lock = _locked("gpkvs_frames_try_lock", returns=_WORD)
 frames_unlock = _locked("gpkvs_frames_unlock", *[ctypes.py_object] * 3)
 frames_begin = _locked("gpkvs_frames_begin", _WORD)
@@ -252,6 +297,7 @@ launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
     "gpkvs_launch_sum", *[_WORD] * 6, returns=ctypes.c_int
 )
 stores_launch: Callable[[int], int] = _locked("gpkvs_launch_stores", returns=ctypes.c_int)
+launch_look_up: Callable[[int], int] = _locked("gpkvs_look_up", returns=ctypes.c_int)
 # The time that counts, in microseconds, of its word's address and what two clocks say (kernels/counted_time.hpp).
 count_time: Callable[[int, int, int], int] = _locked("gpkvs_count_time", ctypes.c_int64, ctypes.c_int64, returns=_WORD)
 blobs_map = _locked("gpkvs_blobs_map", *[_WORD] * 4)

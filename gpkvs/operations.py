@@ -186,6 +186,8 @@ def _hint(given: object) -> str:
         return (
             f" of {given.dtype if isinstance(given, np.ndarray) else given.format}: a contiguous one of bytes (uint8)"
         )
+    if isinstance(given, dict | list | tuple | set | float | None):
+        return ": pack it, as json.dumps(...).encode() does, or gpkvs.client.Objects, which also unpacks"
     return ": convert it with bytes(...)"
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from gpkvs.batch import U8, U32, U64
-from gpkvs.errors import CorruptRecordError
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 
 LIMIT_MAX = (1 << 64) - 1
 """Of a scan: keys, in all."""
@@ -64,9 +64,51 @@ class ScanPiece:
         """Return each key with its value; the scan must not be of keys only."""
         return zip(self.key_list(), self.value_list(), strict=True)
 
+    def numbers(self) -> tuple[U64, U64]:
+        """Return the keys and values of a table of the layout u64 as numbers; no values if the scan is of keys only.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If they are of a table whose keys and values are bytes.
+
+        Examples
+        --------
+        >>> for piece in counters.scan_pieces():
+        ...     keys, values = piece.numbers()
+        """
+        if len(self.versions) or any((lengths != 8).any() for lengths in (self.key_lengths, self.value_lengths)):
+            raise InvalidArgumentError(
+                "these are of a table whose keys and values are bytes, not of the layout u64: take key_list, "
+                "value_list or pairs",
+                field="table",
+            )
+        return self.keys.view("<u8"), self.values.view("<u8")
+
     def expiry_list(self) -> list[int]:
         """Return when each key expires, in milliseconds since 1970, 0: never."""
         return self.expiries.tolist() if len(self.expiries) else [0] * len(self)
+
+
+def join_pieces(pieces: Sequence[ScanPiece]) -> ScanPiece:
+    """Return pieces that follow each other as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    expire = any(len(piece.expiries) for piece in pieces)
+    return ScanPiece(
+        keys=np.concatenate([piece.keys for piece in pieces]),
+        key_lengths=np.concatenate([piece.key_lengths for piece in pieces]),
+        values=np.concatenate([piece.values for piece in pieces]),
+        value_lengths=np.concatenate([piece.value_lengths for piece in pieces]),
+        versions=np.concatenate([piece.versions for piece in pieces]),
+        expiries=np.concatenate([_expiries_of(piece) for piece in pieces]) if expire else np.empty(0, np.uint64),
+        damaged=sum(piece.damaged for piece in pieces),
+        cursor=pieces[-1].cursor,
+    )
+
+
+def _expiries_of(piece: ScanPiece) -> U64:
+    return piece.expiries if len(piece.expiries) else np.zeros(len(piece), np.uint64)
 
 
 class ScanItems(Generic[Item]):

@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, BatchResult, RequestColumns, RequestResult, Status
 from gpkvs.buffers import RequestBounds, placed, placed_of
+from gpkvs.changes import Position
 from gpkvs.config import (
     DEFAULT_TABLE,
     RESULT_BYTES_USUAL,
@@ -30,7 +32,8 @@ from gpkvs.config import (
     Sizes,
     StoreConfig,
 )
-from gpkvs.config_checks import require_settings, require_whole_number
+from gpkvs.config_checks import require_settings
+from gpkvs.engine import counted_time
 from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.engine.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
@@ -49,10 +52,20 @@ from gpkvs.engine.schema import (
     remove_index,
     reserve_index,
 )
-from gpkvs.engine.table import Table
+from gpkvs.engine.table import Held, Table
 from gpkvs.engine.table_quota import Quota, require_room_for_table
-from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError, UnknownTableError, memory_refused
+from gpkvs.errors import (
+    BackendError,
+    CorruptRecordError,
+    InvalidArgumentError,
+    NoSpaceError,
+    StoreClosedError,
+    UnknownTableError,
+    memory_refused,
+)
 from gpkvs.face import OWN_TIMEOUT, KeyValues, Numbers, TableHandle, Timeout
+from gpkvs.fatal import whole_or_stop
+from gpkvs.following import Following
 from gpkvs.fork import Origin
 from gpkvs.index_size import index_bytes_asked
 from gpkvs.info import StoreInfo, TableInfo, next_opening, package_version, require_layout
@@ -68,18 +81,38 @@ from gpkvs.media.layout import (
     UNIT_BYTES,
     value_bytes_in,
 )
-from gpkvs.numbers import column_of, is_column, values_of
+from gpkvs.numbers import (
+    column_of,
+    deletes_of,
+    found_of,
+    gets_of,
+    is_column,
+    joined,
+    joined_found,
+    pairs_of,
+    sets_of,
+    values_of,
+)
 from gpkvs.operations import Bytes, OperationList, Result, ResultLists, as_bytes, number_of
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
+from gpkvs.submitted import Submitted
 from gpkvs.text import no_such, quoted
 from gpkvs.turn_mutex import TurnMutex
+from gpkvs.whole_number import whole_number
+
+if TYPE_CHECKING:
+    from gpkvs.backup.manifest import BackupReport
+    from gpkvs.watch import Follows, Selection
 
 _log = logging.getLogger("gpkvs")
 
+Taken = TypeVar("Taken")
+
+_KEEP_SECONDS = 600.0  # after an opening, for those who followed before
 _STEP_BYTES = 1 << 20  # of an index, that one step of maintenance looks at
 
 
@@ -152,6 +185,7 @@ class Store(KeyValues):
     def _begin(self, config: StoreConfig) -> None:
         """Take over what was opened, and make the engine."""
         opened, recovered = self._opened, self._opened.recovered
+        self._making = config.making
         self._files, self._backend, self.domain = opened.files, opened.backend, opened.domain
         self.is_new = opened.is_new
         self.recovery = recovered.report
@@ -166,7 +200,7 @@ class Store(KeyValues):
             self.limits, key_bytes_min=8, key_bytes_max=8, value_bytes_min=8, value_bytes_max=8
         )
         indexes = self._files.indexes
-        tables = {table_id: Table(index, recovered.records[table_id]) for table_id, index in indexes.items()}
+        tables = {table_id: Table(index, recovered.held[table_id]) for table_id, index in indexes.items()}
         logged = self.domain.is_logged
         committer = choose_committer(
             self._backend, self._files, tables, recovered.heap, recovered.log, self.meter, logged=logged
@@ -185,6 +219,8 @@ class Store(KeyValues):
                 GrowthLimits(config.index_bytes_max, config.tables_bytes_max),
                 self._log_bytes_max,
                 config.heap_bytes or 0,
+                config.changes_bytes,
+                counted_time.NEVER if config.making else counted_time.MACHINE,
                 follows_index=config.journal_follows_index,
             )
         except BaseException:
@@ -194,6 +230,7 @@ class Store(KeyValues):
         self._tables = {table.entry.name: table for table in tables.values()}
         self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
         self._own_turn = self._engine.own_turn  # lives on while nobody holds the mutex, unless a server has turns, too
+        self._engine.changes.keep(self._table_names(), _KEEP_SECONDS)
         if not self.domain.is_logged:
             _log.warning("%s: durability=none: %s", self.path, self.domain.note)
             set_unsafe(self._files, True)
@@ -214,14 +251,89 @@ class Store(KeyValues):
         StoreClosedError
             If the store was closed.
         """
+        return self.execute_requests(self._request(batch, table)).request(0)
+
+    def _request(self, batch: Batch, table: str) -> Batch:
+        """Return one request, which is valid, on its table."""
         found = self.open_table(table)
         if len(batch.request_ops) != 1:
             raise InvalidArgumentError(
-                f"{len(batch.request_ops)} requests: `execute` runs one, `execute_requests` several",
+                f"{len(batch.request_ops)} requests: `execute` and `submit` run one, `execute_requests` several",
                 field="request_ops",
             )
         batch.validate(found.limits)
-        return self.execute_requests(batch.on_table(found.id)).request(0)
+        if batch.versions is not None:
+            self._require_versions(batch)
+        return batch.on_table(found.id)
+
+    def _require_versions(self, batch: Batch) -> None:
+        """Refuse versions that a batch may not bring."""
+        making, versions = self._making, batch.versions
+        assert versions is not None
+        is_right = making and len(versions) == len(batch) and not batch.looks_first
+        if not making or not is_right or int(versions.max()) >= making.first_version:
+            raise InvalidArgumentError(
+                "only a store in the making takes versions: one for each SET and DELETE, lower than its first one",
+                field="versions",
+            )
+
+    def submit(self, batch: Batch, *, table: str = DEFAULT_TABLE) -> Submitted[RequestResult]:
+        """Hand in one request, as `execute` does, and go on before it is durable.
+
+        The next one may be planned while this one is stored: on a GPU two batches are in flight, with a journal many.
+        One more waits here until there is room for it.
+
+        Returns
+        -------
+        Submitted
+            Its `result` is what `execute` returns, or the error that it raises but for a wrong argument.
+
+        Raises
+        ------
+        InvalidArgumentError, StoreClosedError
+            As `execute`; nothing was handed in.
+        """
+        return self._submit(self._request(batch, table), lambda result: result)
+
+    def submit_set_many(self, keys: Numbers, values: Numbers, *, table: str | None = None) -> Submitted[None]:
+        """Hand in what `set_many` stores, as one request, and go on before it is durable (`submit`)."""
+        keys, values = self._column("keys", keys), self._column("values", values)
+        pairs_of(keys, values)
+        if self._is_nothing(keys, table):
+            return Submitted.of(None)
+        return self._submit(self._of_numbers(sets_of(keys, values), table), lambda _: None)
+
+    def submit_get_many(self, keys: Numbers, *, table: str | None = None) -> Submitted[tuple[U64, NDArray[np.bool_]]]:
+        """Hand in what `get_many` reads, as one request: it sees all that was submitted before (`submit`)."""
+        keys = self._column("keys", keys)
+        if self._is_nothing(keys, table):
+            return Submitted.of(joined([], keys))
+        return self._submit(self._of_numbers(gets_of(keys), table), lambda result: values_of(result, found_of(result)))
+
+    def submit_delete_many(self, keys: Numbers, *, table: str | None = None) -> Submitted[NDArray[np.bool_]]:
+        """Hand in what `delete_many` removes, as one request, and go on before it is durable (`submit`)."""
+        keys = self._column("keys", keys)
+        if self._is_nothing(keys, table):
+            return Submitted.of(joined_found([]))
+        return self._submit(self._of_numbers(deletes_of(keys), table), found_of)
+
+    def _is_nothing(self, keys: U64, table: str | None) -> bool:
+        """Whether there are no keys, for a table that is one of numbers."""
+        self.open_table(table or DEFAULT_TABLE).require_numbers()
+        return not len(keys)
+
+    def _submit(self, batch: Batch, take: Callable[[RequestResult], Taken]) -> Submitted[Taken]:
+        """Hand in one request that is valid; `take` makes its result of its columns."""
+        try:
+            begun = self.begin_requests(batch)
+        except (NoSpaceError, BackendError) as error:
+            return Submitted.refused(error)
+        self._engine.committer.go_on()
+
+        def finish() -> Taken:
+            return take(begun.finish().request(0))
+
+        return Submitted(self._origin.require, lambda: begun.is_durable, finish)
 
     def execute_requests(self, batch: Batch) -> BatchResult:
         """Run a batch of requests that are valid (`Batch.validate`); each is there whole or rejected whole.
@@ -239,7 +351,7 @@ class Store(KeyValues):
                 raise self._closed_error()
             begun = self._engine.execute(batch)
             if isinstance(self._mutex, TurnMutex):
-                self._turn_over()
+                self._own_turn.end()
             return BegunBatch(self._engine, *begun)
 
     def begin_turns(self, end_turn: Callable[[], None]) -> None:
@@ -256,12 +368,13 @@ class Store(KeyValues):
             self._mutex = TurnMutex(end_turn)
 
     def _turn_over(self) -> AbstractContextManager[None]:
-        """End the turn of small requests: after the mutex, for who wants the engine alone.
+        """End what batches have under way: after the mutex, for who wants the engine alone.
 
         The mutex itself is taken by `with` alone. A frame of Python's around it would hold it for as long as the
         traceback of an interrupt lives, and who handles that may close the store.
         """
         self._own_turn.end()
+        self._engine.committer.land()
         return nullcontext()
 
     @contextmanager
@@ -342,7 +455,7 @@ class Store(KeyValues):
                 raise self._closed_error()
             answer = self._own_turn.run(found.id, columns, into)
             if isinstance(self._mutex, TurnMutex):
-                self._turn_over()
+                self._own_turn.end()
         if answer is None:
             return None
         if answer.gate:
@@ -363,9 +476,13 @@ class Store(KeyValues):
 
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         self._require_timeout(timeout)
+        return self.execute_requests(self._of_numbers(batch, table)).request(0)
+
+    def _of_numbers(self, batch: Batch, table: str | None) -> Batch:
+        """Return one request of numbers, which has a right size, on its table."""
         found = self.open_table(table or DEFAULT_TABLE).require_numbers()
         batch.check_size(found.limits)
-        return self.execute_requests(batch.on_table(found.id)).request(0)
+        return batch.on_table(found.id)
 
     def _get_numbers(self, keys: U64, table: str | None, timeout: Timeout) -> tuple[U64, NDArray[np.bool_]]:
         found = self.open_table(table or DEFAULT_TABLE).require_numbers()
@@ -377,7 +494,7 @@ class Store(KeyValues):
                 looked_up = self._engine.find_numbers(found.id, keys)
                 gate = self._engine.committer.read_gate()
                 if isinstance(self._mutex, TurnMutex):
-                    self._turn_over()
+                    self._own_turn.end()
             if looked_up:
                 self._engine.wait_for(gate)
                 return looked_up
@@ -397,7 +514,7 @@ class Store(KeyValues):
         keys_max: int = PIECE_KEYS_MAX,
         bytes_max: int = PIECE_BYTES_MAX,
     ) -> ScanPiece:
-        """Return the next piece of a table: a few milliseconds' work, all of it durable.
+        """Return the next piece of a table: a few milliseconds' work, less while batches run; all of it durable.
 
         The pieces of a scan have all keys of the table, in no order that means anything. A key that is there throughout
         is in exactly one of them, through growth, compaction and openings of the store. One that comes or goes
@@ -463,6 +580,90 @@ class Store(KeyValues):
             if not cursor:
                 return
 
+    def follow(self, since: Position | None = None, *, keep_seconds: float = 0.0) -> Following:
+        """Have every change of the store told, as columns, from now on or from a position on.
+
+        While anybody follows, the newest changes are held in memory (64 MiB of them), and batches run on the host's
+        threads, also where there is a GPU.
+
+        Parameters
+        ----------
+        since
+            Where an earlier following stopped (`Following.position`): in this opening of the store, or where the one
+            before ended.
+        keep_seconds
+            So long changes are held after the following was closed, for who goes on.
+
+        Raises
+        ------
+        ChangesLostError
+            If the changes behind `since` are no longer held, or `since` is of another store.
+        StoreClosedError
+            If the store was closed.
+        """
+        self._origin.require()
+        with self._mutex, self._turn_over():
+            self._require_open()
+            changes = self._engine.changes
+            begin = changes.here(since) if since is not None else changes.newest
+            self._keep_timeline(changes.timeline)
+            number = changes.turn_on(self._table_names())
+            leave = partial(changes.leave, number, keep_seconds)
+            following = Following(changes, begin, leave, self._origin.require, self._require_open)
+            gate = self._engine.committer.read_gate()
+        self._engine.committer.wait(gate)  # what is not told is durable, as what is told is
+        return following
+
+    def _table_names(self) -> dict[int, str]:
+        """Return the names of all tables, by their numbers."""
+        return {table.entry.id: name for name, table in self._tables.items()}
+
+    def _keep_timeline(self, timeline: int) -> None:
+        """Have the roots name a timeline, durably, before anybody has a position of it: the next opening knows it."""
+        root = self._files.root
+        if not root.has_timelines or root.opened.timeline == timeline:
+            return
+        with self._files.changing, whole_or_stop("the roots could not be written"):
+            self._files.roots.change(opened=root.opened._replace(timeline=timeline))
+
+    def backup(self, directory: str | Path, *, on_progress: Progress = _no_progress) -> BackupReport:
+        """Make a backup of the store while it is used: a store of its own, as this one was at one moment.
+
+        Nobody who writes waits for it. The moment is that of the end of the scan: all that was acknowledged before the
+        call is in the backup. `BackupReport.position` says where in the changes it stands.
+
+        Parameters
+        ----------
+        directory
+            Where the backup will be: there must be nothing of that name. While it is made, it is `directory` with
+            ``.partial`` behind its name.
+        on_progress
+            Called with the name of a step and the share of the work done, 0 to 1.
+
+        Raises
+        ------
+        StoreError
+            If the directory is there already, or cannot be used.
+        NoSpaceError
+            If the backup does not fit the disk.
+        CorruptRecordError
+            If records of the store fail their checks: a backup without them would look whole.
+        ChangesLostError
+            If the store changes faster than the changes can be read.
+        StoreClosedError
+            If the store is closed, also meanwhile.
+        """
+        # A server has no use for it.
+        from gpkvs.backup.copier import back_up  # noqa: PLC0415
+        from gpkvs.backup.source import Source  # noqa: PLC0415
+
+        self._require_open()
+        directory = Path(directory)
+        own = self.path.resolve()
+        if own in (directory.resolve(), *directory.resolve().parents):
+            raise InvalidArgumentError(f"{directory} lies in the store: name another one", field="directory")
+        return back_up(Source(str(self.path), self, self.follow), directory, Store, on_progress)
+
     def count(self, prefix: Bytes = b"", *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> int:
         """Return how many keys a table has, or how many begin with a prefix: for that all keys are read.
 
@@ -473,6 +674,36 @@ class Store(KeyValues):
         if not prefix:
             return self.records(table or DEFAULT_TABLE)
         return sum(map(len, self.scan_pieces(prefix, keys_only=True, table=table)))
+
+    def selection(self, table: str, prefix: bytes) -> Selection:
+        """Return what says which changes of a table are wanted (an empty name means the default).
+
+        Raises
+        ------
+        UnknownTableError
+            If there is none of that name.
+        InvalidArgumentError
+            If it is one of numbers, whose keys have no prefixes; or if no key is as long as the prefix.
+        """
+        found = self.open_table(table)
+        if len(prefix) > found.limits.key_bytes_max:
+            raise InvalidArgumentError(
+                f"a prefix of {len(prefix):,} bytes, and keys have {found.limits.key_bytes_max:,} at most",
+                field="prefix",
+            )
+        if prefix and found.layout == U64_LAYOUT.name:
+            raise InvalidArgumentError(
+                "a table of the layout u64 has no prefixes: its keys are numbers", field="prefix"
+            )
+        from gpkvs.watch import Selection  # noqa: PLC0415 - with the first watch: few stores have any
+
+        return Selection(found.name, prefix)
+
+    def _follow(self, since: Position | None, prefix: bytes, table: str | None) -> Follows:
+        from gpkvs.watch import Selected  # noqa: PLC0415
+
+        selection = self.selection(table or DEFAULT_TABLE, prefix)
+        return Selected(self.follow(since), selection)
 
     def records(self, table: str = DEFAULT_TABLE) -> int:
         """Return how many keys a table has; expired ones count until they are removed."""
@@ -564,11 +795,14 @@ class Store(KeyValues):
             entry = new_entry(self._files.catalog, name, layout, index_bytes, index_bytes_max)
             with access_errors(self.path):
                 reserve_index(self._files, entry)  # batches run meanwhile
-            with self._mutex, self._turn_over(), self._files.changing, access_errors(self.path):
-                index = create_table(self._files, self._backend, self.domain, entry)
-                table = self._engine.tables[entry.id] = self._tables[name] = Table(index, 0)
-                self._open_tables[name] = self._opened_table(table)
-            return _describe(table, 0.0)
+            with self._mutex, self._turn_over(), access_errors(self.path):
+                self._engine.committer.take_number()
+                changes = self._engine.changes
+                with self._files.changing:
+                    index = create_table(self._files, self._backend, self.domain, entry, partial(changes.made, entry))
+                    table = self._engine.tables[entry.id] = self._tables[name] = Table(index, Held())
+                    self._open_tables[name] = self._opened_table(table)
+            return _describe(table)
 
     def _described(self, table: Table) -> TableInfo:
         return next(info for info in self._describe_now().tables if info.name == table.entry.name)
@@ -593,11 +827,13 @@ class Store(KeyValues):
                 return
             table = self._tables[self.open_table(name).name]
             check_drop(table.entry)
-            with self._mutex, self._turn_over(), self._files.changing, access_errors(self.path):
+            with self._mutex, self._turn_over(), access_errors(self.path):
+                self._engine.committer.take_number()
                 self._engine.settle()
-                drop_table(self._files, table.entry)
-                self._engine.growth.forget(table)  # a frame between the two may still name its growth
-                del self._engine.tables[table.entry.id], self._tables[name], self._open_tables[name]
+                with self._files.changing:
+                    drop_table(self._files, table.entry, partial(self._engine.changes.dropped, table.entry))
+                    self._engine.growth.forget(table)  # a frame between the two may still name its growth
+                    del self._engine.tables[table.entry.id], self._tables[name], self._open_tables[name]
             try:
                 self._free_records(table)
             finally:
@@ -680,6 +916,20 @@ class Store(KeyValues):
             self._require_open()
             self._engine.expiry.begin_time_anew()
 
+    def end_making(self, time_ms: int) -> None:
+        """End the making of a copy (`gpkvs.config.Making`), before it is closed: the time goes on from another store's.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it.
+        """
+        self._origin.require()
+        with self._mutex, self._turn_over():
+            self._require_open()
+            if self._engine.expiry.is_used:
+                self._engine.committer.keep_time(time_ms)
+
     def _require_open(self) -> None:
         self._origin.require()
         if self._closed:
@@ -687,6 +937,21 @@ class Store(KeyValues):
 
     def _closed_error(self) -> StoreClosedError:
         return StoreClosedError(f"the store at {self.path} is closed")
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether batches have run within the last moment: what can wait then leaves time to them."""
+        return self._engine.traffic.is_lately()
+
+    @property
+    def changes_held_bytes(self) -> int:
+        """What is held of the newest changes, while anybody follows."""
+        return self._engine.changes.held_bytes
+
+    @property
+    def newest_change(self) -> Position:
+        """Behind the newest transaction that was executed, durable or not."""
+        return self._engine.changes.newest
 
     @property
     def kept_bytes(self) -> int:
@@ -708,8 +973,6 @@ class Store(KeyValues):
         heap = self._engine.heap
         live = heap.live_bytes
         tables = list(self._tables.values())
-        bytes_records = sum(table.records for table in tables if table.entry.slot_layout.has_records)
-        record_bytes = live / bytes_records if bytes_records else 0.0
         journal = self._engine.committer.journal_info()
         return StoreInfo(
             version=package_version(),
@@ -739,7 +1002,7 @@ class Store(KeyValues):
             limits=self.limits,
             next_version=self._engine.next_sequence,
             next_opening=next_opening(sum(table.index.region.bytes for table in tables), journal),
-            tables=tuple(_describe(table, record_bytes) for table in tables),
+            tables=tuple(map(_describe, tables)),
             recovery=self.recovery,
             process_io=process_io(),
         )
@@ -793,22 +1056,24 @@ class StoreTable(TableHandle):
         return self._db.open_table(self.name).limits
 
 
-def _describe(table: Table, record_bytes: float) -> TableInfo:
-    """Describe one table; `record_bytes` is the mean size of a record in the heap."""
-    entry, index = table.entry, table.index
-    heap_bytes = record_bytes if entry.slot_layout.has_records else 0.0
+def _describe(table: Table) -> TableInfo:
+    entry, index, held = table.entry, table.index, table.held
+    heap_bytes = held.heap_units * UNIT_BYTES
+    bytes_per_key = entry.slot_layout.slot_bytes + heap_bytes / held.records if held.records else 0.0
     return TableInfo(
         name=entry.name,
         layout=entry.layout,
-        records=table.records,
+        records=held.records,
         slots=index.slots,
         index_bytes=index.region.bytes,
-        load_factor=table.records / index.slots,
-        bytes_per_key=entry.slot_layout.slot_bytes + heap_bytes if table.records else 0.0,
+        load_factor=held.records / index.slots,
+        bytes_per_key=bytes_per_key,
         growing_blocks=index.blocks if index.is_growing else 0,
         moved_blocks=index.blocks - index.unmoved,
         growth_waits=table.waits,
         index_bytes_max=entry.index_bytes_max,
+        heap_bytes=heap_bytes,
+        expiring_keys=held.expiring,
     )
 
 
@@ -820,7 +1085,7 @@ def _limits_of(files: StoreFiles, config: StoreConfig, log_bytes_max: int) -> Li
     limits = config.limits
     heap_bytes_max = max(files.root.heap_bytes_own, files.root.heap_bytes_max)  # without the journal's extents
     record_max = record_bytes_max(files.root.segment_bytes, heap_bytes_max) - RECORD_HEADER_BYTES
-    key_bytes_max = min(limits.key_bytes_max, record_max // 2, KEY_BYTES_MAX[files.root.record_format])
+    key_bytes_max = min(limits.key_bytes_max, record_max // 2, KEY_BYTES_MAX[files.root.store_format])
     value_bytes_max, longest = limits.value_bytes_max, record_max - key_bytes_max
     if files.root.has_blobs:
         value_bytes_max = max(value_bytes_max, config.lent_value_bytes_max)
@@ -894,8 +1159,8 @@ def open(
         How the batches of a new store become durable, and the size of its journal. ``auto`` is ``journal`` in the
         domain ``msync``, else ``undo``.
     store_format
-        Of the files of a new store: ``3``, which ``auto`` is, or ``4``. That has shorter records, and is a draft: a
-        later version may read such a store by `gpkvs copy` alone.
+        Of the files of a new store: ``4``, which ``auto`` is, or ``3``, for an older version, which opens no other
+        one: records are longer, and values have at most 16 MiB.
     journal_bytes_max
         How large the journal may become, for larger indexes and for requests of many operations. If only
         `journal_bytes` is given, it does not grow.
@@ -955,6 +1220,6 @@ def open(
     )
     require_settings(config)
     if records is not None:
-        require_whole_number("records", records)
+        records = whole_number("records", records, 0)
         config = replace(config, index_bytes=index_bytes_asked(index_bytes or 0, records))
     return Store(Path(path), config, create=create, on_progress=on_progress)

@@ -28,6 +28,11 @@ def quoted(given: bytes | str) -> str:
     return f"{shown[:_SHOWN_MAX]}... ({counted(len(given), unit)})"
 
 
+def shown(given: object) -> str:
+    """Return what a caller gave, as Python writes it: text and bytes short enough for an error."""
+    return quoted(given) if isinstance(given, str | bytes) else repr(given)
+
+
 def no_such(noun: str, name: str, names: Collection[str]) -> str:
     """Say that there is nothing of a name, and what there is: all names, or of many those nearest to it."""
     if len(names) <= _NAMES_MAX:
@@ -66,3 +71,13 @@ def readable_bytes(number: float) -> str:
         if number >= 1 << shift:
             return f"{number / (1 << shift):,.1f} {unit}"
     return f"{number:,.0f} B"
+
+
+def readable_seconds(number: float) -> str:
+    """Return a time as people read it: its largest unit, and the one below."""
+    minutes, seconds = divmod(int(number), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s"))
+    first = next((index for index, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2])

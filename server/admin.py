@@ -1,8 +1,9 @@
-"""The Admin service: describes the server, and makes and drops tables."""
+"""The Admin service: describes the server, makes and drops tables, and hears of backups."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -10,13 +11,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
+from gpkvs.changes import Position
 from gpkvs.config import DoorName, Sizes
-from gpkvs.errors import GpkvsError, NoSpaceError
+from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.info import StoreInfo, TableInfo
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.connections import end_of
+from gpkvs.server.backup_notes import BackupNotes
 from gpkvs.server.calls import StatusCode
 from gpkvs.server.gate import Gate
 from gpkvs.server.rpc import Call
@@ -26,6 +29,11 @@ from gpkvs.server.threads import begun_threads
 
 _MILLISECOND_NS = 1_000_000
 _CHANGES_MAX = 64  # tables that wait to be made or dropped
+_BACKUP_STATES = {
+    admin_pb2.BACKUP_BEGUN: "begun",
+    admin_pb2.BACKUP_WHOLE: "whole",
+    admin_pb2.BACKUP_FAILED: "failed",
+}
 
 Made = TypeVar("Made")
 
@@ -43,6 +51,8 @@ class AdminService:
         Has the calls that took long.
     door
         What serves gRPC.
+    notes
+        Takes what clients say of their backups and archives.
     tables_changed
         Is told when a table was made or dropped, in any thread.
     """
@@ -53,12 +63,14 @@ class AdminService:
         audit: AuditLog,
         slow_log: SlowLog,
         door: DoorName,
+        notes: BackupNotes,
         tables_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._gate = gate
         self._audit = audit
         self._slow_log = slow_log
         self._door = door
+        self._notes = notes
         self._tables_changed = tables_changed
         # Not the engine's thread: this one reserves files and counts records while batches run.
         self._thread = begun_threads("tables")
@@ -72,6 +84,10 @@ class AdminService:
         serving = self._gate.serving()
         message = to_message(serving.store.info(), serving.message_bytes_max)
         message.door = self._door
+        if self._notes.last_backup:
+            message.last_backup.CopyFrom(self._notes.last_backup)
+        if self._notes.last_archive:
+            message.last_archive.CopyFrom(self._notes.last_archive)
         return message
 
     async def SlowLog(  # noqa: N802
@@ -102,11 +118,11 @@ class AdminService:
     async def ListTables(  # noqa: N802
         self, _message: admin_pb2.ListTablesRequest, call: Call
     ) -> admin_pb2.ListTablesResponse:
-        """Describe every table that the caller administers."""
+        """Describe every table that the caller administers, or backs up."""
         self._audit.note("admin", **_fields(call))
-        tables = self._gate.serving().store.info().tables
+        tables, rights = self._gate.serving().store.info().tables, call.caller.rights
         return admin_pb2.ListTablesResponse(
-            tables=[_table(table) for table in tables if call.caller.rights.may_admin(table.name)]
+            tables=[_table(table) for table in tables if rights.backup or rights.may_admin(table.name)]
         )
 
     async def DropTable(  # noqa: N802
@@ -116,6 +132,28 @@ class AdminService:
         drop = partial(self._gate.serving().store.drop_table, message.name)
         await self._change(drop, call, table=message.name)
         return admin_pb2.DropTableResponse()
+
+    async def NoteBackup(  # noqa: N802
+        self, message: admin_pb2.NoteBackupRequest, call: Call
+    ) -> admin_pb2.NoteBackupResponse:
+        """Take note of a backup that a client makes."""
+        if message.state not in _BACKUP_STATES or not 0 <= message.seconds < math.inf:
+            raise InvalidArgumentError(
+                "say BACKUP_BEGUN, BACKUP_WHOLE or BACKUP_FAILED, and how many seconds it took", field="state"
+            )
+        self._audit.note("backup", **_backup_fields(message, call))
+        self._notes.backup(message)
+        return admin_pb2.NoteBackupResponse()
+
+    async def NoteArchive(  # noqa: N802
+        self, message: admin_pb2.NoteArchiveRequest, call: Call
+    ) -> admin_pb2.NoteArchiveResponse:
+        """Take note of how far an archive is that a client writes."""
+        self._notes.archive(
+            Position.parse(message.position, "position"), message.time_ms, self._gate.serving().store.newest_change
+        )
+        self._audit.note("archive", **_caller_fields(call), position=message.position)
+        return admin_pb2.NoteArchiveResponse()
 
     async def _change(self, change: Callable[[], Made], call: Call, **noted: object) -> Made:
         """Note a change of the tables and run it after those that wait; it counts until done, also without its call."""
@@ -155,7 +193,21 @@ class AdminService:
 
 def _fields(call: Call) -> dict[str, object]:
     """Return which call this is and who makes it, for the audit log."""
-    return {"user": call.caller.name, "address": end_of(call.context.peer()).address, "rpc": call.method}
+    return {**_caller_fields(call), "rpc": call.method}
+
+
+def _caller_fields(call: Call) -> dict[str, object]:
+    return {"user": call.caller.name, "address": end_of(call.context.peer()).address}
+
+
+def _backup_fields(message: admin_pb2.NoteBackupRequest, call: Call) -> dict[str, object]:
+    """Return what the audit log has of a backup."""
+    fields: dict[str, object] = {**_caller_fields(call), "state": _BACKUP_STATES[message.state]}
+    if message.state != admin_pb2.BACKUP_BEGUN:
+        fields["seconds"] = message.seconds
+    if message.state == admin_pb2.BACKUP_WHOLE:
+        fields |= {"keys": message.keys, "bytes": message.bytes}
+    return fields
 
 
 def _status(job: Future[Any]) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from gpkvs.config import ServerConfig
+from gpkvs.config_checks import raise_faults
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.info import package_version
@@ -33,9 +34,10 @@ from gpkvs.server.admin import AdminService
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import bounds_of, memory_bytes_of
 from gpkvs.server.clock_watch import ClockWatch
+from gpkvs.server.disk_watch import DiskWatch
 from gpkvs.server.door.native_door import NativeDoor
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.exposure import require_protection, warn_of_exposure
+from gpkvs.server.exposure import warn_of_exposure
 from gpkvs.server.foreign import ForeignServices
 from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.http_port import REASONS, HttpPort
@@ -47,6 +49,7 @@ from gpkvs.server.resident import give_back_free
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.service import KVService
+from gpkvs.server.setting_checks import setting_faults
 from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.start_log import Addresses, log_access, log_addresses, log_memory, log_start, log_store
 from gpkvs.server.threads import begun_threads
@@ -104,13 +107,14 @@ class _Server:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
+        raise_faults(setting_faults(options.store, options.server))
         self._listen = parse_address(options.server.listen, "listen")
         self._metrics_listen = parse_address(options.server.metrics, "metrics")
         self._resp_listen = parse_address(options.server.resp, "resp") if options.server.resp else None
-        require_protection(options.server, self._listen, self._metrics_listen, self._resp_listen)
         self._memory_bytes_max = memory_bytes_of(options.server)
+        store = options.store
         self._bounds = bounds_of(
-            options.server, options.store.limits, options.store.batch_result_bytes_max, self._memory_bytes_max
+            options.server, store.limits, store.batch_result_bytes_max, self._memory_bytes_max, store.changes_bytes
         )
         self._metrics = Metrics()
         self._audit = open_audit(options.server, self._metrics)
@@ -168,7 +172,7 @@ class _Server:
                 self._metrics.watch_tls(self._tls)
             http_port = HttpPort(self._metrics.registry, gate, self._logins, self._tls)
             stack.callback(http_port.close)
-            self._metrics.watch_metrics_port(http_port.refused)
+            self._metrics.watch_metrics_port(lambda: http_port.connections, http_port.refused)
             refused = RefusedConnections(lambda: http_port.refused, REASONS, "metrics_connections_refused")
             stack.callback(refused.close)
             metrics_address = await http_port.listen(self._metrics_listen)
@@ -177,6 +181,10 @@ class _Server:
             clock_watch = ClockWatch(lambda: store.clock_back_seconds)
             stack.callback(clock_watch.close)
             clock_watch.begin()
+            disk_watch = DiskWatch(self._options.data, self._helpers)
+            stack.callback(disk_watch.close)
+            await disk_watch.begin()
+            self._metrics.watch_disk(disk_watch)
             await self._serve(gate, store, stop, Addresses(address, metrics_address, resp_address))
 
     def _on_signal(self, number: int, stop: asyncio.Event) -> None:
@@ -199,7 +207,12 @@ class _Server:
         services = {
             kv_pb2.DESCRIPTOR.services_by_name["KV"]: KVService(self._logins, gate, receives, self._metrics),
             admin_pb2.DESCRIPTOR.services_by_name["Admin"]: AdminService(
-                gate, self._audit, self._slow_log, self._options.server.door, self._door.tables_changed
+                gate,
+                self._audit,
+                self._slow_log,
+                self._options.server.door,
+                self._metrics.backup_notes,
+                self._door.tables_changed,
             ),
         }
         self._foreign = ForeignServices(doors, [service.full_name for service in services], self._helpers)
@@ -210,9 +223,10 @@ class _Server:
 
     async def _start_resp(self, gate: Gate, address: Address) -> Address:
         """Open the port of the Redis protocol."""
-        if not isinstance(self._door, NativeDoor):
-            raise InvalidArgumentError("only the native door speaks the Redis protocol: leave out --door", field="resp")
-        service = RedisService(gate, self._door.memory, self._logins, self._door.redis_stats, self._slow_log)
+        assert isinstance(self._door, NativeDoor)  # `setting_faults` has seen to that
+        service = RedisService(
+            gate, self._door.memory, self._logins, self._door.redis_stats, self._slow_log, self._door.tell
+        )
         return await self._door.listen_resp(address, service)
 
     def _open_store(self) -> Store:
@@ -230,6 +244,7 @@ class _Server:
             options.store,
             limits=self._bounds.limits,
             batch_result_bytes_max=self._bounds.batch_result_bytes_max,
+            changes_bytes=self._bounds.changes_bytes,
             lent_value_bytes_max=options.store.limits.value_bytes_max if isinstance(self._door, NativeDoor) else 0,
         )
         store = Store(options.data, config, on_progress=log_progress)
@@ -272,11 +287,12 @@ class _Server:
             config.stream_requests_max,
             config.stream_bytes_max,
             self._door.queue_requests,
+            config.watches_max,
         )
         gate.open(serving)
         self._door.open(store)
         self._metrics.watch_memory(self._door.memory_bytes, self._memory_bytes_max)
-        self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests)
+        self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests, lambda: store.changes_held_bytes)
         self._metrics.watch_clock(lambda: store.clock_back_seconds)
         await self._foreign.set_serving(True)
         warn_of_readers(self._options.data)
@@ -310,6 +326,7 @@ class _Server:
             )
             batcher.abandon(NotServingError(gate.refusal))
             self._door.abandon()
+        gate.end()
         left = config.drain_seconds_max - (time.monotonic() - began)
         await self._door.stop(min(max(left, _LAST_WORD_SECONDS), _STREAM_GRACE_SECONDS))
         saying.cancel()

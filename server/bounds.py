@@ -4,6 +4,7 @@
     an eighth    messages that are being received, beyond the first bytes of each
     engine       the working memory of one transaction: some copies of its bytes, some columns for its operations.
                  Smaller ones share it while they wait for a flush
+    changes      the newest changes, for watches: a sixteenth at most
     clients      the rest: open calls, requests that wait, responses (`gpkvs.server.memory`)
 
 A message is at most a 64th of all memory: a client may have several on their way.
@@ -13,12 +14,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpkvs.batch import BatchResult
-from gpkvs.config import MIB, Limits, ServerConfig
+from gpkvs.config import MIB, Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.machine import machine_bytes
-from gpkvs.server.codec import message_limits
+from gpkvs.server.message_limits import message_limits
+
+if TYPE_CHECKING:
+    from gpkvs.batch import BatchResult
 
 # Calls of one connection at the same time; further ones wait in the client. HTTP/2 (RFC 9113) recommends no fewer.
 CONNECTION_CALLS_MAX = 100
@@ -35,10 +39,27 @@ _MEMORY_BYTES_MIN = 64 * MIB
 # Without a setting, clients may take one of so many parts of the machine's memory.
 _MEMORY_PARTS = 4
 _MESSAGE_SHARE = 64
+_CHANGES_SHARE = 16
 _MESSAGE_BYTES_PER_OP = 64
 # The engine takes, measured: columns of a plan, and copies of keys, of values and of results.
 _BYTES_PER_OP = 200
 _COPIES = 3
+
+
+# Beside what it holds for clients, and its indexes, a server needs so much (deploy/README.md).
+PROCESS_BYTES = 100 * MIB
+PROCESS_SHARE = 1.3  # of what clients may take
+
+
+def memory_limit_bytes(own_bytes: int) -> int:
+    """Return the least limit of memory for a server that has indexes and files of so many bytes in memory.
+
+    A server without options lets clients take a quarter of its limit: with less than this, that does not fit beside the
+    rest.
+    """
+    return max(
+        int((own_bytes + PROCESS_BYTES) / (1 - PROCESS_SHARE / _MEMORY_PARTS)), _MEMORY_PARTS * _MEMORY_BYTES_MIN
+    )
 
 
 def transaction_bytes(payload_bytes: int, operations: int) -> int:
@@ -64,6 +85,8 @@ class Bounds:
         Bytes of messages that are being received, beyond the first bytes of each.
     clients_bytes_max
         Bytes of open calls, requests and responses (`gpkvs.server.memory.Memory`).
+    changes_bytes
+        Bytes of the newest changes, which the store holds while somebody watches.
     """
 
     limits: Limits
@@ -72,6 +95,7 @@ class Bounds:
     connections_max: int
     receive_bytes_max: int
     clients_bytes_max: int
+    changes_bytes: int
 
     @property
     def connection_receives_max(self) -> int:
@@ -112,7 +136,13 @@ def memory_bytes_of(config: ServerConfig) -> int:
     return usual_memory_bytes() if config.memory_bytes_max is None else config.memory_bytes_max
 
 
-def bounds_of(config: ServerConfig, limits: Limits, batch_result_bytes_max: int, memory_bytes_max: int) -> Bounds:
+def bounds_of(
+    config: ServerConfig,
+    limits: Limits,
+    batch_result_bytes_max: int,
+    memory_bytes_max: int,
+    changes_bytes: int = StoreConfig.changes_bytes,
+) -> Bounds:
     """Share the memory out.
 
     Raises
@@ -124,7 +154,6 @@ def bounds_of(config: ServerConfig, limits: Limits, batch_result_bytes_max: int,
         raise InvalidArgumentError(
             f"{memory_bytes_max:,} bytes, a server needs at least {_MEMORY_BYTES_MIN:,}", field="memory_max"
         )
-    message_limits(limits, config.message_bytes_max)  # refuses what gRPC does not take
     share = memory_bytes_max // _MESSAGE_SHARE
     message_bytes_max = min(config.message_bytes_max, share)
     limits = message_limits(limits, message_bytes_max)
@@ -143,6 +172,8 @@ def bounds_of(config: ServerConfig, limits: Limits, batch_result_bytes_max: int,
         connections_max=memory_bytes_max // 4 // (CONNECTION_CALLS_MAX * _PENDING_CALL_BYTES),
         receive_bytes_max=memory_bytes_max // 8,
         clients_bytes_max=0,
+        changes_bytes=min(changes_bytes, memory_bytes_max // _CHANGES_SHARE),
     )
-    clients_bytes_max = memory_bytes_max - memory_bytes_max // 4 - bounds.receive_bytes_max - bounds.engine_bytes
+    others_bytes = memory_bytes_max // 4 + bounds.receive_bytes_max + bounds.engine_bytes + bounds.changes_bytes
+    clients_bytes_max = memory_bytes_max - others_bytes
     return replace(bounds, clients_bytes_max=clients_bytes_max)

@@ -33,18 +33,13 @@ from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.operations import wall_clock_ms
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
+from gpkvs.server.message_limits import RESPONSE_BYTES, RESPONSE_BYTES_PER_OP
 from gpkvs.server.options import Clock, Options, decode_options, join_options
 from gpkvs.store import OpenTable, Store
 
-# Room for the columns of a response beside its values: status, version and value length of each operation.
-_RESPONSE_BYTES_PER_OP = 16
-_COLUMN_BYTES_PER_OP = 13  # these three
-_RESPONSE_BYTES = 64
+_COLUMN_BYTES_PER_OP = 13  # of a response beside its values: status, version, value length
 # The Python objects of a request, without its columns.
 _REQUEST_BYTES = 2 << 10
-_MESSAGE_BYTES_MIN = 64 << 10
-_MESSAGE_BYTES_MAX = (1 << 31) - 1
-_MESSAGE_BYTES_PER_OP_MIN = 64
 _OP_BYTES = {op: bytes([op]) for op in Op}
 
 
@@ -108,37 +103,6 @@ class Response(NamedTuple):
     def held_bytes(self) -> int:
         """About what it takes in memory or as a message."""
         return response_bytes(len(self.status), len(self.values))
-
-
-def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
-    """Lower the limits so far that every response fits one message.
-
-    The largest request then has one operation for each 64 bytes of a message (1,048,576 for 64 MiB), and its response
-    leaves three quarters of the message to values.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If messages are too small for anything useful, or larger than gRPC allows.
-    """
-    if message_bytes_max < _MESSAGE_BYTES_MIN:
-        raise InvalidArgumentError(
-            f"{message_bytes_max:,} bytes, it must be at least {_MESSAGE_BYTES_MIN:,}", field="message_bytes_max"
-        )
-    if message_bytes_max > _MESSAGE_BYTES_MAX:
-        raise InvalidArgumentError(
-            f"{message_bytes_max:,} bytes, gRPC takes at most {_MESSAGE_BYTES_MAX:,}", field="message_bytes_max"
-        )
-    request_ops_max = min(limits.request_ops_max, max(1, message_bytes_max // _MESSAGE_BYTES_PER_OP_MIN))
-    result_bytes_max = min(
-        limits.result_bytes_max, message_bytes_max - _RESPONSE_BYTES - _RESPONSE_BYTES_PER_OP * request_ops_max
-    )
-    return replace(
-        limits,
-        request_ops_max=request_ops_max,
-        result_bytes_max=result_bytes_max,
-        value_bytes_max=min(limits.value_bytes_max, result_bytes_max),
-    )
 
 
 def single(
@@ -259,7 +223,7 @@ def _check_response(operations: int, gets: int, ops: U8, limits: Limits) -> None
     """Check that a response with numbers fits its message, as any without them does (`message_limits`)."""
     numbers = int(np.count_nonzero((ops == Op.INCREMENT.value) | (ops == Op.EXPIRY.value)))
     wanted = _COLUMN_BYTES_PER_OP * operations + 8 * numbers
-    if gets and wanted > _RESPONSE_BYTES_PER_OP * limits.request_ops_max:
+    if gets and wanted > RESPONSE_BYTES_PER_OP * limits.request_ops_max:
         raise InvalidArgumentError(
             f"the response to {numbers:,} increments and expiries among {operations:,} operations, GETs too, may not "
             "fit its message: split it",
@@ -415,7 +379,7 @@ def _responses(part: BatchPart, ends: NDArray[np.intp] | None = None) -> Iterato
 
 def response_bytes(operations: int, value_bytes: int) -> int:
     """Return about what a response takes in memory or as a message."""
-    return _RESPONSE_BYTES + _RESPONSE_BYTES_PER_OP * operations + value_bytes
+    return RESPONSE_BYTES + RESPONSE_BYTES_PER_OP * operations + value_bytes
 
 
 def encode(request_id: int, response: Response) -> kv_pb2.BatchResponse:

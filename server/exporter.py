@@ -28,6 +28,8 @@ from gpkvs.engine.left import Left
 from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
+from gpkvs.server.backup_notes import BackupNotes
+from gpkvs.server.disk_watch import DiskWatch
 from gpkvs.server.memory import Kind
 from gpkvs.server.summed_registry import SummedRegistry
 from gpkvs.server.table_counts import TableCounts
@@ -76,6 +78,8 @@ class Metrics:
         )
         self.tables = TableCounts()
         self.registry.register(self.tables)
+        self.backup_notes = BackupNotes()
+        self.registry.register(self.backup_notes)
         self._slow = Counter(
             "gpkvs_slow_calls",
             "Calls that took as long as --slow-log-over-ms, also those that the slow log does not have any more",
@@ -141,6 +145,22 @@ class Metrics:
         self.audit_lost = Counter(
             "gpkvs_audit_lost", "Lines of the audit log that could not be written", registry=self.registry
         )
+        self.watches = Gauge("gpkvs_watches", "Watches that are open", registry=self.registry)
+        self._changes_held = Gauge(
+            "gpkvs_changes_held_bytes",
+            "What is held of the newest changes, for watches and backups; 0 while nobody follows",
+            registry=self.registry,
+        )
+        self._watch_entries = Counter(
+            "gpkvs_watch_entries",
+            "Entries that watches were told; a transaction is one for each of its tables and each watch",
+            registry=self.registry,
+        )
+        self._watch_lost = Counter(
+            "gpkvs_watch_lost",
+            "Watches that ended, or did not begin, since what comes next for them is not held any more",
+            registry=self.registry,
+        )
         self._scan_pieces = Counter("gpkvs_scan_pieces", "Pieces of tables that were scanned", registry=self.registry)
         self._scan_keys = Counter("gpkvs_scan_keys", "Keys in these pieces", registry=self.registry)
         self._scan_damaged = Counter(
@@ -169,6 +189,14 @@ class Metrics:
         self._scan_damaged.inc(damaged)
         self._scan_seconds.inc(seconds)
 
+    def watch_told(self, entries: int) -> None:
+        """Note entries that a watch is told."""
+        self._watch_entries.inc(entries)
+
+    def watch_lost(self) -> None:
+        """Note a watch that cannot go on: what comes next is not held any more."""
+        self._watch_lost.inc()
+
     def request_dropped(self, reason: str) -> None:
         """Note a request whose client gave up before it was executed."""
         self._refused.labels(reason).inc()
@@ -190,9 +218,11 @@ class Metrics:
         info: Callable[[], StoreInfo],
         meter: Meter,
         queue_requests: Callable[[], int],
+        changes_held: Callable[[], int],
     ) -> None:
-        """Report an open store and the requests in a queue, from now on."""
+        """Report an open store, the requests in a queue and the bytes of changes, from now on."""
         self._queue_requests.set_function(queue_requests)
+        self._changes_held.set_function(changes_held)
         self._store = _StoreCollector(info, meter)
         self.registry.register(self._store)
         self._serving.set(1)
@@ -209,9 +239,21 @@ class Metrics:
         for kind in tls.certificates:
             self._certificate_end.labels(kind).set_function(partial(tls.end_timestamp, kind))
 
-    def watch_metrics_port(self, refused: Mapping[str, int]) -> None:
-        """Report the connections that the port of the metrics refuses, by reason, from now on."""
-        self.registry.register(_MetricsPortCollector(refused))
+    def watch_metrics_port(self, connections: Callable[[], int], refused: Mapping[str, int]) -> None:
+        """Report the connections of the port of the metrics, and those that it refuses, by reason, from now on."""
+        self.registry.register(_MetricsPortCollector(connections, refused))
+
+    def watch_disk(self, disk: DiskWatch) -> None:
+        """Report how much room the disk under the store has, from now on."""
+        for name, text, value in (
+            (
+                "free_bytes",
+                "Bytes that the server may still write to the disk under the store",
+                lambda: disk.free_bytes,
+            ),
+            ("bytes", "Size of that disk", lambda: disk.all_bytes),
+        ):
+            Gauge(f"gpkvs_disk_{name}", text, registry=self.registry).set_function(value)
 
     def watch_clock(self, back_seconds: Callable[[], float]) -> None:
         """Report how far the clock was set back, from now on."""
@@ -246,12 +288,16 @@ class _ProcessIoCollector(Collector):
 
 
 class _MetricsPortCollector(Collector):
-    """What the port of the metrics refused, at each scrape."""
+    """What the port of the metrics has and refused, at each scrape."""
 
-    def __init__(self, refused: Mapping[str, int]) -> None:
+    def __init__(self, connections: Callable[[], int], refused: Mapping[str, int]) -> None:
+        self._connections = connections
         self._refused = refused
 
     def collect(self) -> Iterator[Metric]:
+        open_ones = GaugeMetricFamily("gpkvs_connections", "Connections that are open, by port", labels=["port"])
+        open_ones.add_metric(["metrics"], self._connections())
+        yield open_ones
         family = CounterMetricFamily(
             "gpkvs_metrics_connections_refused",
             "Connections to the metrics port that ended before they were of use, by reason",
@@ -324,7 +370,9 @@ class _StoreCollector(Collector):
             ("slots", "Slots of a table"),
             ("index_bytes", "Size of a table's index"),
             ("load_factor", "Records over slots"),
-            ("bytes_per_key", "Bytes of its slot and of the heap that a record takes"),
+            ("heap_bytes", "Bytes that a table's records take in the heap"),
+            ("expiring_keys", "Keys of a table with an expiry; those that have expired count until they are removed"),
+            ("bytes_per_key", "Bytes of its slot and of the heap that a record of a table takes, on average"),
             ("growing_blocks", "Blocks that a table had before it began to grow; 0: it does not grow"),
             ("moved_blocks", "Of these blocks, those that are two now"),
         ):

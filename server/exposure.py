@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from gpkvs.config import ServerConfig
 from gpkvs.errors import InvalidArgumentError
@@ -11,22 +12,18 @@ from gpkvs.server.address import Address
 _log = logging.getLogger("gpkvs.server")
 
 
-def require_protection(config: ServerConfig, listen: Address, metrics: Address, resp: Address | None = None) -> None:
-    """Check that what listens beyond this machine has TLS and knows its clients.
+def exposure_faults(config: ServerConfig, option: str, address: Address) -> Iterator[InvalidArgumentError]:
+    """Return what is wrong with an address beyond this machine: it has no TLS, or does not know its clients.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If it does not, and the settings do not allow that.
+    The settings may allow that.
     """
-    for option, address in (("listen", listen), ("metrics", metrics), *((("resp", resp),) if resp else ())):
-        missing = _missing(config, address)
-        if missing and not config.insecure_listen:
-            raise InvalidArgumentError(
-                f"other machines reach {address}, and there is {missing}: give the server --tls-cert, --tls-key, and "
-                "--users or --tls-client-ca; or say --insecure-listen if you trust everybody on that network",
-                field=option,
-            )
+    missing = _missing(config, address)
+    if missing and not config.insecure_listen:
+        yield InvalidArgumentError(
+            f"other machines reach {address}, and there is {missing}: give the server --tls-cert, --tls-key, and "
+            "--users or --tls-client-ca; or say --insecure-listen if you trust everybody on that network",
+            field=option,
+        )
 
 
 def warn_of_exposure(config: ServerConfig, listen: Address, metrics: Address, resp: Address | None = None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError
 from gpkvs.server.batcher import Batcher
 from gpkvs.store import Store
@@ -17,7 +18,7 @@ class NotServingError(GpkvsError):
 
 @dataclass(frozen=True)
 class Serving:
-    """An open store, its batcher, the bounds of a call, and the requests that wait elsewhere."""
+    """An open store, its batcher, the bounds of calls, and the requests that wait elsewhere."""
 
     store: Store
     batcher: Batcher
@@ -25,6 +26,7 @@ class Serving:
     stream_requests_max: int
     stream_bytes_max: int
     door_requests: Callable[[], int] = lambda: 0
+    watches_max: int = ServerConfig.watches_max
 
     @property
     def queue_requests(self) -> int:
@@ -42,6 +44,8 @@ class Gate:
     def __init__(self) -> None:
         self._serving: Serving | None = None
         self.refusal = "the store is recovering: try again soon"  # why calls are not let through
+        self._at_end: list[Callable[[], None]] = []
+        self.is_over = False  # it has closed, and all that had come through has ended
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -54,6 +58,16 @@ class Gate:
         """Refuse new calls; calls under way go on."""
         self._serving = None
         self.refusal = "the server is stopping: try again elsewhere or later"
+
+    def end(self) -> None:
+        """Say that nothing more happens to the store."""
+        self.is_over = True
+        for tell in self._at_end:
+            tell()
+
+    def call_at_end(self, tell: Callable[[], None]) -> None:
+        """Have a function called when nothing more happens to the store."""
+        self._at_end.append(tell)
 
     def serving(self) -> Serving:
         """Return the open store.

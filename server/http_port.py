@@ -130,6 +130,11 @@ class HttpPort:
         self._accepting: _Task | None = None
         self._is_closing = False
 
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._waiting) + len(self._responding)
+
     async def listen(self, address: Address) -> Address:
         """Open the port; return the address it got.
 

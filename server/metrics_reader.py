@@ -167,6 +167,7 @@ def summarize(interval: Interval) -> dict[str, object]:
         **_engine(interval),
         **_written(interval),
         **_sizes(now),
+        **_followers(now),
         "journal": _journal(interval),
         "tables": _tables(interval),
     }
@@ -233,6 +234,18 @@ def _sizes(now: Scrape) -> dict[str, object]:
     }
 
 
+def _followers(now: Scrape) -> dict[str, object]:
+    """Return how many watch, and the ages of the last backup and of what is archived; None: nobody told of any."""
+    ages = {
+        name: max(time.time() - now.value(metric), 0.0) if now.has(metric) else None
+        for name, metric in (
+            ("backup_age_seconds", "gpkvs_backup_last_timestamp_seconds"),
+            ("archive_age_seconds", "gpkvs_archive_synced_timestamp_seconds"),
+        )
+    }
+    return {"watches": int(now.value("gpkvs_watches")), **ages}
+
+
 def _journal(interval: Interval) -> dict[str, float] | None:
     """Return how full the journal is and what waits for it; None if there is none."""
     now = interval.after
@@ -255,6 +268,7 @@ def _tables(interval: Interval) -> list[dict[str, object]]:
     due = now.by("gpkvs_table_expiry_due_seconds", "table")
     slots, load = now.by("gpkvs_table_slots", "table"), now.by("gpkvs_table_load_factor", "table")
     bytes_per_key = now.by("gpkvs_table_bytes_per_key", "table")
+    heap, expiring = now.by("gpkvs_table_heap_bytes", "table"), now.by("gpkvs_table_expiring_keys", "table")
     growing, moved = now.by("gpkvs_table_growing_blocks", "table"), now.by("gpkvs_table_moved_blocks", "table")
     return [
         {
@@ -263,6 +277,8 @@ def _tables(interval: Interval) -> list[dict[str, object]]:
             "slots": int(slots[name]),
             "load_factor": load[name],
             "bytes_per_key": bytes_per_key[name],
+            "heap_bytes": int(heap.get(name, 0.0)),
+            "expiring_keys": int(expiring.get(name, 0.0)),
             "moved_share": moved[name] / growing[name] if growing[name] else None,
             "operations": _rates(interval, "gpkvs_table_operations_total", "op", table=name),
             "bytes": _rates(interval, "gpkvs_table_bytes_total", "direction", table=name),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -57,6 +57,8 @@ class Doors(NamedTuple):
 # A field of bytes takes 16 bytes when it is parsed, and a repeated one may take 2 in its message.
 _PARSED_FACTORS = {"gpkvs.v1.MultiGetRequest": 9}
 _NOT_EXECUTED = ((EXECUTED_KEY, NOT_EXECUTED),)
+# Methods whose calls do not end by themselves: a server that stops does not wait for one whose client does not read.
+_ENDLESS = ("gpkvs.v1.KV.Watch",)
 
 
 def add_service(server: Registrar, service: ServiceDescriptor, servicer: object, doors: Doors) -> None:
@@ -131,11 +133,13 @@ def _server_stream(
     name: str, method: ServerStreamMethod, check: Check, request_class: type[Message], doors: Doors
 ) -> Callable[[object, CallContext], Awaitable[None]]:
     """Wrap a method of one request and many responses; a response is sent before the next one is asked for."""
+    gate = nullcontext() if name in _ENDLESS else doors.gate
 
-    async def run(context: CallContext, account: Account) -> None:
+    async def run(context: CallContext, account: Account, running: RunningCall) -> None:
         caller = await doors.logins.caller(context)
+        running.user = caller.name
         data = await _only_message(context, caller, account, doors)
-        with doors.gate:
+        with gate:
             message = _parse(request_class, data)
             check(caller, message)
             responses = method(message, Call(name, context, caller, account, len(data)))
@@ -146,11 +150,13 @@ def _server_stream(
 
     async def handler(_requests: object, context: CallContext) -> None:
         account = doors.memory.open(context)
-        begin_grpc(doors.slow_log, context, name)
+        running = begin_grpc(doors.slow_log, context, name)
         try:
-            await run(context, account)
+            await run(context, account, running)
         except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
             await abort(context, error, name, doors.logins, doors.metrics)
+        finally:
+            running.end_scan()
 
     return handler
 

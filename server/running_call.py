@@ -34,7 +34,8 @@ class RunningCall:
     """
 
     __slots__ = (
-        *("_answered_ns", "_began_ns", "_durable_ns", "_given_id", "_log", "_peer", "_protocol", "_waiting_ns"),
+        *("_answered_ns", "_began_ns", "_durable_ns", "_given_id", "_log", "_peer", "_protocol"),
+        *("_scanning_ns", "_waiting_ns"),
         *("bytes_in", "bytes_out", "command", "key", "key_bytes", "operations", "table_id", "user", "words"),
     )
 
@@ -47,7 +48,7 @@ class RunningCall:
         self.operations = self.bytes_in = self.bytes_out = 0
         self._began_ns: int | None = None
         self._answered_ns: int | None = None  # when the last batch was durable
-        self._waiting_ns = self._durable_ns = 0
+        self._waiting_ns = self._durable_ns = self._scanning_ns = 0
 
     @property
     def request_id(self) -> str:
@@ -89,22 +90,37 @@ class RunningCall:
         """Note that the engine refused it, or has not begun with it."""
         self._waiting_ns += time.monotonic_ns() - submitted_ns
 
+    def was_scanned(self, waited_ns: int, read_ns: int, keys: int, bytes_out: int) -> None:
+        """Note that a piece of a scan waited for its turn, and was read; from any thread."""
+        self._waiting_ns += waited_ns
+        self._scanning_ns += read_ns
+        self.operations += keys
+        self.bytes_out += bytes_out
+
     def end(self) -> None:
         """Note it if it was slow."""
         if self._began_ns is None:
             return
         ended_ns = time.monotonic_ns()
-        if not self._log.is_slow(ended_ns - self._began_ns):
+        total_ns = ended_ns - self._began_ns
+        answering_ns = 0 if self._answered_ns is None else ended_ns - self._answered_ns
+        self._note(total_ns, self._waiting_ns, self._durable_ns, answering_ns)
+
+    def end_scan(self) -> None:
+        """Note it if its pieces took long. Its time is theirs: between them it waits for its reader."""
+        self._note(self._waiting_ns + self._scanning_ns, self._waiting_ns)
+
+    def _note(self, total_ns: int, waiting_ns: int, durable_ns: int = 0, answering_ns: int = 0) -> None:
+        """Note it if all its time was long; what is no other part of it was its execution."""
+        if not self._log.is_slow(total_ns):
             return
         table, key = ("", self.key) if self.table_id is None else self._log.named(self.table_id, self.key)
-        answering_ns = 0 if self._answered_ns is None else ended_ns - self._answered_ns
-        others_ns = self._waiting_ns + self._durable_ns + answering_ns
         self._log.note(
             SlowCall(
                 ended_us=time.time_ns() // 1000,
-                waiting_ns=self._waiting_ns,
-                executing_ns=max(ended_ns - self._began_ns - others_ns, 0),
-                durable_ns=self._durable_ns,
+                waiting_ns=waiting_ns,
+                executing_ns=max(total_ns - waiting_ns - durable_ns - answering_ns, 0),
+                durable_ns=durable_ns,
                 answering_ns=answering_ns,
                 user=self.user,
                 peer=peer_text(self._peer),

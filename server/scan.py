@@ -1,9 +1,10 @@
 """Scans of a table: pieces are read by a thread of their own, and sent as fast as the client takes them.
 
-    step (thread) -> message -> sent, while the thread reads the next piece
+    steps (thread) -> message -> sent, while the thread reads the next piece
 
-A call is never more than one piece ahead of its client. One thread reads for all calls. While requests wait for the
-engine it leaves as much time to them as it takes: a step holds the store for some milliseconds.
+A call is never more than one piece ahead of its client. One thread reads for all calls. A step holds the store. While
+batches run, steps are small, a piece has several of them, and between two of them the thread leaves the store to the
+batches for some times as long.
 
 When the server stops, a scan ends with UNAVAILABLE behind a whole piece: the cursor of that piece goes on elsewhere.
 """
@@ -13,17 +14,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import TypeVar
+from functools import partial
 
 from gpkvs.errors import NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
+from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece, join_pieces
 from gpkvs.server.access.caller import Caller
-from gpkvs.server.access.rights import require_read
+from gpkvs.server.access.rights import require_read, require_scan
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.memory import Account
-from gpkvs.server.threads import begun_threads
+from gpkvs.server.running_call import running
+from gpkvs.server.threads import Made, PausingThread
 
 # A piece takes so little of a message that one long record more fits.
 _PIECE_SHARE = 4
@@ -31,8 +33,9 @@ _PIECE_SHARE = 4
 _BYTES_PER_KEY = 24
 # So long a client hears nothing, if no key begins with its prefix; then it gets a piece that is empty.
 _SILENT_SECONDS = 1.0
-
-Made = TypeVar("Made")
+# What is left to batches between two steps, in times of what a step takes. And so many steps a piece has at most: other
+# calls wait for the thread meanwhile.
+_PAUSE, _STEPS_MAX = 3.0, 16
 
 
 class Scans:
@@ -49,8 +52,7 @@ class Scans:
     def __init__(self, gate: Gate, metrics: Metrics) -> None:
         self._gate = gate
         self._metrics = metrics
-        self._thread = begun_threads("scan")
-        self._owed_seconds = 0.0  # to requests that wait
+        self._thread = PausingThread("scan", _PAUSE)
 
     async def scan(
         self, message: kv_pb2.ScanRequest, caller: Caller, account: Account
@@ -78,7 +80,7 @@ class Scans:
             told = time.monotonic()
             while True:
                 piece = await reading
-                require_read(caller, message.table)
+                require_scan(caller, message.table)
                 left -= len(piece)
                 is_last = not piece.cursor or left <= 0
                 serving = self._gate.serving()
@@ -110,7 +112,7 @@ class Scans:
         serving = self._gate.serving()
         if not message.prefix:
             store = serving.store
-            return await self._run(serving, lambda: store.records(message.table))
+            return await self._run(lambda: store.records(message.table))
         asked = kv_pb2.ScanRequest(table=message.table, prefix=message.prefix, keys_only=True)
         count, cursor = 0, b""
         while True:
@@ -127,38 +129,61 @@ class Scans:
         """Have the thread read a piece."""
         keys_max = bytes_max // _BYTES_PER_KEY
 
-        def step() -> ScanPiece:
-            began = time.perf_counter()
-            piece = serving.store.scan_step(
+        call, asked_ns = running.get(), time.monotonic_ns()
+        if call:
+            call.asked(serving.store.open_table(message.table).id, 0, 0)
+            call.takes_key(message.prefix)
+
+        def step(cursor: bytes, keys_max: int, bytes_max: int) -> ScanPiece:
+            return serving.store.scan_step(
                 message.table,
                 cursor,
                 message.prefix,
                 keys_only=message.keys_only,
-                keys_max=int(min(PIECE_KEYS_MAX, keys_max, left)),
+                keys_max=keys_max,
                 bytes_max=bytes_max,
             )
-            self._metrics.piece_scanned(len(piece), piece.damaged, time.perf_counter() - began)
+
+        def read() -> ScanPiece:
+            pieces, read_ns = self._steps(serving, step, cursor, int(min(PIECE_KEYS_MAX, keys_max, left)), bytes_max)
+            piece = join_pieces(pieces)
+            self._metrics.piece_scanned(len(piece), piece.damaged, read_ns / 1e9)
+            if call:
+                waited_ns = time.monotonic_ns() - asked_ns - read_ns
+                call.was_scanned(waited_ns, read_ns, len(piece), len(piece.keys) + len(piece.values))
             return piece
 
-        return self._run(serving, step)
+        return self._run(read)
 
-    def _run(self, serving: Serving, job: Callable[[], Made]) -> asyncio.Future[Made]:
-        """Run a job in the thread, after the pause that it owes to requests that wait."""
+    def _steps(
+        self,
+        serving: Serving,
+        step: Callable[[bytes, int, int], ScanPiece],
+        cursor: bytes,
+        keys_left: int,
+        bytes_left: int,
+    ) -> tuple[list[ScanPiece], int]:
+        """Return what a few steps bring, and how long they took: as many steps as fit if they bring equally much."""
+        pieces: list[ScanPiece] = []
+        read_ns = 0
+        while True:
+            self._thread.pause(serving.store.is_in_use)
+            began_ns = time.monotonic_ns()
+            piece = self._thread.step(partial(step, cursor, keys_left, bytes_left))
+            read_ns += time.monotonic_ns() - began_ns
+            pieces.append(piece)
+            cursor, brought = piece.cursor, len(piece.keys) + len(piece.values)
+            keys_left -= len(piece)
+            bytes_left -= brought
+            has_room = keys_left >= max(len(piece), 1) and bytes_left >= max(brought, 1)
+            if not cursor or not has_room or len(pieces) == _STEPS_MAX:
+                return pieces, read_ns
 
-        def run() -> Made:
-            if serving.queue_requests:
-                time.sleep(self._owed_seconds)
-            began = time.perf_counter()
-            try:
-                return job()
-            finally:
-                self._owed_seconds = time.perf_counter() - began
-
-        running = asyncio.get_running_loop().run_in_executor(self._thread, run)
-        running.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # a call that ends asks for neither
-        return running
+    def _run(self, job: Callable[[], Made]) -> asyncio.Future[Made]:
+        """Run a job in the thread."""
+        result = asyncio.wrap_future(self._thread.submit(job))
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())  # a call that ends asks for neither
+        return result
 
 
 def bytes_of(piece: ScanPiece) -> int:

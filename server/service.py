@@ -1,14 +1,21 @@
-"""The KV service: each call but Scan and Count is one request, and each message of a Pipeline."""
+"""The KV service: each call but Scan, Count and Watch is one request, and each message of a Pipeline."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpkvs.batch import Op, Status
-from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NotANumberError, NumberOverflowError
+from gpkvs.errors import (
+    CorruptRecordError,
+    InvalidArgumentError,
+    NoSpaceError,
+    NotANumberError,
+    NumberOverflowError,
+)
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server import codec
 from gpkvs.server.access.caller import Caller
@@ -24,7 +31,11 @@ from gpkvs.server.receiver import Receiver
 from gpkvs.server.rpc import Call
 from gpkvs.server.scan import Scans
 from gpkvs.server.several import decode_several, encode_several
+from gpkvs.server.threads import NoThreadError
 from gpkvs.text import quoted
+
+if TYPE_CHECKING:
+    from gpkvs.server.watch import Watches
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 # The event loop makes a message of each value: 10 ms for so many.
@@ -43,6 +54,7 @@ class KVService:
         self._receives = receives
         self._metrics = metrics
         self._scans = Scans(gate, metrics)
+        self._watches: Watches | None = None
 
     async def Get(self, message: kv_pb2.GetRequest, call: Call) -> kv_pb2.GetResponse:  # noqa: N802
         """Return the value of a key, if it is there."""
@@ -142,6 +154,29 @@ class KVService:
     def Scan(self, message: kv_pb2.ScanRequest, call: Call) -> AsyncGenerator[kv_pb2.ScanResponse, None]:  # noqa: N802
         """Return all keys of a table, in pieces."""
         return self._scans.scan(message, call.caller, call.account)
+
+    def Watch(  # noqa: N802
+        self, message: kv_pb2.WatchRequest, call: Call
+    ) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
+        """Return what changes, until the client has enough."""
+        return self._begun_watches().watch(message, call.caller, call.account)
+
+    def _begun_watches(self) -> Watches:
+        """Return what all watches share. Its threads and its module come with the first one: few servers have any.
+
+        Raises
+        ------
+        NoSpaceError
+            If the system gives no thread.
+        """
+        if self._watches is None:
+            from gpkvs.server.watch import Watches  # noqa: PLC0415
+
+            try:
+                self._watches = Watches(self._gate, self._metrics)
+            except NoThreadError as error:
+                raise NoSpaceError("memory", str(error)) from error
+        return self._watches
 
     async def Count(self, message: kv_pb2.CountRequest, call: Call) -> kv_pb2.CountResponse:  # noqa: N802
         """Return how many keys a table has; with a prefix they are scanned for."""

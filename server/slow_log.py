@@ -48,7 +48,8 @@ class SlowCall(NamedTuple):
     words
         Of a command of the Redis protocol; else 0.
     request_id
-        That the client gave, or the server; empty over the Redis protocol, which has no place for it.
+        That the client gave, or the server; over the Redis protocol only of a command that was answered by an error
+        with an id.
     """
 
     ended_us: int

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from gpkvs.errors import (
+    ChangesLostError,
     ConflictError,
     CorruptRecordError,
     CorruptStoreError,
@@ -44,6 +45,7 @@ _REFUSALS: tuple[tuple[type[GpkvsError], StatusCode, str], ...] = (
     (InvalidArgumentError, StatusCode.INVALID_ARGUMENT, "invalid"),
     (NoSpaceError, StatusCode.RESOURCE_EXHAUSTED, "no_space"),
     (ConflictError, StatusCode.ABORTED, "conflict"),
+    (ChangesLostError, StatusCode.OUT_OF_RANGE, "changes_lost"),
     (LoginError, StatusCode.UNAUTHENTICATED, "unauthenticated"),
     (RightsError, StatusCode.PERMISSION_DENIED, "permission_denied"),
     (AuditError, StatusCode.UNAVAILABLE, "audit"),
@@ -96,8 +98,7 @@ def tell(error: Exception, method: str, metrics: Metrics, request_id: str = "") 
     request_id
         For the log, too; empty where several requests fail together.
     """
-    request = f" (request {request_id})" if request_id else ""
-    fields = {"request_id": request_id} if request_id else {}
+    request, fields = _named(request_id)
     if not isinstance(error, GpkvsError):  # a bug: the log gets the traceback, the client no details
         _log.error("%s failed%s", method, request, exc_info=error, extra=fields)
         return ErrorStatus(StatusCode.INTERNAL, _BUG_TEXT, "", is_refusal=False)
@@ -108,8 +109,21 @@ def tell(error: Exception, method: str, metrics: Metrics, request_id: str = "") 
     if told.is_refusal:
         note_refused(error, metrics)
     else:
-        _log.error("%s: %s%s", told.code.name, error, request, extra=fields)
+        log_failure(error, request_id)
     return told
+
+
+def log_failure(error: GpkvsError, request_id: str = "") -> None:
+    """Log an error that is no refusal, with the id of its call; empty where several requests fail together."""
+    code, reason = status_of(error)
+    if not reason:
+        request, fields = _named(request_id)
+        _log.error("%s: %s%s", code.name, error, request, extra=fields)
+
+
+def _named(request_id: str) -> tuple[str, dict[str, str]]:
+    """Return how a line of the log names a call, and the fields that it has."""
+    return (f" (request {request_id})", {"request_id": request_id}) if request_id else ("", {})
 
 
 def told_of(error: GpkvsError) -> ErrorStatus:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
 
 from gpkvs.errors import BackendError, GpkvsError
 from gpkvs.server.door.versions import library_path
+
+Made = TypeVar("Made")
 
 
 class NoThreadError(GpkvsError):
@@ -71,6 +75,57 @@ def begun_threads(name: str, count: int = 1) -> ThreadPoolExecutor:
     finally:
         have_begun.set()
     return threads
+
+
+class PausingThread:
+    """A thread for jobs whose steps hold the store: while others use it, it leaves time to them between two steps.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    pause
+        What it leaves, in times of what the step before took.
+
+    Raises
+    ------
+    NoThreadError
+        If the system gives none.
+    """
+
+    def __init__(self, name: str, pause: float) -> None:
+        self._thread = begun_threads(name)
+        self._pause = pause
+        self._owed_seconds = 0.0  # to others
+
+    def submit(self, job: Callable[[], Made]) -> Future[Made]:
+        """Run a job."""
+        return self._thread.submit(job)
+
+    def submit_step(self, is_in_use: Callable[[], bool], step: Callable[[], Made]) -> Future[Made]:
+        """Run a job of one step, behind the pause that the one before it owes if others use the store then."""
+
+        def run() -> Made:
+            self.pause(is_in_use())
+            return self.step(step)
+
+        return self._thread.submit(run)
+
+    def pause(self, is_in_use: bool) -> None:
+        """Sleep as long as the step before owes to others, if they use the store; in the thread, before each step.
+
+        It owes for what it has computed, and not for what it has waited for: a disk, or others.
+        """
+        if is_in_use:
+            time.sleep(self._owed_seconds)
+
+    def step(self, step: Callable[[], Made]) -> Made:
+        """Do a step of a job; in the thread."""
+        began = time.thread_time()
+        try:
+            return step()
+        finally:
+            self._owed_seconds = self._pause * (time.thread_time() - began)
 
 
 def _use_storage() -> None:

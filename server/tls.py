@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpkvs.config import ServerConfig
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.config_checks import raise_faults
+from gpkvs.errors import GpkvsError
 from gpkvs.server.access.audit import NO_AUDIT, AuditLog
+from gpkvs.server.setting_checks import tls_faults
 from gpkvs.server.watched_files import WatchedFiles, look_at
 
 _log = logging.getLogger("gpkvs.server")
@@ -79,13 +81,9 @@ def tls_files(config: ServerConfig) -> TlsFiles | None:
     InvalidArgumentError
         If some are missing.
     """
+    raise_faults(tls_faults(config))
     if config.tls_cert and config.tls_key:
         return TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
-    if config.tls_cert or config.tls_key or config.tls_client_ca:
-        raise InvalidArgumentError(
-            "TLS takes a certificate (--tls-cert) and its key (--tls-key), and --tls-client-ca only beside them",
-            field="tls_key" if config.tls_cert else "tls_cert",
-        )
     return None
 
 

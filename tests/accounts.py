@@ -23,6 +23,7 @@ class Account:
     write: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
     metrics: bool = False
+    backup: bool = False
     tokens: dict[str, tuple[str, datetime]] = field(default_factory=dict)
 
 
@@ -59,6 +60,7 @@ class Accounts:
         lines = []
         for name, user in self.users.items():
             lines += [f"[users.{name}]", f"metrics = {str(user.metrics).lower()}"]
+            lines.append(f"backup = {str(user.backup).lower()}")
             lines += [
                 f"{kind} = {list(getattr(user, kind))}".replace("'", '"')
                 for kind in ("certificates", "read", "write", "admin")

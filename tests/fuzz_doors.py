@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import secrets
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from gpkvs.batch import HAS_VALUE
+from gpkvs.changes import Position
 from gpkvs.client import Client
+from gpkvs.client.watch import decode_response
 from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 from tests.conftest import assert_clean
-from tests.server.http2_client import Answer, Http2Client, framed
-from tests.server.wire import ABSENT, CHECK, EQUALS, EXPIRY, GET, INCREMENT, u32, u64
+from tests.server.http2_client import Answer, Headers, Http2Client, framed
+from tests.server.wire import ABSENT, CHECK, DELETE, EQUALS, EXPIRY, GET, INCREMENT, SET, batch, u32, u64
 from tests.serving import Server
 
 CALLS_A_ROUND = 300
+BATCH, WATCH = "/gpkvs.v1.KV/Batch", "/gpkvs.v1.KV/Watch"
 TABLES = ("", "", "", "default", "numbers", "numbers", "none", "\0", "\N{SNOWMAN}")
 KEYS = (b"key0", b"key1", b"key2", b"12345678", b"\0" * 8, b"k" * 300, b"")
 VALUES = (b"", b"value", b"\1" * 8, b"v" * 700, b"v" * 9000, b"17")
@@ -50,6 +54,7 @@ _ODD_HEADERS = (
 )
 
 Random = random.Random
+_POSITION = re.compile("[0-9a-f]{16}-[0-9]+")
 
 
 class Call(NamedTuple):
@@ -64,7 +69,8 @@ class Call(NamedTuple):
     frames
         What its DATA frames have.
     steps
-        Of a Pipeline: each message is sent when the response to the last one is there. Then there are no frames.
+        Of a Pipeline: each message is sent when the response to the last one is there. Then there are no frames. Of a
+        Watch: what is written while it is open.
     """
 
     path: str
@@ -106,6 +112,17 @@ def messages_of(random: Random, operations_max: int = 6) -> bytes:
     if random.random() < (0.5 if message.table == "numbers" else 0.1):
         message.numbers = True
     return bytes(message.SerializeToString())
+
+
+def writes_of(random: Random) -> bytes:
+    """Return a right `BatchRequest` that changes something."""
+    if random.random() < 0.3:
+        operations: list[tuple[int, bytes] | tuple[int, bytes, bytes]] = [(SET, b"12345678", random.randbytes(8))]
+        return bytes(batch(operations, table="numbers").SerializeToString())
+    operations = [(SET, random.choice(KEYS[:3]), random.choice(VALUES)) for _ in range(random.randrange(1, 4))]
+    if random.random() < 0.5:
+        operations.append((DELETE, random.choice(KEYS[:3])))
+    return bytes(batch(operations).SerializeToString())
 
 
 def get_of(random: Random) -> bytes:
@@ -152,6 +169,19 @@ def count_of(random: Random) -> bytes:
     return bytes(kv_pb2.CountRequest(table=random.choice(TABLES)).SerializeToString())
 
 
+def watch_of(random: Random) -> bytes:
+    """Return a `WatchRequest`."""
+    message = kv_pb2.WatchRequest(table=random.choice(TABLES), all_tables=random.random() < 0.2)
+    if message.all_tables and random.random() < 0.8:
+        message.table = ""
+    if random.random() < 0.2:
+        message.prefix = random.choice(KEYS)
+    if random.random() < 0.2:
+        message.since = random.choice(("0123456789abcdef-7", "newest", "-", "0123456789ABCDEF-7"))
+    message.only_position = random.random() < 0.2
+    return bytes(message.SerializeToString())
+
+
 METHODS: tuple[tuple[str, Callable[[Random], bytes]], ...] = (
     ("/gpkvs.v1.KV/Get", get_of),
     ("/gpkvs.v1.KV/Set", set_of),
@@ -162,6 +192,7 @@ METHODS: tuple[tuple[str, Callable[[Random], bytes]], ...] = (
     ("/gpkvs.v1.KV/Increment", increment_of),
     ("/gpkvs.v1.KV/MultiGet", multi_get_of),
     ("/gpkvs.v1.KV/Count", count_of),
+    (WATCH, watch_of),
     ("/gpkvs.v1.Admin/ListTables", lambda random: b""),
     ("/grpc.health.v1.Health/Check", lambda random: random.choice((b"", b"\n\x0bgpkvs.v1.KV", b"\n\x01x"))),
     ("/gpkvs.v1.KV/Nothing", get_of),
@@ -222,12 +253,19 @@ def call_of(random: Random) -> Call:
             )
         case _:
             data = framed(message)
-    return Call(path, headers, cut(random, data))
+    written = tuple(writes_of(random) for _ in range(random.randrange(4))) if path == WATCH else ()
+    return Call(path, headers, cut(random, data), written)
+
+
+def _headers(target: str, path: str) -> Headers:
+    return (*_COMMON, (":authority", target), (":path", path), _TYPE, _TE)
 
 
 def run(client: Http2Client, target: str, call: Call) -> tuple[Answer, list[bytes | None]]:
-    """Make a call; return its end, and of a Pipeline the responses to its steps."""
-    headers = (*_COMMON, (":authority", target), (":path", call.path), _TYPE, _TE, *call.headers)
+    """Make a call; return its end, and of a Pipeline the responses to its steps, of a Watch what it tells."""
+    headers = (*_headers(target, call.path), *call.headers)
+    if call.path == WATCH:
+        return watched(client, target, headers, call)
     if not call.steps:
         return client.call(headers, call.frames), []
     stream = client.begin(headers)
@@ -239,6 +277,47 @@ def run(client: Http2Client, target: str, call: Call) -> tuple[Answer, list[byte
             break
     client.send(stream, b"", ends=True)
     return client.answer(stream), responses
+
+
+def watched(client: Http2Client, target: str, headers: Headers, call: Call) -> tuple[Answer, list[bytes | None]]:
+    """Watch until all is told that is written meanwhile; return the end without its messages, and what was told.
+
+    No two servers have positions in common. Each tells together what comes in one millisecond, so of each key only the
+    last effect counts.
+    """
+    stream = client.begin(headers)
+    client.send_all(stream, call.frames)
+    if client.message(stream, 0) is None or _asks_for_position(call):
+        answer = client.answer(stream)
+        trailers = tuple((name, _POSITION.sub("POSITION", text)) for name, text in answer.trailers or answer.headers)
+        return answer._replace(trailers=trailers, data=b""), []
+    written = [client.call(_headers(target, BATCH), [framed(step)]) for step in call.steps]
+    position_only = kv_pb2.WatchRequest(only_position=True).SerializeToString()
+    asked = client.call(_headers(target, WATCH), [framed(position_only)])
+    newest = Position.parse(kv_pb2.WatchResponse.FromString(asked.data[5:]).position) if asked.data else None
+    told: dict[tuple[str, bytes], str] = {}
+    number = 0
+    while newest and (message := client.message(stream, number)) is not None:
+        arrival = decode_response(kv_pb2.WatchResponse.FromString(message[5:]))
+        for entry in arrival.entries:
+            columns = entry.kinds.tolist(), entry.value_list(), entry.versions.tolist(), entry.expiries.tolist()
+            rows = zip_longest(*columns)
+            told |= {(entry.name, key): str(row) for key, row in zip(entry.key_list(), rows, strict=True)}
+        if arrival.position.reaches(newest):
+            break
+        number += 1
+    client.reset(stream)
+    left = client.so_far(stream)
+    responses = [answer.data for answer in written]
+    return left._replace(trailers=(), data=b"", reset=None), [*responses, repr(sorted(told.items())).encode()]
+
+
+def _asks_for_position(call: Call) -> bool:
+    """Whether a watch ends by itself."""
+    try:
+        return kv_pb2.WatchRequest.FromString(b"".join(call.frames)[5:]).only_position
+    except DecodeError:
+        return False
 
 
 def is_framed(data: bytes) -> bool:

@@ -84,24 +84,24 @@ STEPS = (
         "gpkvs bitflip --commit journal --json --bits 200 --bursts 50 --every 400",
         90,
     ),
-    # Stores of a draft: the others have the format that a new store has.
+    # Stores of format 3: the others have the format that a new store has.
     Step(
-        "format4",
-        ".venv/bin/python -m pytest -q -n 3 --dist loadfile --max-worker-restart 0 --format 4 tests"
+        "format3",
+        ".venv/bin/python -m pytest -q -n 3 --dist loadfile --max-worker-restart 0 --format 3 tests"
         " --ignore tests/docs --ignore tests/conformance",
-        ".venv/bin/python -m pytest -q --format 4 tests/engine/test_format4.py",
+        ".venv/bin/python -m pytest -q --format 3 tests/store/test_store.py",
         60,
     ),
     Step(
-        "crash-format4",
-        "GPKVS_FORMAT=4 gpkvs crash --json --seed $SEED",
-        "GPKVS_FORMAT=4 gpkvs crash --json --seed $SEED --part 3",
+        "crash-format3",
+        "GPKVS_FORMAT=3 gpkvs crash --json --seed $SEED",
+        "GPKVS_FORMAT=3 gpkvs crash --json --seed $SEED --part 3",
         30,
     ),
     Step(
-        "bitflip-format4",
-        "GPKVS_FORMAT=4 gpkvs bitflip --json --seed $SEED",
-        "GPKVS_FORMAT=4 gpkvs bitflip --json --bits 100 --bursts 50 --every 400",
+        "bitflip-format3",
+        "GPKVS_FORMAT=3 gpkvs bitflip --json --seed $SEED",
+        "GPKVS_FORMAT=3 gpkvs bitflip --json --bits 100 --bursts 50 --every 400",
         90,
     ),
     Step(
@@ -110,23 +110,53 @@ STEPS = (
         "gpkvs consistency --json --operations 3000 --faults 2",
         60,
     ),
+    Step(
+        "consistency-copies",
+        "gpkvs consistency --operations 200000 --faults 20 --backups 20 --json --seed $SEED",
+        "gpkvs consistency --operations 2000 --faults 1 --backups 1 --json --seed $SEED",
+        60,
+    ),
+    Step(
+        "watched-undo",
+        ".venv/bin/python -m tests.watched.drill --rounds 1000 --commit undo --seed $SEED",
+        ".venv/bin/python -m tests.watched.drill --rounds 2 --commit undo --seed $SEED",
+        90,
+    ),
+    Step(
+        "watched-journal",
+        ".venv/bin/python -m tests.watched.drill --rounds 1000 --commit journal --seed $SEED",
+        ".venv/bin/python -m tests.watched.drill --rounds 2 --commit journal --seed $SEED",
+        90,
+    ),
+    Step(
+        "damaged-backups",
+        "GPKVS_ALL_DAMAGE=1 .venv/bin/python -m pytest -q tests/backup/test_damage.py",
+        ".venv/bin/python -m pytest -q tests/backup/test_damage.py",
+        20,
+    ),
     Step("drill", "gpkvs drill --json --rounds 100 --seed $SEED", "gpkvs drill --json --rounds 2 --seed $SEED", 45),
     Step(
         "soak",
         "gpkvs soak --minutes 10 --json --seed $SEED",
-        "gpkvs soak --minutes 0.1 --heap-bytes 8MiB --json --seed $SEED",
+        "gpkvs soak --minutes 0.1 --heap-bytes 16MiB --json --seed $SEED",
         20,
     ),
     Step(
         "soak-journal",
         "gpkvs soak --minutes 10 --commit journal --json --seed $SEED",
-        "gpkvs soak --minutes 0.1 --heap-bytes 8MiB --commit journal --json --seed $SEED",
+        "gpkvs soak --minutes 0.1 --heap-bytes 16MiB --commit journal --json --seed $SEED",
         20,
     ),
     Step(
-        "soak-format4",
-        "gpkvs soak --minutes 10 --format 4 --json --seed $SEED",
-        "gpkvs soak --minutes 0.1 --heap-bytes 16MiB --format 4 --json --seed $SEED",
+        "soak-format3",
+        "gpkvs soak --minutes 10 --format 3 --json --seed $SEED",
+        "gpkvs soak --minutes 0.1 --heap-bytes 8MiB --format 3 --json --seed $SEED",
+        20,
+    ),
+    Step(
+        "soak-copies",
+        "gpkvs soak --minutes 10 --copies --json --seed $SEED",
+        "gpkvs soak --minutes 0.1 --heap-bytes 33MiB --copies --json --seed $SEED",
         20,
     ),
     Step("faults", "GPKVS_ALL_KILLS=1 GPKVS_ALL_ALLOCATIONS=1 make faults", "make faults FAULTS=17", 60),

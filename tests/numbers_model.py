@@ -31,6 +31,10 @@ class NumbersModel:
 
     def check(self, batch: Batch, result: RequestResult) -> None:
         """Do what a batch does, and fail unless its result says the same."""
+        assert answer_of(result) == self.run(batch)
+
+    def run(self, batch: Batch) -> tuple[list[int], list[int]]:
+        """Do what a batch does; return the status of each operation, and the numbers that GETs find."""
         values = iter(batch.values.view(np.uint64).tolist())
         statuses, found = [], []
         for op, key in zip(batch.ops.tolist(), batch.keys.view(np.uint64).tolist(), strict=True):
@@ -42,8 +46,12 @@ class NumbersModel:
                 self.held[key] = next(values)
             elif op == Op.DELETE and there:
                 del self.held[key]
-        assert result.status.tolist() == statuses
-        assert result.values.view(np.uint64).tolist() == found
+        return statuses, found
+
+
+def answer_of(result: RequestResult) -> tuple[list[int], list[int]]:
+    """Return what `NumbersModel.run` returns, of a result."""
+    return result.status.tolist(), result.values.view(np.uint64).tolist()
 
 
 def random_batch(pick: Random, model: NumbersModel, table: int, *, count: int, gets: float) -> Batch:

@@ -21,6 +21,7 @@ PACKAGES: Final = {
     "redis-benchmark": {"redis-tools": "redis-benchmark"},
     "redis-cli": {"redis-tools": "redis-cli"},
     "redis-server": {"redis-server": "redis-server"},
+    "rsync": {"rsync": "rsync"},
     "tclsh": {"tcl": "tclsh"},
 }
 """What tests need for each tool: Debian packages, and the program or the path that shows that one is there."""

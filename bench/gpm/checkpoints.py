@@ -32,7 +32,7 @@ class _Plain:
         if self._place.is_gpu:
             array.data.copy_to_host_async(self.host.ctypes.data, len(array), self._place.xp.cuda.get_current_stream())
         else:
-            self._place.copy_out(array, 0, len(array), self.host.ctypes.data)
+            self._place.copy_in(self.host, array.ctypes.data)
         self._place.settle()
 
     def back(self, array: Any) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from gpkvs.backends.chunks import Steps
 from gpkvs.backends.path_costs import Path as BatchPath
 from gpkvs.backends.path_costs import PathCosts
 from gpkvs.bench.gpu.benchmark import ENTRY_BYTES, GpuBench, GpuOptions
@@ -94,19 +95,32 @@ class _Modes:
 
     def prepare(self, writes: TableWrites) -> list[Part]:
         """See `ChunkedSlots.prepare`."""
+        (self._columns,) = writes.device
         return self._chunked.prepare(writes)
 
-    def store(self, parts: list[Part], writes: TableWrites, run: LogRun | None, epoch: int) -> None:
-        """Do what the mode has in place of `ChunkedSlots.store`."""
-        (columns,) = writes.device
-        if self.mode in ("GPM", "GPM-NDP"):
-            self._chunked.store(parts, writes, run, epoch)
+    def leave(self, parts: list[Part]) -> None:
+        """See `ChunkedSlots.leave`."""
+        self._chunked.leave(parts)
+
+    def launch(self, parts: list[Part], run: LogRun | None, epoch: int) -> Steps:
+        """Do what the mode has in place of `ChunkedSlots.launch`."""
+        columns = self._columns
+        if self.mode == "GPM":
+            return self._chunked.launch(parts, run, epoch)
         if self.mode == "GPM-NDP":
+            steps = self._chunked.launch(parts, run, epoch)
+            for part in parts:
+                part.chunks.run(steps, 0, part.chunk_count)
             self._store_on_host(columns, run, epoch)
-        elif self.mode != "GPM":  # CAP: no log, as in the paper
+        else:  # CAP: no log, as in the paper
             arguments = {"changed_slot": columns.slot, "contents": columns.contents, "index": self._index}
             self._backend.mirror_only("apply_u64", len(columns), arguments)
             self._persist_table()
+        return Steps(0)
+
+    def landed(self, writes: TableWrites, parts: list[Part]) -> None:
+        """See `ChunkedSlots.landed`."""
+        self._chunked.landed(writes, parts)
 
     def _store_on_host(self, columns: DeviceColumns, run: LogRun | None, epoch: int) -> None:
         """Store entries and slots again, written back."""
@@ -118,7 +132,7 @@ class _Modes:
             len(slot),
             changed_slot=slot,
             contents=contents,
-            index=self._index,
+            old=contents,
             epoch=epoch,
             first=0,
             log=self._committer._files.run_address(run),

@@ -17,7 +17,7 @@ from gpkvs.bench.peers.contender import Progress, Promise
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.engine.table import Table
-from gpkvs.media.layout import BLOCK_BYTES, RECORDS_3, UNIT_BYTES
+from gpkvs.media.layout import BLOCK_BYTES, FORMAT_3, UNIT_BYTES
 from gpkvs.pm.mapping import map_memory
 from gpkvs.store import Store
 
@@ -89,11 +89,11 @@ def _copy_seconds(store: Store, table: Table) -> float:
         keys_per_item=units,
         reference=(source * np.uint64(units)) << np.uint64(24) | np.uint64(units),
         heap=table.index.address,
-        record_format=RECORDS_3,
+        record_format=FORMAT_3,
         blobs=0,
         blob_file_pages=0,
         new_blobs=0,
-        new_format=RECORDS_3,
+        new_format=FORMAT_3,
         offset=np.arange(2 * blocks, dtype=np.uint64) * np.uint64(BLOCK_BYTES),
         out=out,
     )

@@ -14,7 +14,7 @@ from gpkvs.bench.peers.contender import Promise, wait_until_tidy
 from gpkvs.config import JOURNAL_BYTES_USUAL, MIB, StoreConfig
 from gpkvs.engine.checkpoint import BEGIN_SHARE
 from gpkvs.info import JournalInfo, package_version
-from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import SHORT_RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.store import Store
 
 TABLE = "numbers"
@@ -34,7 +34,7 @@ def index_bytes(shape: Shape, records: int) -> int:
 
 def heap_bytes(shape: Shape, records: int, sets_max: int) -> int:
     """Return the size of a heap of records that are overwritten so often, without compaction."""
-    record = RECORD_HEADER_BYTES + shape.key_bytes + shape.value_bytes
+    record = SHORT_RECORD_HEADER_BYTES + shape.key_bytes + shape.value_bytes
     units = -(-record // UNIT_BYTES)
     appended = 1.1 * (records + sets_max)
     return int(max(appended, records / _LIVE_SHARE_MAX) * units * UNIT_BYTES) + 64 * MIB

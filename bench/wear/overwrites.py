@@ -23,12 +23,12 @@ from gpkvs.bench.wear.options import DISTRIBUTIONS, WEAR_PEERS, Distribution, Fo
 from gpkvs.bench.wear.worn_store import Worn, wear
 from gpkvs.bench.wear.zipfian import overwrites
 from gpkvs.info import StoreInfo
-from gpkvs.media.layout import RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import SHORT_RECORD_HEADER_BYTES, UNIT_BYTES
 
 OWN = EmbeddedGpkvs.name
 
 _SHAPE = SHAPES["bytes"]
-_RECORD_BYTES = -(-(RECORD_HEADER_BYTES + _SHAPE.key_bytes + _SHAPE.value_bytes) // UNIT_BYTES) * UNIT_BYTES
+_RECORD_BYTES = -(-(SHORT_RECORD_HEADER_BYTES + _SHAPE.key_bytes + _SHAPE.value_bytes) // UNIT_BYTES) * UNIT_BYTES
 _USER_BYTES = _SHAPE.key_bytes + _SHAPE.value_bytes
 _CHARGED_SHARE_MAX = 0.85  # `heap_charged_bytes_max` is so much of what a heap can hold
 _INDEX_ROOM = 1.3  # the index has room for more records than there are: it shall not grow meanwhile

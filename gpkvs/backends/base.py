@@ -36,6 +36,21 @@ class Stored(NamedTuple):
     total: int
 
 
+class Leaving(NamedTuple):
+    """Columns of `Processor.deliver` on their way to the host, for who waits for them in another way.
+
+    Attributes
+    ----------
+    event
+        Tells native code that they are there; 0: they are.
+    kept
+        What must live until then.
+    """
+
+    event: int
+    kept: tuple[object, ...]
+
+
 class Processor(Protocol):
     """Runs kernels over columns: the host's threads, or a GPU.
 
@@ -69,7 +84,10 @@ class Processor(Protocol):
         """Return a column of the host as one of `xp`; it may be the same."""
 
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
-        """Begin to bring a contiguous column over; what is returned gives the column when it is needed."""
+        """Begin to bring a column over, contiguous or constant; what is returned gives it when it is needed.
+
+        It does not wait for what is launched in between.
+        """
 
     def download(self, column: Column, /) -> Column:
         """Return a column of `xp` as one of the host; it may be the same."""
@@ -82,6 +100,9 @@ class Processor(Protocol):
 
     def delivered(self) -> None:
         """Return when all columns of `deliver` are there."""
+
+    def leaving(self) -> Leaving:
+        """Have the columns of `deliver` leave, as `start_delivery` does; `delivered` no longer waits for them."""
 
     def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
         """Begin to bring a contiguous column to one of `result_column`; what is returned waits until it is there."""
@@ -186,8 +207,11 @@ class Processor(Protocol):
     def settle(self) -> None:
         """Return when all that was launched is done; calls for other processors go on meanwhile."""
 
-    def chunk_queues(self) -> dict[str, int]:
-        """Return what launches chunks, their queues and events, by the fields of ``kernels/chunks.hpp``."""
+    def chunk_queues(self, turn: int, /) -> dict[str, int]:
+        """Return what launches chunks, their queues and events, by the fields of ``kernels/chunks.hpp``.
+
+        `turn` is 0 or 1: those of one batch are in use while the next one begins.
+        """
 
     def stores_durably(self, region: Region | Image, /) -> bool:
         """Return whether what kernels store to a file here is durable when they are done, as its domain asks."""
@@ -279,10 +303,10 @@ class Backend(Processor, Protocol):
     def kept_bytes(self) -> int:
         """The host's memory that is kept between transactions, to be used again."""
 
-    def enter(self) -> int:
+    def enter(self) -> Any:
         """Prepare the calling thread for calls of the backend; return what `leave` needs to have it as it was."""
 
-    def leave(self, entered: int, /) -> None:
+    def leave(self, entered: Any, /) -> None:
         """Leave the calling thread as it was before `enter`."""
 
     def catch_up(self, index: Index, /) -> None:

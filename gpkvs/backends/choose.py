@@ -10,9 +10,10 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.cpu.pair import PairBackend
 from gpkvs.backends.cpu.shards import ShardsBackend
 from gpkvs.config import BackendName
+from gpkvs.config_checks import BACKEND_VARIABLE, backend_named, gpus_faults, raise_faults
 from gpkvs.errors import BackendError
 
-VARIABLE = "GPKVS_BACKEND"
+VARIABLE = BACKEND_VARIABLE
 GPUS_VARIABLE = "GPKVS_GPUS"
 # In the environment, for tests: nobody else has a use for threads that stand for a GPU, or for several.
 PAIR, SHARDS = "cpu-pair", "cpu-shards"
@@ -32,9 +33,8 @@ def choose_backend(name: BackendName, threads: int, gpus: str) -> Backend:
     BackendError
         If it cannot run here.
     """
-    wanted = os.environ.get(VARIABLE, "cpu") if name == "auto" else name
-    if gpus != "auto" and wanted != "cuda":
-        raise BackendError(f"gpus={gpus} is of the backend cuda, and this one is {wanted}: add --backend cuda")
+    wanted = backend_named(name)
+    raise_faults(gpus_faults(wanted, gpus))
     if wanted == "cpu":
         return CpuBackend(threads)
     if wanted in _STAND_INS and name == "auto":

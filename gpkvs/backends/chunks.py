@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 from enum import IntFlag
 from functools import partial
 from typing import Final, NamedTuple
 
 from gpkvs.backends.base import Processor
-from gpkvs.backends.fields import fields_of
+from gpkvs.backends.words import Words, places_of
 from gpkvs.native import library
 
-_FIELDS: Final = tuple(field.name for field in fields_of(library.gpkvs_store_chunks_fields()))
-_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
+_PLACES: Final = places_of(library.gpkvs_store_chunks_fields())
 
 
 class Steps(IntFlag):
     """What is done with chunks (``ChunkSteps``), in this order."""
 
-    LEAVE = 1  # what the host's threads store begins to leave for the host
+    LEAVE = 1  # what slots are is copied, and what the host's threads store begins to leave for the host
     LOG = 2  # entries, and markers
     STORE = 4  # slots
     STORE_ON_HOST = 8  # those of the host's threads
-    WAIT = 16  # until the stores are complete
+    WAIT = 16  # until the stores are complete that were launched
 
 
 class ChunkTimes(NamedTuple):
@@ -43,26 +41,22 @@ class ChunkTimes(NamedTuple):
 _TIMES: Final = tuple(f"{name}_ns" for name in ChunkTimes._fields)
 
 
-class Chunks:
+class Chunks(Words):
     """The chunks of one processor's slots.
 
     Parameters
     ----------
     place
         The processor.
+    turn
+        0 or 1, which the batch before does not have (`Processor.chunk_queues`).
     **given
         Fields of the struct: numbers and addresses.
     """
 
-    def __init__(self, place: Processor, **given: int) -> None:
+    def __init__(self, place: Processor, turn: int, **given: int) -> None:
+        super().__init__(_PLACES, **place.chunk_queues(turn) | given)
         self._place = place
-        self._words = (ctypes.c_uint64 * len(_FIELDS))()
-        self.set(**place.chunk_queues() | given)
-
-    def set(self, **given: int) -> None:
-        """Set fields of the struct."""
-        for name, word in given.items():
-            self._words[_AT[name]] = word
 
     def run(self, steps: Steps, first: int, last: int) -> None:
         """Do some steps with the chunks `first` to `last - 1`.
@@ -72,10 +66,9 @@ class Chunks:
         BackendError
             If the driver refuses.
         """
-        address = ctypes.addressof(self._words)
-        self._place.run_native(partial(library.gpkvs_store_chunks, address, steps, first, last))
+        self._place.run_native(partial(library.gpkvs_store_chunks, self.address, steps, first, last))
 
     @property
     def times(self) -> ChunkTimes:
         """What it took to store the slots, if one call did all steps with all chunks."""
-        return ChunkTimes(*[self._words[_AT[name]] / 1e9 for name in _TIMES])
+        return ChunkTimes(*[self.get(name) / 1e9 for name in _TIMES])

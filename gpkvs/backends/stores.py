@@ -9,11 +9,10 @@ import ctypes
 from collections.abc import Iterable
 from typing import Final
 
-from gpkvs.backends.fields import fields_of
+from gpkvs.backends.words import Words, places_of
 from gpkvs.native import launched_kernels, library, stores_launch
 
-_FIELDS: Final = tuple(field.name for field in fields_of(library.gpkvs_launch_stores_fields()))
-_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
+_PLACES: Final = places_of(library.gpkvs_launch_stores_fields())
 _NUMBERS: Final = {name: number for number, name in enumerate(launched_kernels())}
 
 
@@ -34,13 +33,12 @@ def launch_stores(kernel: str, args: Iterable[int], mirror_args: Iterable[int] =
     int
         An error of the driver, or 0.
     """
-    words, packed, on_mirror = (ctypes.c_uint64 * len(_FIELDS))(), _packed(args), _packed(mirror_args)
+    packed, on_mirror = _packed(args), _packed(mirror_args)
     given |= {"kernel": _NUMBERS[kernel], "args": ctypes.addressof(packed)}
     if on_mirror:
         given["mirror_args"] = ctypes.addressof(on_mirror)
-    for name, word in given.items():
-        words[_AT[name]] = word
-    return stores_launch(ctypes.addressof(words))
+    stores = Words(_PLACES, **given)  # it lives until it is launched
+    return stores_launch(stores.address)
 
 
 def _packed(words: Iterable[int]) -> ctypes.Array[ctypes.c_uint64]:

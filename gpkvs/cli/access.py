@@ -161,7 +161,7 @@ def _login(layers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if has_token and has_user:
             raise InvalidArgumentError("give a token, or a user and a password, not both", field="token")
         if has_token:
-            return {"token": _first(layers, *_TOKEN)}
+            return {"token": _first(layers, *_TOKEN).strip()}  # a file may end with empty lines, or be of Windows
         if has_user:
             return {"user": _first(layers, "user"), "password": _first(layers, *_PASSWORD)}
     return {}

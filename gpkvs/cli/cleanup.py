@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from inspect import unwrap
 from pathlib import Path
@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from gpkvs.cli.output import empty_directory
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.own_turn import OwnTurn
+from gpkvs.engine.schema import create_table, drop_table
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01
@@ -73,6 +74,37 @@ def ended_by_signals(*, kill_children: bool = True) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def ended_between_steps() -> Iterator[Callable[[], None]]:
+    """Let SIGTERM and Ctrl-C end the command at its next step, so that it cleans up everything on the way out.
+
+    For what must not be interrupted amid a step, such as to close a store or a call: an exception that comes there may
+    leave a lock behind. A second signal ends the process at once; what it has made stays.
+
+    Yields
+    ------
+    A function that is called between two steps: it raises SystemExit if the command is to end.
+    """
+    told: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if told:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        told.append(number)
+
+    def step() -> None:
+        if told:
+            sys.exit(128 + told[0])
+
+    before = {number: signal.signal(number, note) for number in _ENDING}
+    try:
+        yield step
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _kill_children() -> None:
     for task in Path("/proc/self/task").iterdir():
         children: list[str] = []
@@ -123,9 +155,10 @@ def scratch_directory(data: Path | None, prefix: str, parent: Path | None = None
 def _unbroken() -> set[CodeType]:
     """Return the code in the middle of which no exception of a handler may come.
 
-    A batch, or a scan that removes expired keys, would end the process at once (`gpkvs.fatal`). A poll would keep its
-    lock, and who waits for the child later would wait for ever. A directory that is being removed would stay.
+    A batch, a scan that removes expired keys, or a table that comes or goes would end the process at once
+    (`gpkvs.fatal`). A poll would keep its lock, and who waits for the child later would wait for ever. A directory that
+    is being removed would stay.
     """
-    transactions = (Engine.execute, Engine.scan, OwnTurn.run, OwnTurn.run_batch, OwnTurn.end)
-    directories = (tempfile.TemporaryDirectory.__init__, tempfile.TemporaryDirectory.__exit__, scratch_directory)
-    return {unwrap(call).__code__ for call in (*transactions, *directories, subprocess.Popen.poll)}
+    transactions = (Engine.execute, Engine.scan, OwnTurn.run, OwnTurn.run_batch, OwnTurn.end, create_table, drop_table)
+    made = (tempfile.TemporaryDirectory.__init__, tempfile.TemporaryDirectory.__exit__, scratch_directory)
+    return {unwrap(call).__code__ for call in (*transactions, *made, subprocess.Popen.poll)}

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
+from gpkvs.cli.settings_command import SettingsCommand
 from gpkvs.cli.sizes import format_bytes, parse_bytes
 from gpkvs.config import GROUPS, Setting
 
@@ -21,7 +22,7 @@ def options_from_configs(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each setting of the configs that it takes.
 
     Typer sees these options instead of the parameters whose type is a config. The command is called with the configs
-    that the options make.
+    that the options make. It is a `SettingsCommand`, and asks `settings_faults` before it uses them.
     """
     parameters = inspect.signature(command, eval_str=True).parameters
     configs = {name: taken.annotation for name, taken in parameters.items() if is_dataclass(taken.annotation)}
@@ -35,6 +36,7 @@ def options_from_configs(command: Callable[..., None]) -> Callable[..., None]:
         made = {name: _make(config, given) for name, config in configs.items()}
         command(**given, **made)
 
+    run.command_class = SettingsCommand  # type: ignore[attr-defined]
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in options}
     return run
@@ -98,8 +100,8 @@ def _option(setting: Setting, name: str, kind: type, default: Any) -> Any:
         *words,
         help=setting.help,
         envvar=f"GPKVS_{name.upper()}",
-        min=setting.min,
-        max=setting.max,
+        min=None if setting.is_size else setting.min,  # `gpkvs.config_checks` looks at sizes
+        max=None if setting.is_size else setting.max,
         rich_help_panel=setting.group or None,
         **more,
     )

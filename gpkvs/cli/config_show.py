@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.text import Text
 from gpkvs.cli.config_options import given_settings, options_from_configs
 from gpkvs.cli.environment import unread_variables
 from gpkvs.cli.exit_status import EVERY, WRONG_OPTIONS, exits
-from gpkvs.cli.output import AsJson, failures_exit, print_json
+from gpkvs.cli.output import AsJson, print_json
 from gpkvs.cli.serve_settings import (
     DEFAULT,
     FILE,
@@ -27,16 +27,22 @@ from gpkvs.cli.serve_settings import (
     ReadyFile,
     origin_of,
 )
+from gpkvs.cli.settings_command import SettingsCommand, settings_faults
 from gpkvs.cli.settings_file import READ_AGAIN
 from gpkvs.cli.sizes import format_bytes
 from gpkvs.config import AT_START, GROUPS, SERVER, ServerConfig, Setting, StoreConfig
+from gpkvs.config_checks import journal_stays
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import access_errors, checked_sizes, store_exists
-from gpkvs.media.files import Glance, glance
 from gpkvs.media.ignored_settings import ignored_heap_bytes_max, ignored_settings
 from gpkvs.server.bounds import memory_bytes_of
 from gpkvs.server.logs import LOG_LEVEL
+from gpkvs.server.serve_options import ServeOptions
+from gpkvs.server.setting_checks import file_faults, setting_faults
 from gpkvs.text import readable_bytes
+
+if TYPE_CHECKING:
+    from gpkvs.media.files import Glance
 
 app = typer.Typer(
     help="Show the settings of a server, and where each comes from.",
@@ -110,7 +116,7 @@ class Fault:
     is_note: bool = False  # which is right in many places: it is no fault of its own
 
 
-@app.command("show")
+@app.command("show", cls=SettingsCommand)
 @exits(
     {
         0: "shown",
@@ -145,16 +151,22 @@ def show_command(
     """
     faults = [Fault("", line) for line in unread_variables()]
     found: Glance | None = None
-    with failures_exit(WRONG_OPTIONS):
-        checked_sizes(store.sizes)
+    wrong: list[object] = [*settings_faults(context), *setting_faults(store, server)]
+    wrong += file_faults(ServeOptions(data or Path(), store, server, ready_file))
     if data is None:
         faults.append(Fault("data", "gpkvs serve needs --data: the store's directory"))
     else:
         try:
             found = _look_at(data)
-            faults += _not_followed(found, store) if found else []
+            if found and found.root.has_journal and store.durability == "none":
+                wrong.append(journal_stays())
+            faults += _not_followed(found, store) if found and not wrong else []
         except GpkvsError as error:
             faults.append(Fault("data", str(error)))
+    if wrong:
+        for fault in (*wrong, *(fault.text for fault in faults)):
+            typer.echo(f"gpkvs: {fault}", err=True)
+        raise typer.Exit(WRONG_OPTIONS)
     own = {"data": data, "config": config, "ready_file": ready_file, "log_format": log_format, READ_AGAIN: log_level}
     shown = list(_shown(context, own, (store, server), found))
     if changed:
@@ -179,6 +191,8 @@ def _look_at(data: Path) -> Glance | None:
     with access_errors(data):
         if not data.exists() or not store_exists(data):
             return None
+        from gpkvs.media.files import glance  # noqa: PLC0415 - it loads NumPy, for which no new store should wait
+
         return glance(data)
 
 
@@ -236,7 +250,7 @@ def _facts(found: Glance) -> dict[str, Any]:
     """Return what a store keeps from its creation, by the names of the settings."""
     root = found.root
     return {
-        "format": str(root.record_format),
+        "format": str(root.store_format),
         "commit": "journal" if root.has_journal else "undo",
         "index_bytes": found.catalog.default_index_bytes,
         "heap_bytes": root.heap_bytes_own,

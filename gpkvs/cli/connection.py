@@ -1,51 +1,13 @@
-"""The connection of subcommands that talk to a server: its address, its timeout, and its errors as one line."""
+"""The options of subcommands that talk to a server; `gpkvs.cli.channel` connects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
-import grpc
 import typer
-
-from gpkvs.cli.output import failures_exit
-from gpkvs.credentials import Access
 
 EXIT_FAILED = 2
 
 Target = Annotated[str, typer.Option(help="The address of the server.", envvar="GPKVS_TARGET", metavar="HOST:PORT")]
+Table = Annotated[str, typer.Option(help="The table; without it, the default table.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the response.", min=0.001)]
-
-_SIZES_UNBOUNDED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-
-
-@contextmanager
-def connect(target: str, access: Access) -> Iterator[grpc.Channel]:
-    """Connect to a server; print an error as one line on stderr and exit with status 2."""
-    try:
-        with failures_exit(EXIT_FAILED), access.channel(target, _SIZES_UNBOUNDED) as channel:
-            yield channel if access.metadata is None else grpc.intercept_channel(channel, _Login(access.metadata))
-    except grpc.RpcError as error:
-        typer.echo(f"gpkvs: {target}: {error.code().name}: {_explained(error, target)}", err=True)
-        raise typer.Exit(EXIT_FAILED) from error
-
-
-class _Login(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """Sends metadata with each call."""
-
-    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
-        self._metadata = metadata
-
-    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
-        return continuation(details._replace(metadata=self._metadata), request)
-
-
-def _explained(error: grpc.RpcError, target: str) -> str:
-    """Return the details of an error; those of a connection that failed are a long story."""
-    details: str = error.details()
-    if error.code() is not grpc.StatusCode.UNAVAILABLE:
-        return details
-    from gpkvs.client.retry import classify  # noqa: PLC0415 - it takes longer than most commands
-
-    return str(classify(error.code(), details, {}, target).error).removeprefix(f"{target}: ")

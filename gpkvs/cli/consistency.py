@@ -40,6 +40,14 @@ def consistency_command(
             "temporary one, kept only if something is wrong."
         ),
     ] = None,
+    backups: Annotated[
+        int,
+        typer.Option(
+            help="Backups to take beside the clients of the last server, at least; then it is also archived, and "
+            "restored to moments of the run.",
+            min=0,
+        ),
+    ] = 0,
     history: Annotated[
         Path | None,
         typer.Option(help="Only judge the history of an earlier run again (a file history.npz)."),
@@ -77,6 +85,7 @@ def consistency_command(
                 index="64KiB",  # it grows
                 heap="8MiB",  # it is compacted
             ),
+            backups=backups,
         )
         report = _check(options, console)
     if as_json:
@@ -130,6 +139,9 @@ def _as_json(report: ConsistencyReport) -> dict[str, object]:
         "conflicts": report.conflicts,
         "index_doublings": report.doublings,
         "heap_moved_bytes": report.moved_bytes,
+        "backups": report.copies.backups,
+        "backups_cut": report.copies.cut,
+        "moments_restored": report.copies.restored,
         "anomalies": [],
         "seconds": round(report.seconds, 3),
         "seconds_judged": round(report.seconds_judged, 3),
@@ -154,9 +166,21 @@ def _print(report: ConsistencyReport) -> None:
         (f"  at {len(kills.keys() - {SIGKILL})} different failpoints", kills.total() - kills[SIGKILL]),
         ("times the index doubled meanwhile", report.doublings),
         ("MiB that compaction moved meanwhile", report.moved_bytes >> 20),
+        *_copies_of(report),
         ("calls cancelled", report.cancelled),
         ("deadlines missed", report.deadlines),
         ("anomalies", 0),
     )
     console.print(counts_table("The history is strictly serializable", rows, report.seconds))
     console.print(f"seed {report.seed}", markup=False)
+
+
+def _copies_of(report: ConsistencyReport) -> list[tuple[str, int]]:
+    copies = report.copies
+    if not copies.backups:
+        return []
+    return [
+        ("backups, each as the store was at a moment", copies.backups),
+        ("  cut short", copies.cut),
+        ("moments restored of an archive, likewise", copies.restored),
+    ]

@@ -66,8 +66,8 @@ StoreFormat = Annotated[
     FormatName,
     typer.Option(
         "--format",
-        help="Format of NEW; auto: that of OLD, at least 3. 4 has shorter records, and is a draft: a later gpkvs may "
-        "read such a store by this command alone.",
+        help="Format of NEW; auto: 4. An older gpkvs opens 3 alone, whose records are longer, and whose values have at "
+        "most 16 MiB.",
     ),
 ]
 

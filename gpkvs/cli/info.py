@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from time import gmtime, strftime
 from typing import Any
 
 from google.protobuf.message import Message
@@ -10,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import Target, Timeout, connect
+from gpkvs.cli.channel import connect
+from gpkvs.cli.connection import Target, Timeout
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import AsJson, print_json
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
-from gpkvs.text import readable_bytes
+from gpkvs.text import counted, readable_bytes, readable_seconds
 
 
 @exits({0: "shown", 2: "the server cannot be asked"})
@@ -72,6 +75,8 @@ def _print(info: admin_pb2.InfoResponse) -> None:
         ("last recovery", recovery.report),
         ("next opening", info.next_opening),
         ("device", _device(info)),
+        ("last backup", _last_backup(info)),
+        ("archive", _last_archive(info)),
     ):
         facts.add_row(f"[bold]{name}[/bold]", text)
     console.print(facts)
@@ -84,7 +89,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
 def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
     """Return tables as people see them."""
     view = Table("table", "layout")
-    for heading in ("records", "slots", "load", "index", "bytes per key"):
+    for heading in ("records", "expiring", "slots", "load", "index", "heap", "bytes per key"):
         view.add_column(heading, justify="right")
     view.add_column("growth", justify="right")
     for table in tables:
@@ -92,9 +97,11 @@ def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
             table.name,
             table.layout,
             f"{table.records:,}",
+            f"{table.expiring_keys:,}",
             f"{table.slots:,}",
             f"{100 * table.load_factor:.1f} %",
             _index(table),
+            readable_bytes(table.heap_bytes),
             f"{table.bytes_per_key:,.0f}" if table.records else "-",
             _growth(table),
         )
@@ -137,3 +144,26 @@ def _device(info: admin_pb2.InfoResponse) -> str:
         return "the system does not say how much the process wrote"
     written, read = readable_bytes(info.process_written_bytes), readable_bytes(info.process_read_bytes)
     return f"{written} written and {read} read by the process since it started"
+
+
+_NOBODY = "nobody has told of one since the server started"
+
+
+def _last_backup(info: admin_pb2.InfoResponse) -> str:
+    if not info.HasField("last_backup"):
+        return _NOBODY
+    backup = info.last_backup
+    size = f"{counted(backup.keys, 'key')}, {readable_bytes(backup.bytes)} of disk"
+    return f"as of {_moment(backup.time_ms)}: {size}; it took {backup.seconds:,.1f} s"
+
+
+def _last_archive(info: admin_pb2.InfoResponse) -> str:
+    if not info.HasField("last_archive"):
+        return _NOBODY
+    return f"it has all that was executed up to {_moment(info.last_archive.synced_ms)}"
+
+
+def _moment(time_ms: int) -> str:
+    """Return a time, and how long ago it was by the clock here."""
+    at = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(time_ms / 1000))
+    return f"{at} ({readable_seconds(max(time.time() - time_ms / 1000, 0.0))} ago)"

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import Target, Timeout, connect
+from gpkvs.cli.channel import connect
+from gpkvs.cli.connection import Table, Target, Timeout
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import AsJson, print_json
 from gpkvs.cli.typed_keys import form_of
@@ -25,7 +26,6 @@ EXIT_CONDITION = 1
 Key = Annotated[
     str, typer.Argument(help="The key: text in UTF-8, or a number in a table of the layout u64.", metavar="KEY")
 ]
-Table = Annotated[str, typer.Option(help="The table; without it, the default table.")]
 _TTL_SECONDS_MAX = 1 << 52
 IfVersion = Annotated[
     int | None,

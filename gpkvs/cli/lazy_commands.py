@@ -54,5 +54,5 @@ def load(name: str, place: str) -> Any:
         if isinstance(found, typer.Typer):
             around.add_typer(found, name=name)
         else:
-            around.command(name)(found)
+            around.command(name, cls=getattr(found, "command_class", None))(found)
         return get_command(around).commands[name]  # type: ignore[attr-defined]

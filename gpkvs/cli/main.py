@@ -29,10 +29,10 @@ class Gpkvs(LazyGroup):
         "Serve": ("serve", "config", "size", "doctor"),
         "Keys and values": (
             *("get", "set", "delete", "incr", "append", "expire", "ttl", "exists"),
-            *("scan", "count", "export", "import"),
+            *("scan", "count", "watch", "export", "import"),
         ),
-        "A server that runs": ("info", "table", "user", "top", "slowlog"),
-        "A store that no server has open": ("check", "recover", "copy"),
+        "A server that runs": ("info", "table", "user", "top", "slowlog", "backup", "archive"),
+        "A store that no server has open": ("check", "recover", "copy", "restore"),
         "Try, measure, prove": ("demo", "bench", "ycsb", "drill", "consistency", "soak", "bitflip", "crash"),
     }
     subcommands: ClassVar = {
@@ -73,6 +73,10 @@ class Gpkvs(LazyGroup):
             "gpkvs.cli.scan:count_command",
             "Print how many keys a table has.",
         ),
+        "watch": (
+            "gpkvs.cli.watch:watch_command",
+            "Show what changes in a table, in order, until Ctrl-C.",
+        ),
         "export": (
             "gpkvs.cli.export:export_command",
             "Write all records of a table to a file: keys, values and when they expire, without versions.",
@@ -94,6 +98,18 @@ class Gpkvs(LazyGroup):
         "slowlog": (
             "gpkvs.cli.slowlog:slowlog_command",
             "Show the last calls that took long, and what their time went into.",
+        ),
+        "backup": (
+            "gpkvs.cli.backup:backup_command",
+            "Back up the store of a server while it serves: all tables, as they were at one moment.",
+        ),
+        "archive": (
+            "gpkvs.cli.archive:archive_command",
+            "Archive all that changes on a server, so that any moment can be restored, until SIGTERM or Ctrl-C.",
+        ),
+        "restore": (
+            "gpkvs.cli.restore:restore_command",
+            "Make a store as it was at a moment, of an archive or a backup.",
         ),
         "ycsb": ("gpkvs.cli.ycsb:app", "Load a running server with records and measure it, in YCSB's words."),
         "doctor": (

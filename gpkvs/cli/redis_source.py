@@ -1,14 +1,12 @@
-"""A Redis or Valkey server as the source of `gpkvs import`: its options, and its keys."""
+"""A Redis or Valkey server as the source of `gpkvs import`: its keys."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from gpkvs.cli.access import read_credentials
+from gpkvs.cli.redis_options import Redis
 from gpkvs.client import AccessDeniedError, Client
 from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.credentials import Access, TlsCredentials
@@ -18,48 +16,8 @@ from gpkvs.export.redis_reader import LeftOut, RedisReader, RedisServer
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.server.address import parse_address
 
-_PANEL = "From Redis"
 
-FromRedis = Annotated[
-    str | None,
-    typer.Option(
-        help="The address of a Redis or Valkey whose keys are imported, in the place of FILE.",
-        metavar="HOST:PORT",
-        rich_help_panel=_PANEL,
-    ),
-]
-RedisDatabase = Annotated[
-    int,
-    typer.Option(
-        help="Its database: 0 goes to the table default, 9 to the table 9, unless --table names another.",
-        min=0,
-        metavar="N",
-        rich_help_panel=_PANEL,
-    ),
-]
-RedisCredentials = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file of TOML with any of user, password, tls, ca, cert, key for it; or the password alone in "
-        "GPKVS_REDIS_PASSWORD.",
-        envvar="GPKVS_REDIS_CREDENTIALS",
-        metavar="FILE",
-        rich_help_panel=_PANEL,
-        show_default=False,
-    ),
-]
-Skip = Annotated[
-    bool,
-    typer.Option(
-        "--skip",
-        help="Exit with 0 also if keys were left out that gpkvs cannot hold.",
-        rich_help_panel=_PANEL,
-        show_default=False,
-    ),
-]
-
-
-def redis_server(address: str, database: int, credentials: Path | None, access: Access) -> RedisServer:
+def redis_server(asked: Redis, access: Access) -> RedisServer:
     """Return a Redis as options, environment and a file describe it.
 
     Raises
@@ -67,8 +25,8 @@ def redis_server(address: str, database: int, credentials: Path | None, access: 
     InvalidArgumentError
         If they make no sense, or a password would leave this machine in plain.
     """
-    where = parse_address(address, "from_redis")
-    given: dict[str, Any] = {} if credentials is None else read_credentials(credentials)
+    where = parse_address(asked.address, "from_redis")
+    given: dict[str, Any] = {} if asked.credentials is None else read_credentials(asked.credentials)
     password = os.environ.get("GPKVS_REDIS_PASSWORD") or given.get("password") or given.get("token")
     files = [given.get(name) for name in ("tls_ca", "tls_cert", "tls_key")]
     tls = TlsCredentials(*files) if any(files) or given.get("tls") else None
@@ -78,7 +36,7 @@ def redis_server(address: str, database: int, credentials: Path | None, access: 
             "allow it (--insecure-secrets)",
             field="redis_credentials",
         )
-    return RedisServer(where.host, where.port, database, given.get("user"), password, tls)
+    return RedisServer(where.host, where.port, asked.database, given.get("user"), password, tls)
 
 
 class RedisSource:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import typer
 
 from gpkvs.cli.config_options import options_from_configs
 from gpkvs.cli.environment import unread_variables
-from gpkvs.cli.exit_status import IN_USE, INTERRUPTED, exits
+from gpkvs.cli.exit_status import IN_USE, INTERRUPTED, WRONG_OPTIONS, exits
+from gpkvs.cli.failure import say
 from gpkvs.cli.hand_over import Settings, SettingsTooLongError, hand_over
 from gpkvs.cli.serve_settings import (
     ConfigFile,
@@ -19,17 +21,20 @@ from gpkvs.cli.serve_settings import (
     known_settings,
     stronger_log_level,
 )
+from gpkvs.cli.settings_command import settings_faults
 from gpkvs.cli.settings_file import Reload
 from gpkvs.config import ServerConfig, StoreConfig
+from gpkvs.server import logs
 from gpkvs.server.logs import LOG_LEVEL
 from gpkvs.server.serve_options import ServeOptions
+from gpkvs.server.setting_checks import file_faults, setting_faults
 
 
 @exits(
     {
         0: "stopped as asked",
         1: "the server could not start (certificate and key that do not fit are also tried again)",
-        2: "a file of TLS or users is wrong",
+        2: "settings, or files that they name, are wrong",
         IN_USE: "another process has the store",
         70: "a write to the store's files failed (start it again: it recovers)",
         INTERRUPTED: "Ctrl-C before the start of the server",
@@ -56,9 +61,15 @@ def serve_command(
     Example: gpkvs serve --data /var/lib/gpkvs --index-bytes 256MiB --heap-bytes-max 8GiB
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it, also after the hand-over
+    given = ServeOptions(data, store, server, ready_file)
+    if faults := [*settings_faults(context), *setting_faults(store, server)]:
+        if log_format == "json":
+            logs.configure(log_format, log_level)
+        for fault in (*faults, *file_faults(given)):
+            say(fault, log_format)
+        raise typer.Exit(WRONG_OPTIONS)
     reload = Reload(config, known_settings(context), context.default_map or {}, stronger_log_level(context))
-    options = ServeOptions(data, store, server, ready_file, reload)
     try:
-        hand_over(Settings(options, log_format, log_level, unread_variables()))
+        hand_over(Settings(replace(given, reload=reload), log_format, log_level, unread_variables()))
     except SettingsTooLongError as error:
         raise typer.BadParameter(str(error)) from error

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from gpkvs.cli.settings_command import BadSettings
 from gpkvs.cli.settings_file import READ_AGAIN, SettingsFileError, read_settings
 from gpkvs.config import SERVER
 from gpkvs.server.logs import LogFormat, LogLevel
@@ -26,9 +28,14 @@ def _load_file(context: typer.Context, path: Path | None) -> Path | None:
         try:
             settings = read_settings(path, known_settings(context))
         except SettingsFileError as error:
-            raise typer.BadParameter(str(error)) from error
-        context.default_map = {**(context.default_map or {}), **settings}
+            _take(context, error.settings)
+            raise BadSettings(error.faults) from error
+        _take(context, settings)
     return path
+
+
+def _take(context: typer.Context, settings: Mapping[str, Any]) -> None:
+    context.default_map = {**(context.default_map or {}), **settings}
 
 
 def known_settings(context: typer.Context) -> list[str]:

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from gpkvs.cli.exit_status import IN_USE, UNEXPECTED, WRONG_OPTIONS
+from gpkvs.cli.failure import say
 from gpkvs.cli.hand_over import take_over
 from gpkvs.cli.program import run_program
 from gpkvs.errors import GpkvsError, InvalidArgumentError, StoreLockedError
 from gpkvs.server import logs
 from gpkvs.server.access.users import UsersError
 from gpkvs.server.app import run as run_server
+from gpkvs.server.setting_checks import file_faults
 from gpkvs.server.tls import TlsFilesError, TlsFilesUnsettledError
 
 _log = logging.getLogger("gpkvs.server")
@@ -34,10 +36,11 @@ def _serve() -> NoReturn:
         with _faults_logged():
             run_server(settings.options)
     except GpkvsError as error:
-        if settings.log_format == "json":  # who reads the log as JSON gets JSON to its end
-            _log.critical("%s", error, extra={"event": "failed"})
-        else:
-            sys.stderr.write(f"gpkvs: {error}\n")
+        say(error, settings.log_format)
+        if _status_of(error) == WRONG_OPTIONS:
+            for other in file_faults(settings.options):
+                if str(other) != str(error):
+                    say(other, settings.log_format)
         sys.exit(_status_of(error))
     sys.exit()
 

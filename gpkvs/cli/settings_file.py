@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -21,7 +21,22 @@ _log = logging.getLogger("gpkvs.server")
 
 
 class SettingsFileError(GpkvsError):
-    """A settings file cannot be read, or holds what is no setting."""
+    """A settings file cannot be read, or holds what is no setting.
+
+    Parameters
+    ----------
+    path
+        The file.
+    faults
+        A line for each thing that is wrong with it.
+    settings
+        What is right.
+    """
+
+    def __init__(self, path: Path, faults: Sequence[str], settings: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"{path}: {'; '.join(faults)}")
+        self.faults = [f"{path}: {fault}" for fault in faults]
+        self.settings = settings or {}
 
 
 def read_settings(path: Path, known: Collection[str]) -> dict[str, Any]:
@@ -42,13 +57,20 @@ def read_settings(path: Path, known: Collection[str]) -> dict[str, Any]:
     try:
         settings = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsFileError(f"cannot read {path}: {error}") from error
-    for key, value in settings.items():
-        if key not in known:
-            raise SettingsFileError(f"{path}: {no_such('setting', key, known)}")
-        if isinstance(value, dict | list):
-            raise SettingsFileError(f"{path}: {key} takes one value")
+        raise SettingsFileError(path, [f"cannot read it: {getattr(error, 'strerror', None) or error}"]) from error
+    faults = {name: fault for name, value in settings.items() if (fault := _fault(name, value, known))}
+    if faults:
+        raise SettingsFileError(
+            path, list(faults.values()), {name: value for name, value in settings.items() if name not in faults}
+        )
     return settings
+
+
+def _fault(name: str, value: object, known: Collection[str]) -> str:
+    """Return what is wrong with a line of a file, without a look at what the value means; else nothing."""
+    if name not in known:
+        return no_such("setting", name, known)
+    return f"{name} takes one value" if isinstance(value, dict | list) else ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +103,7 @@ class Reload:
             settings = read_settings(self.path, self.known)
             level = settings.get(READ_AGAIN, logs.LOG_LEVEL)
             if level not in get_args(LogLevel):
-                raise SettingsFileError(f"{self.path}: log_level is one of {', '.join(get_args(LogLevel))}")
+                raise SettingsFileError(self.path, [f"log_level is one of {', '.join(get_args(LogLevel))}"])
         except SettingsFileError as error:
             _log.error("SIGHUP: %s; nothing is changed", error, extra={"event": "reload"})
             return

@@ -14,12 +14,15 @@ from gpkvs.cli.exit_status import WRONG_OPTIONS, exits
 from gpkvs.cli.layout import Layout
 from gpkvs.cli.output import AsJson, failures_exit, print_json
 from gpkvs.cli.sizes import format_bytes, parse_bytes, parse_count
-from gpkvs.config import VALUE_BYTES_MOST, CommitName, FormatName, Limits, ServerConfig
+from gpkvs.config import MIB, VALUE_BYTES_MOST, CommitName, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import Estimate, Load, Part, estimate
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.server.bounds import transaction_bytes
+from gpkvs.media.directory import round_up
+from gpkvs.media.layout import FORMAT_3, FORMAT_4
+from gpkvs.server.bounds import memory_limit_bytes, transaction_bytes
 from gpkvs.text import readable_bytes
 
+_LIMIT_STEP_BYTES = 64 * MIB
 _NUMBER_BYTES = 8  # of a key and of a value in a table of the layout u64
 
 
@@ -44,7 +47,7 @@ def size_command(
     layout: Annotated[Layout, typer.Option(help="Which keys and values the table holds.")] = Layout.BYTES,
     store_format: Annotated[
         FormatName,
-        typer.Option("--format", help="Format of the files. auto: 3. 4 has shorter records, and is a draft."),
+        typer.Option("--format", help="Format of the files. auto: 4. An older gpkvs opens 3 alone."),
     ] = "auto",
     commit: Annotated[
         CommitName, typer.Option(help="How batches become durable. auto: a journal on disks, undo in memory.")
@@ -75,7 +78,7 @@ def size_command(
             key_bytes=_length(key, 16, layout, "key"),
             value_bytes=_length(value, None, layout, "value"),
             layout=layout.value,
-            is_format_4=store_format == "4",
+            store_format=FORMAT_3 if store_format == "3" else FORMAT_4,
             has_journal=commit == "journal" or (commit == "auto" and not in_memory),
             is_expiring=expiring,
             transaction_ops=ops_per_transaction,
@@ -93,6 +96,7 @@ def size_command(
                 "record_bytes": found.record_bytes,
                 "index_bytes": found.index_bytes,
                 "heap_off_by_bytes": found.heap_off_by_bytes,
+                "memory_limit_bytes": _memory_limit(found, parts),
                 "options": list(_options(found)),
             }
         )
@@ -138,12 +142,19 @@ def _sum(parts: list[Part]) -> Part:
     return Part("all", *(sum(column) for column in columns))
 
 
+def _memory_limit(found: Estimate, parts: list[Part]) -> int:
+    """Return the least limit of memory to give a server, in whole steps; a fifth is how sure the estimate is."""
+    whole = _sum(parts)
+    files = whole.disk_bytes + whole.more_bytes if found.load.is_in_memory else 0
+    return round_up(memory_limit_bytes(int(1.2 * whole.memory_bytes) + files), _LIMIT_STEP_BYTES)
+
+
 def _options(found: Estimate) -> Iterator[str]:
     """Return the commands that make such a store."""
     load = found.load
     words = ["gpkvs serve --data DIR", f"--commit {'journal' if load.has_journal else 'undo'}"]
-    if load.is_format_4:
-        words.append("--format 4")
+    if load.store_format == FORMAT_3:
+        words.append("--format 3")
     if load.layout == "bytes":
         words.append(f"--index-bytes {format_bytes(found.index_bytes)}")
     for name, given, usual in (
@@ -163,7 +174,7 @@ def _print(found: Estimate, parts: list[Part]) -> None:
     where = "in memory" if load.is_in_memory else "on a disk"
     console.print(
         f"{load.records:,} records, keys of {load.key_bytes:,} and values of {load.value_bytes:,} bytes, layout "
-        f"{load.layout}, format {4 if load.is_format_4 else 3}, {commit}, {where}"
+        f"{load.layout}, format {load.store_format}, {commit}, {where}"
     )
     view = Table("part", box=None, pad_edge=False)
     for heading in ("files", "own memory", "page cache"):
@@ -175,6 +186,13 @@ def _print(found: Estimate, parts: list[Part]) -> None:
     console.print(view)
     for line in _notes(found, whole):
         console.print(line, markup=False)
+    limit = _memory_limit(found, parts)
+    console.print(
+        f"Memory limit (systemd's MemoryMax, a container's): {format_bytes(limit)} or more. A quarter of it is "
+        f"--memory-max by default, here {format_bytes(limit // 4)}: clients may make the server take that. With users "
+        "who log in by password, 130MiB more.",
+        markup=False,
+    )
     console.print("Options:", *_options(found), sep="\n  ", markup=False)
 
 

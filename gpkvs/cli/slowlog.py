@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import Target, Timeout, connect
+from gpkvs.cli.channel import connect
+from gpkvs.cli.connection import Target, Timeout
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import AsJson, print_json
 from gpkvs.config import ServerConfig
@@ -82,7 +83,8 @@ def _lines(call: admin_pb2.SlowCall) -> Iterable[str]:
     came, left = readable_bytes(call.bytes_in), readable_bytes(call.bytes_out)
     yield f"{phases} ms; {counted(call.operations, 'operation')}, {came} in, {left} out"
     who = f"user {call.user}, {call.peer}" if call.user else call.peer
-    yield f"{who}, request {call.request_id}" if call.request_id else f"{who}, over the Redis protocol"
+    how = ", over the Redis protocol" if call.protocol == "redis" else ""
+    yield f"{who}{how}, request {call.request_id}" if call.request_id else f"{who}{how}"
 
 
 def _total_ms(call: admin_pb2.SlowCall) -> float:

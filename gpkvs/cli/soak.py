@@ -53,8 +53,12 @@ def soak_command(
     durability: Annotated[DurabilityName, typer.Option(help="The persistence domain of the store.")] = "auto",
     commit: Annotated[CommitName, typer.Option(help="How batches become durable; auto: as in a new store.")] = "auto",
     store_format: Annotated[
-        FormatName, typer.Option("--format", help="Format of the store; with 4, values of up to 3 MiB lie in blobs.")
+        FormatName,
+        typer.Option("--format", help="Format of the store; auto: 4, with values of 3 MiB in blobs."),
     ] = "auto",
+    copies: Annotated[
+        bool, typer.Option("--copies", help="Take backups all the while, one after the other.", show_default=False)
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
 ) -> None:
     """Keep a real server nearly full for a long time, and see that it loses, leaks and refuses nothing.
@@ -65,7 +69,8 @@ def soak_command(
     kill everything is read back, and `gpkvs check` must be clean. In the second half one server lives on: its memory
     may not grow. Writes that are refused for want of room are counted by what was full. A store that compacts may
     refuse none for the heap up to these 85 %. Indexes begin small and grow meanwhile. In a store of format 4 some
-    values lie in blobs, which must take no more than these values.
+    values lie in blobs, which must take no more than these values. With --copies backups are taken one after the other:
+    one may fail only when the server dies, and nobody is refused for it.
 
     Example: gpkvs soak --minutes 10 --data /mnt/pmem/soak
     """
@@ -82,8 +87,9 @@ def soak_command(
                 index="64KiB",  # it grows
                 heap=str(heap_bytes),
                 journal="8MiB",
-                more=() if store_format == "auto" else (f"--format={store_format}",),
+                more=_more(store_format, has_copies=copies),
             ),
+            has_copies=copies,
         )
         console.print(f"seed {options.seed}, {minutes:g} minutes, data in {directory}", markup=False)
         try:
@@ -96,6 +102,13 @@ def soak_command(
         print_json(_as_json(report))
     else:
         _print(report)
+
+
+def _more(store_format: FormatName, *, has_copies: bool) -> tuple[str, ...]:
+    """Return other options of the servers."""
+    of_format = () if store_format == "auto" else (f"--format={store_format}",)
+    # What changes beside copies is held in memory, which grows to this size and must not count as a leak.
+    return (*of_format, "--changes-bytes=16MiB") if has_copies else of_format
 
 
 def _line(life: Life) -> str:
@@ -123,6 +136,8 @@ def _as_json(report: SoakReport) -> dict[str, object]:
         "leases_seen": report.leases_seen,
         "expired_seen": report.expired_seen,
         "tables_dropped": report.tables_dropped,
+        "copies": report.copies,
+        "copies_cut": report.copies_cut,
         "refused": dict(report.refused),
         "refusal": report.refusal_text,
         "promise_judged": report.is_promised,
@@ -153,6 +168,7 @@ def _print(report: SoakReport) -> None:
         ("reads of keys before their time was over", report.leases_seen),
         ("  and after it", report.expired_seen),
         ("tables dropped", report.tables_dropped),
+        ("backups taken meanwhile", report.copies),
         *((f"requests refused because the {full} was full", count) for full, count in report.refused.items()),
         ("violations", 0),
     )

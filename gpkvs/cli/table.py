@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import EXIT_FAILED, Target, Timeout, connect
+from gpkvs.cli.channel import connect
+from gpkvs.cli.connection import EXIT_FAILED, Target, Timeout
 from gpkvs.cli.exit_status import EVERY, exits
 from gpkvs.cli.info import as_dict, tables_view
 from gpkvs.cli.layout import Layout

@@ -8,9 +8,10 @@ import typer
 
 from gpkvs.batch import Op
 from gpkvs.cli.access import takes_access
-from gpkvs.cli.connection import Target, Timeout, connect
+from gpkvs.cli.channel import connect
+from gpkvs.cli.connection import Table, Target, Timeout
 from gpkvs.cli.exit_status import exits
-from gpkvs.cli.kv import EXIT_MISS, Key, Table, milliseconds
+from gpkvs.cli.kv import EXIT_MISS, Key, milliseconds
 from gpkvs.cli.output import AsJson, print_json
 from gpkvs.cli.typed_keys import form_of
 from gpkvs.config import ServerConfig

@@ -52,6 +52,10 @@ Admin = Annotated[
     typer.Option(help=f"What the user may make and drop; '*' is also the server. {_PATTERNS}.", metavar="PATTERN"),
 ]
 Metrics = Annotated[bool | None, typer.Option(help="Whether the user may read the metrics.", show_default=False)]
+Backup = Annotated[
+    bool | None,
+    typer.Option(help="Whether the user may read all tables, to back them up or to follow them.", show_default=False),
+]
 
 
 @app.command("add")
@@ -62,6 +66,7 @@ def add_command(
     write: Write = None,
     admin: Admin = None,
     metrics: Metrics = None,
+    backup: Backup = None,
     create: Annotated[bool, typer.Option("--create", help="Make the file too, if it is missing.")] = False,
     *,
     file: File,
@@ -72,7 +77,7 @@ def add_command(
 
     Example: `gpkvs user add alice --create --read '*' --write orders --write 'orders.*'`
     """
-    rights = _given(read=read, write=write, admin=admin, metrics=metrics)
+    rights = _given(read=read, write=write, admin=admin, metrics=metrics, backup=backup)
 
     def add(users: dict[str, Any]) -> None:
         if name in users:
@@ -94,6 +99,7 @@ def rights_command(
     write: Write = None,
     admin: Admin = None,
     metrics: Metrics = None,
+    backup: Backup = None,
     *,
     file: File,
 ) -> None:
@@ -101,19 +107,22 @@ def rights_command(
 
     Example: `gpkvs user rights alice --write 'orders.*' --admin ''`
     """
-    rights = _given(read=read, write=write, admin=admin, metrics=metrics)
+    rights = _given(read=read, write=write, admin=admin, metrics=metrics, backup=backup)
     with failures_exit(EXIT_FAILED):
         if not rights:
-            raise InvalidArgumentError("say what the user may do: --read, --write, --admin, --metrics", field="rights")
+            raise InvalidArgumentError(
+                "say what the user may do: --read, --write, --admin, --metrics, --backup", field="rights"
+            )
         _edit(file, name, lambda user: user.update(rights))
 
 
-def _given(*, metrics: bool | None, **patterns: list[str] | None) -> dict[str, object]:
+def _given(*, metrics: bool | None, backup: bool | None, **patterns: list[str] | None) -> dict[str, object]:
     """Return the rights that are given, as they stand in the file."""
     rights: dict[str, object] = {
         kind: [] if texts == [""] else list(dict.fromkeys(texts)) for kind, texts in patterns.items() if texts
     }
-    return rights if metrics is None else {**rights, "metrics": metrics}
+    switches = {"metrics": metrics, "backup": backup}
+    return rights | {name: given for name, given in switches.items() if given is not None}
 
 
 @app.command("token")
@@ -271,6 +280,7 @@ def _lines(user: User, now: datetime) -> Iterator[str]:
         "write": rights.write.texts,
         "admin": rights.admin.texts,
         "metrics": ["yes"] if rights.metrics or rights.admin_everywhere else [],
+        "backup": ["yes"] if rights.backup else [],
     }
     for kind, texts in shown.items():
         for text in texts:
@@ -302,6 +312,7 @@ def _as_dict(user: User, now: datetime) -> dict[str, object]:
         "write": rights.write.texts,
         "admin": rights.admin.texts,
         "metrics": rights.metrics,
+        "backup": rights.backup,
     }
 
 

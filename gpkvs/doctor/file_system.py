@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpkvs.config import GIB, HEAP_BYTES_USUAL, KIB, Sizes
+from gpkvs.config import GIB, HEAP_BYTES_USUAL, KIB, MIB, Sizes
 from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.doctor.folder import Folder
 from gpkvs.media.directory import JOURNAL_BYTES_GROWING, disk_free_bytes
@@ -16,6 +16,10 @@ from gpkvs.mounts import Mount, mount_of
 from gpkvs.text import readable_bytes
 
 _FREE_BYTES_FEW: Final = GIB
+# Under a store that is there, a disk is nearly full with less than this left, and less than this share of it. The first
+# is the largest step of a heap that grows (`ON_DISK` in gpkvs/engine/heap_growth.py).
+_NEARLY_FULL_BYTES: Final = 256 * MIB
+_NEARLY_FULL_SHARE: Final = 0.05
 _SMALL_FILES_BYTES: Final = 100 * KIB  # root, catalogs and all else (docs/sizing.md)
 _FILES_OF_A_STORE: Final = 7  # while it is made; tried on a tmpfs with fewer
 _FILES_FEW: Final = 1_000  # as many as tables by default
@@ -28,6 +32,7 @@ _SLOW: Final = ("strictatime", "sync")
 _KIND = "gpkvs was tested on ext4 and tmpfs; a file system that is far away, or lives with a container, promises less."
 _OPTIONS = "Some options take back what a flush promises, or make each access write."
 _SPACE = "A new store reserves its files, and its heap grows until the disk is full."
+_NO_SPACE = "On a full disk heap and tables cannot grow: writes are refused, and a start may lack what it must reserve."
 _INODES = "A store has about ten files, and one more for each table."
 
 
@@ -48,7 +53,11 @@ def file_system_facts(folder: Folder, root: Path) -> Iterator[Fact]:
         for name, why in (("free space", _SPACE), ("free inodes", _INODES)):
             yield Fact(name, Verdict.UNSEEN, error.strerror or str(error), why)
         return
-    yield space_fact(free_bytes, found.f_blocks * found.f_frsize, 0 if folder.has_store else _new_bytes(folder.commit))
+    all_bytes = found.f_blocks * found.f_frsize
+    if folder.has_store:
+        yield space_under_store_fact(free_bytes, all_bytes, mount.point if mount else directory)
+    else:
+        yield space_fact(free_bytes, all_bytes, _new_bytes(folder.commit))
     yield inodes_fact(found.f_favail, found.f_files, 0 if folder.has_store else _FILES_OF_A_STORE)
 
 
@@ -94,7 +103,7 @@ def options_fact(mount: Mount) -> Fact:
 
 
 def space_fact(free_bytes: int, all_bytes: int, needed: int) -> Fact:
-    """Judge the room that is left; `needed` is what a store has to reserve before it can be served."""
+    """Judge the room that is left for a new store, which has to reserve so much before it can be served."""
     value = f"{readable_bytes(free_bytes)} of {readable_bytes(all_bytes)}"
     figures = {"free_bytes": free_bytes, "bytes": all_bytes}
     if free_bytes < needed:
@@ -104,6 +113,18 @@ def space_fact(free_bytes: int, all_bytes: int, needed: int) -> Fact:
         mend = "make room, or another --data; gpkvs serve --heap-bytes-max SIZE bounds the heap"
         return Fact("free space", Verdict.BETTER, value, _SPACE, mend, figures)
     return Fact("free space", Verdict.FINE, value, _SPACE, figures=figures)
+
+
+def space_under_store_fact(free_bytes: int, all_bytes: int, point: Path) -> Fact:
+    """Judge the room that is left for a store that is there, on a disk that is mounted at a point."""
+    value = f"{readable_bytes(free_bytes)} of {readable_bytes(all_bytes)}"
+    figures = {"free_bytes": free_bytes, "bytes": all_bytes}
+    if free_bytes >= _FREE_BYTES_FEW:
+        return Fact("free space", Verdict.FINE, value, _SPACE, figures=figures)
+    is_nearly_full = free_bytes < min(_NEARLY_FULL_BYTES, _NEARLY_FULL_SHARE * all_bytes)
+    verdict = Verdict.WRONG if is_nearly_full else Verdict.BETTER
+    mend = f"du -xhd2 {shlex.quote(str(point))} | sort -h | tail shows what to remove; or enlarge it, or delete keys"
+    return Fact("free space", verdict, value, _NO_SPACE, mend, figures)
 
 
 def inodes_fact(free: int, count: int, needed: int) -> Fact:

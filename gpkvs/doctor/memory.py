@@ -12,12 +12,9 @@ from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.machine import free_bytes, group_bytes, physical_bytes
 from gpkvs.mounts import Mount
-from gpkvs.server.bounds import Bounds, bounds_of, usual_memory_bytes
+from gpkvs.server.bounds import PROCESS_BYTES, PROCESS_SHARE, Bounds, bounds_of, usual_memory_bytes
 from gpkvs.text import readable_bytes
 
-# deploy/README.md: a limit must hold so much beside the indexes.
-_PROCESS_BYTES: Final = 100 * MIB
-_PROCESS_SHARE: Final = 1.3
 _HUGE: Final = Path("sys/kernel/mm/transparent_hugepage/enabled")
 
 _MEMORY = "Indexes of a store with a journal, clients' requests and the page cache share it."
@@ -51,7 +48,7 @@ def _memory(root: Path) -> Fact:
     if free is None:
         return Fact("memory", Verdict.UNSEEN, f"{value}; the system does not say how much is free", _MEMORY)
     value += f", {readable_bytes(free)} free"
-    needed = int(_PROCESS_SHARE * usual_memory_bytes(root)) + _PROCESS_BYTES
+    needed = int(PROCESS_SHARE * usual_memory_bytes(root)) + PROCESS_BYTES
     if free < needed:
         mend = f"free memory or more of it, or gpkvs serve --memory-max {max(free // 4 // MIB, 64)}MiB"
         why = f"A server whose clients take all that they may needs {readable_bytes(needed)} beside its indexes."

@@ -21,10 +21,10 @@ from gpkvs.media.index import Index
 from gpkvs.media.layout import (
     BLOCK_BYTES,
     PAGE_BYTES,
-    names_blob,
     reference_length,
     reference_offset,
 )
+from gpkvs.media.slot_kinds import names_blob
 from gpkvs.native import blobs_is_mapped, blobs_map, blobs_unmap, library
 
 # The file has addresses for more than blobs may have of the disk, since holes lie between them: up to 16 times as
@@ -49,7 +49,7 @@ def blobs_of(files: StoreFiles, backend: Backend, index: Index, block: int) -> U
         slot=slot + np.uint64(block * index.layout.block_slots),
         heap=files.heap.address,
         heap_bytes=files.heap.bytes,
-        record_format=files.root.record_format,
+        record_format=files.root.store_format,
         table_id=index.entry.id,
         hash_key0=key0,
         hash_key1=key1,

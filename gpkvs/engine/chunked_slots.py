@@ -64,11 +64,15 @@ class ChunkedSlots:
     def __init__(self, backend: Backend, files: StoreFiles) -> None:
         self._backend = backend
         self._files = files
-        self._of_host: U64 | None = None  # memory for slots and contents that leave for the host, kept between batches
+        self._turn = 0  # the other one is that of the write set before, which may still be being stored
+        # Of each turn, memory for slots and contents that leave for the host, kept between batches.
+        self._of_host: list[U64 | None] = [None, None]
         self.balance = Balance()
 
     def prepare(self, writes: TableWrites) -> list[Part]:
         """Take the memory for the slots of a write set that GPUs planned, before anything of it is stored.
+
+        The write set before may still be being stored.
 
         Raises
         ------
@@ -81,13 +85,24 @@ class ChunkedSlots:
             at += len(columns)
         return self._backend.each(calls) if len(calls) > 1 else [calls[0]()]
 
-    def store(self, parts: list[Part], writes: TableWrites, run: LogRun | None, epoch: int) -> None:
-        """Log and store all slots of a write set. What they are stored to is to be made durable after.
+    def leave(self, parts: list[Part]) -> None:
+        """Copy what the slots are; have those that the host's threads store leave for it, and the results behind them.
+
+        Raises
+        ------
+        BackendError
+            If a driver refuses; nothing is stored.
+        """
+        self._run(parts, Steps.LEAVE, None)
+        self._backend.start_delivery()
+
+    def launch(self, parts: list[Part], run: LogRun | None, epoch: int) -> Steps:
+        """Log and store all slots of a write set, as far as GPUs do; return the steps that are left to do with chunks.
 
         Parameters
         ----------
-        parts, writes
-            What was prepared, and for which table's part of the write set.
+        parts
+            What was prepared, and is leaving.
         run
             Of the log; None: nothing is logged.
         epoch
@@ -98,34 +113,33 @@ class ChunkedSlots:
         BackendError
             If a driver refuses: some slots may be stored, and the log has what they were.
         """
+        self._turn = 1 - self._turn
         log, store = Steps(0), Steps.STORE | Steps.STORE_ON_HOST
         if run:
             log = Steps.LOG
             for part in parts:
                 part.chunks.set(epoch=epoch, first_word=run.first_word, log=self._files.run_address(run))
         failpoint.hit("before_log")
-        self._run(parts, Steps.LEAVE, None)
-        self._backend.start_delivery()  # the results leave behind what the host's threads store
         stops_at = next((name for name in _BETWEEN if failpoint.armed(name)), "")
-        if stops_at in ("", "mid_chunks"):
-            for half in (0, 1) if stops_at else (None,):
-                self._run(parts, log | store, half)
-                if half == 0:
-                    failpoint.hit(stops_at)
+        if not stops_at:
+            self._run(parts, log | Steps.STORE, None)
             for name in _BETWEEN:
-                if name != stops_at:
-                    failpoint.hit(name)
+                failpoint.hit(name)
+            return Steps.STORE_ON_HOST | Steps.WAIT
+        if stops_at == "mid_chunks":
+            self._run(parts, log | store | Steps.WAIT, 0)
+            failpoint.hit(stops_at)
+            self._run(parts, log | store | Steps.WAIT, 1)
         else:
             self._run_in_turn(parts, log, store)
-        if not stops_at:
-            self._measured(writes, parts)
+        return Steps(0)
 
     def _run_in_turn(self, parts: list[Part], log: Steps, store: Steps) -> None:
         """Store no slot before all entries are there, and die between two halves of either."""
         for steps, between, after in ((log, "mid_log", "before_apply"), (store, "mid_apply", "mid_chunks")):
-            self._run(parts, steps, 0)
+            self._run(parts, steps | Steps.WAIT, 0)
             failpoint.hit(between)
-            self._run(parts, steps, 1)
+            self._run(parts, steps | Steps.WAIT, 1)
             failpoint.hit(after)
 
     def _run(self, parts: list[Part], steps: Steps, half: int | None) -> None:
@@ -135,19 +149,13 @@ class ChunkedSlots:
             first, last = 0, part.chunk_count
             if half is not None:
                 first, last = (0, last // 2) if half == 0 else (last // 2, last)
-            if first == last:
-                return
-            if steps == Steps.LEAVE:
+            if first < last:
                 part.chunks.run(steps, first, last)
-            elif len(parts) == 1:
-                part.chunks.run(steps | Steps.WAIT, first, last)
-            else:
-                part.chunks.run(steps, first, last)
-                part.place.settle()  # others go on meanwhile
 
         self._backend.each([partial(of, part) for part in parts])
 
-    def _measured(self, writes: TableWrites, parts: list[Part]) -> None:
+    def landed(self, writes: TableWrites, parts: list[Part]) -> None:
+        """Take note of how long it took, once all slots are stored."""
         (part, *others) = parts
         times = part.chunks.times
         if not others and times.host and times.gpu:
@@ -165,10 +173,12 @@ class ChunkedSlots:
         host_slot, host_contents = self._room_on_host(place, count * (size * of_host // _WHOLE), words)
         totals = place.scratch(count, np.uint64)
         tiles = place.scratch(library.gpkvs_tiles(size), np.uint64)
+        old = place.scratch(slots * words, np.uint64)
         image, log = place.address(index), self._files.log.address
         markers0, markers1 = (log + page + CHUNK_MARKERS_OFFSET for page in DESCRIPTOR_OFFSETS)
         chunks = Chunks(
             place,
+            self._turn,
             pool=place.host.host_threads,
             has_records=index.has_records,
             slots=slots,
@@ -184,6 +194,7 @@ class ChunkedSlots:
             image=image,
             index=index.address,
             mirror=0 if image == index.address else image,
+            old=place.address(old),
             digest=place.address(columns.digest),
             totals=place.address(totals),
             tiles=place.address(tiles),
@@ -192,15 +203,16 @@ class ChunkedSlots:
             chunks_max=chunks_max,
         )
         shared = sum(min(size, slots - first) * of_host // _WHOLE for first in range(0, slots, size))
-        return Part(place, chunks, count, shared, (columns, host_slot, host_contents, totals, tiles))
+        return Part(place, chunks, count, shared, (columns, host_slot, host_contents, old, totals, tiles))
 
     def _room_on_host(self, place: Processor, slots: int, words: int) -> tuple[U64, U64]:
         """Return columns for slots and their contents; one processor alone asks for any."""
         needed = slots * (1 + words)
-        if self._of_host is None or len(self._of_host) < needed:
-            self._of_host = None  # before there is twice as much
-            self._of_host = place.result_column(needed, np.uint64)
-        return self._of_host[:slots], self._of_host[slots:needed]
+        room = self._of_host[self._turn]
+        if room is None or len(room) < needed:
+            room = self._of_host[self._turn] = None  # before there is twice as much
+            room = self._of_host[self._turn] = place.result_column(needed, np.uint64)
+        return room[:slots], room[slots:needed]
 
 
 def _chunk_slots(slots: int, chunks_max: int, slots_min: int) -> int:

@@ -38,6 +38,17 @@ class Committer(Protocol):
             If there is no memory for it; nothing was stored.
         """
 
+    def take_number(self) -> None:
+        """Make a transaction durable that changes nothing, and takes a sequence number: a table is about to change.
+
+        So a position in the changes, which is such a number, tells whether somebody knows of all tables.
+
+        Raises
+        ------
+        NoMemoryError
+            If there is no memory for it; nothing was stored.
+        """
+
     def commit(self, write_set: WriteSet, /) -> int:
         """Store a write set, and count it; return the gate of its results.
 
@@ -55,8 +66,21 @@ class Committer(Protocol):
     def is_durable(self, gate: int, /) -> bool:
         """Whether everything up to a gate is durable."""
 
+    @property
+    def durable_gate(self) -> int:
+        """The newest gate that is durable; from any thread."""
+
     def wait(self, gate: int, /) -> None:
         """Return when everything up to a gate is durable."""
+
+    def go_on(self) -> None:
+        """Have what was committed become durable though nobody waits for it."""
+
+    def land(self) -> None:
+        """Return when no transaction is being stored any more: files, images and flag are as the last one leaves them.
+
+        Who reads what batches store, or changes it in another way than by `commit`, calls it before.
+        """
 
     def begin_turn(self) -> NativeCommit:
         """Return the native committer, ready for all batches of a turn."""

@@ -137,6 +137,7 @@ class Compactor:
         return not heap.charged_units[step.victim]
 
     def _step(self, units_max: int) -> None:
+        self._committer.land()  # slots are read where they are stored
         moves = _Moves(self._files, self._heap, self._tables, units_max, self._barred, self._long_to)
         if self._swept is None:
             self._walk(moves)

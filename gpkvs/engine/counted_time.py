@@ -37,6 +37,9 @@ MACHINE = Clocks(
     are_native=True,
 )
 
+NEVER = Clocks(lambda: 0, lambda: 0, are_native=False)
+"""By which nothing ever expires."""
+
 
 def clocks_set_by(wall_ms: Callable[[], int]) -> Clocks:
     """Return clocks of somebody who says the time: while the wall clock is behind, no time passes."""

@@ -23,8 +23,11 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.path_costs import ALL_OPS, Kind, Mix, Path, PathCosts, mix_of
 from gpkvs.batch import U8, U64, Batch, BatchResult, RequestResult, is_constant
+from gpkvs.engine import counted_time
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
+from gpkvs.engine.change_log import ChangeLog
 from gpkvs.engine.committer import Committer
+from gpkvs.engine.counted_time import Clocks
 from gpkvs.engine.crew import Crew
 from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.device.planned import ExpiredKeysError, Planned
@@ -44,6 +47,8 @@ from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.own_turn import OwnTurn
 from gpkvs.engine.scan import Scanner, Wanted
 from gpkvs.engine.table import Table
+from gpkvs.engine.traffic import Traffic
+from gpkvs.engine.undo_committer import UndoCommitter
 from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import NoSpaceError, memory_refused
 from gpkvs.fatal import stop_process
@@ -87,6 +92,10 @@ class Engine:
         How large the undo log, or the journal, may become for one batch.
     heap_bytes_kept
         What the heap does not give back to the file system, whether it is needed or not.
+    changes_bytes
+        What is held of the newest changes, for followers.
+    clocks
+        Say when keys expire.
     follows_index
         Whether a journal may also become half of all indexes.
     """
@@ -105,6 +114,8 @@ class Engine:
         growth_limits: GrowthLimits = NO_LIMITS,
         log_bytes_max: int = 0,
         heap_bytes_kept: int = 0,
+        changes_bytes: int = 0,
+        clocks: Clocks = counted_time.MACHINE,
         *,
         follows_index: bool = False,
     ) -> None:
@@ -119,7 +130,8 @@ class Engine:
         limits = (result_bytes_max, batch_result_bytes_max)
         self._native = NativePlanner(backend, files, tables, heap, *limits)
         self._phases = PhasePlanner(backend, files, tables, heap, *limits, meter)
-        self._scanner = Scanner(backend, files)
+        self.traffic = Traffic(meter)
+        self._scanner = Scanner(backend, files, self.traffic)
         self._heap_growth = HeapGrowth(
             files, backend, heap, self._native.take_over_heap, committer.wait, heap_bytes_kept
         )
@@ -137,11 +149,13 @@ class Engine:
         )
         self.free_space = FreeSpace(files, backend, tables, heap, committer, self._heap_growth)
         self.growth = Growing(backend, files, tables, committer, growth_limits)
-        self.expiry = Expiry(backend, files, tables, meter, self._remove, committer)
+        self.expiry = Expiry(backend, files, tables, meter, self._remove, committer, clocks)
         self._last_device_ops: U64 | None = None
         self._device_ops_of: tuple[object, ...] = ()
         self._device_ops_until = 0.0
-        self._began = 0.0  # when the batch that runs did, where what it takes is measured
+        self.changes = ChangeLog(committer, changes_bytes, files.root.opened)
+        # Of the batch that runs, where what it takes is measured: when it began, and the gate of the one before.
+        self._began, self._gate_before = 0.0, 0
         self.native = NativeEngine(
             backend,
             files,
@@ -151,6 +165,7 @@ class Engine:
             meter,
             self.expiry,
             self._native,
+            self.changes,
             self._before_turn,
             self._after_turn,
             value_bytes_max,
@@ -195,8 +210,9 @@ class Engine:
         costs = self._backend.path_costs
         if costs is None and len(batch) <= self._backend.host_ops_max and _is_on_host(batch):
             return self.own_turn.run_batch(batch)
+        count_kinds(batch)
         table = self.tables.get(batch.table)
-        if table is None or _is_of_host(batch, table) or self._may_have_blobs(batch, table):
+        if table is None or self._is_of_host(batch, table) or self._may_have_blobs(batch, table):
             return self._run_on_host(batch)
         if costs is None:
             return self._run_on_device(batch)
@@ -230,7 +246,7 @@ class Engine:
         is_on_host = isinstance(keys, np.ndarray)
         with self._on_device(), memory_refused():
             self.meter.begin()
-            self._before_batch()
+            self._before_device_batch(table)
             backend.begin()
             backend.meet()
             began = perf_counter()
@@ -263,7 +279,7 @@ class Engine:
     def _device_ops(self) -> U64 | None:
         """Return from how many operations on a batch may be for a GPU; None: none is."""
         costs, has_blobs = self._backend.path_costs, bool(self.heap.blobs and self.heap.blobs.is_any)
-        state = costs, costs and costs.forced, self._backend.host_ops_max, has_blobs
+        state = costs, costs and costs.forced, self._backend.host_ops_max, has_blobs, self.changes.is_on
         if state == self._device_ops_of and monotonic() < self._device_ops_until:
             return self._last_device_ops
         least = [
@@ -272,6 +288,8 @@ class Engine:
         ]
         if has_blobs:
             least[0] = [ALL_OPS] * len(Mix)
+        if self.changes.is_on:
+            least = [[ops if mix is Mix.READS else ALL_OPS for ops, mix in zip(row, Mix, strict=True)] for row in least]
         is_any = any(number < ALL_OPS for row in least for number in row)
         self._last_device_ops = np.array(least, np.uint64) if is_any else None
         self._device_ops_of, self._device_ops_until = state, monotonic() + _DEVICE_OPS_SECONDS
@@ -294,8 +312,9 @@ class Engine:
         None
             The batch is for the host, perhaps because not all of it fits.
         """
+        count_kinds(batch)
         table, costs = self.tables[batch.table], self._backend.path_costs
-        if self._may_have_blobs(batch, table):
+        if self._is_of_host(batch, table) or self._may_have_blobs(batch, table):
             return None
         self.own_turn.end()
         if costs is None:
@@ -303,10 +322,11 @@ class Engine:
         kind, path = self._choose(batch, table, costs)
         if path is Path.HOST:
             return None
+        self._gate_before = self.committer.read_gate()
         self._catch_up(table)
         ran = self._run_whole_on_device(batch)
         if ran:
-            costs.measured(kind, len(batch), path, perf_counter() - self._began)
+            self._measured(costs, kind, len(batch), path, ran[1])
         return ran
 
     def run_left_on_host(self, run: Callable[[], bool]) -> bool:
@@ -317,7 +337,6 @@ class Engine:
 
     def _choose(self, batch: Batch, table: Table, costs: PathCosts) -> tuple[Kind, Path]:
         """Choose who is to plan a batch."""
-        count_kinds(batch)
         kind = _kind_of(batch, table)
         return kind, costs.choose(kind, len(batch), self._backend.catch_up_seconds(table.index))
 
@@ -325,6 +344,16 @@ class Engine:
         """Have GPUs follow what the host has stored in a table, before the clock of a batch starts."""
         with self._on_device():
             self._backend.catch_up(table.index)
+
+    def _is_of_host(self, batch: Batch, table: Table) -> bool:
+        """Whether a batch is not for a GPU.
+
+        Its operations look first, or must be refused since they would expire, or its effects are to be told: the native
+        engine alone does that.
+        """
+        if batch.looks_first or (batch.expiries is not None and not table.index.has_records):
+            return True
+        return (self.changes.is_on and batch.has_writes) or batch.versions is not None
 
     def _may_have_blobs(self, batch: Batch, table: Table) -> bool:
         """Whether a batch may meet blobs, or make some: then it is for the host."""
@@ -338,7 +367,7 @@ class Engine:
 
     def _run_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
-        self._began = perf_counter()
+        self._began, self._gate_before = perf_counter(), self.committer.read_gate()
         if path is Path.GPU:
             self._catch_up(self.tables[batch.table])
             result, gate = self._run_on_device(batch)
@@ -347,8 +376,18 @@ class Engine:
             self._began = perf_counter()  # what others leave to do is not the time of this batch
             result, gate = self._run_on_host(batch)
         # Of a batch that is cut, only a part has run.
-        costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - self._began)
+        operations = len(result.part.batch) if result.part else 0
+        self._measured(costs, kind, operations, path, gate)
         return result, gate
+
+    def _measured(self, costs: PathCosts, kind: Kind, operations: int, path: Path, gate: int) -> None:
+        """Take note of what a batch took; of one that is still being stored, when it is known."""
+        seconds, committer = perf_counter() - self._began, self.committer
+        if path is Path.HOST or not isinstance(committer, UndoCommitter) or gate == self._gate_before:
+            costs.measured(kind, operations, path, seconds)
+            return
+        seconds -= committer.waited_seconds  # that was the batch before
+        committer.when_landed(lambda more: costs.measured(kind, operations, path, seconds + more))
 
     def _run_on_host(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run a batch natively; columns that are on a GPU are moved."""
@@ -381,10 +420,9 @@ class Engine:
     @contextmanager
     def _for_device_batch(self, batch: Batch) -> Iterator[None]:
         """Use the backend for a batch, after what is due before it."""
-        count_kinds(batch)
         with self._on_device():
             self.meter.begin()
-            self._before_batch()
+            self._before_device_batch(self.tables.get(batch.table))
             self._began = perf_counter()  # what others leave to do is not the time of this batch
             yield
 
@@ -413,9 +451,10 @@ class Engine:
         if not planned.write_set:
             self._backend.delivered()
             return planned.result, self.committer.read_gate()
+        assert not self.changes.is_on, "the native engine alone tells what a transaction changes"
         gate = self.committer.commit(planned.write_set)
         try:
-            self._backend.delivered()
+            self._backend.delivered()  # a transaction that is still being stored waits for its own
         except Exception as error:  # noqa: BLE001 - it is done, and must not run again, but nobody has its results
             stop_process("the results of a transaction could not be read", error)
         try:
@@ -432,14 +471,32 @@ class Engine:
         if self.free_space.is_due:
             self.free_space.pay(sum(writes.heap_units for writes in write_set.tables))
 
+    def _before_device_batch(self, table: Table | None) -> None:
+        """Do what is due before a batch on a table; the one before is still being stored, if it can be.
+
+        A plan reads the mirror of an index, which is ahead of it, but records where they are stored.
+        """
+        if table is None or table.index.has_records:
+            self.committer.land()
+        self._before_batch()
+
     def _before_batch(self) -> None:
         """Do what is due beside batches."""
+        if self._is_disturbed:
+            self.committer.land()
+        self.changes.turn_off_if_over()
         self._heap_growth.step()
         if self._journal_growth:
             self._journal_growth.step()
         self.free_space.before_batch()
         if self.expiry.is_used:
             self.expiry.beside_batches()
+
+    @property
+    def _is_disturbed(self) -> bool:
+        """Whether something beside the batches is to be looked at soon."""
+        helpers = (self._heap_growth, self._journal_growth, self.growth)
+        return self.expiry.is_used or any(helper and helper.wants_batches for helper in helpers)
 
     @property
     def is_on_host(self) -> bool:
@@ -474,14 +531,13 @@ class Engine:
     def _before_turn(self) -> TurnLimits:
         with self._on_device():
             self._before_batch()
-        helpers = (self._heap_growth, self._journal_growth, self.growth)
-        is_short = self.expiry.is_used or any(helper and helper.wants_batches for helper in helpers)
         heap_units = min(self._heap_growth.units_until_step, self.free_space.units_until_due)
-        return TurnLimits(_SHORT_TURN_SECONDS if is_short else _TURN_SECONDS, heap_units)
+        return TurnLimits(_SHORT_TURN_SECONDS if self._is_disturbed else _TURN_SECONDS, heap_units)
 
     def _after_turn(self, sums: TurnSums) -> None:
         with self._on_device():
             self.growth.gained(sums.gained)
+            self.growth.look_again()
             if self.free_space.is_due:
                 self.free_space.pay_for_turn(sums.heap_units)
 
@@ -580,6 +636,7 @@ class Engine:
         """
         if self._journal_growth:
             return self._journal_growth.make_room(entries_each * int(batch.request_ops.max()))
+        self.committer.land()
         return self._log_growth is not None and self._log_growth.make_room(entries_each * len(batch))
 
     @property
@@ -611,6 +668,7 @@ class Engine:
         self._heap_growth.close()
         self.growth.close()
         self.settle()
+        self.changes.close()
         self.committer.close()
 
     def maintain(self, budget_bytes: int) -> bool:
@@ -631,11 +689,14 @@ class Engine:
         MemoryError, OSError
             If the step failed; the task that it belonged to is given up.
         """
-        self.free_space.before_batch()
-        is_due = self.expiry.idle_step()
-        if self.free_space.count_step(budget_bytes):
-            return True
-        return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step() or is_due
+        with self._on_device():
+            self.changes.turn_off_if_over()
+            self.free_space.before_batch()
+            self.growth.look_again()
+            is_due = self.expiry.idle_step()
+            if self.free_space.count_step(budget_bytes):
+                return True
+            return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step() or is_due
 
 
 def _kind_of(batch: Batch, table: Table) -> Kind:
@@ -648,11 +709,6 @@ def _kind_of_gets(keys: U64) -> Kind:
 
 def _is_on_host(batch: Batch) -> bool:
     return isinstance(batch.keys, np.ndarray) and isinstance(batch.values, np.ndarray)
-
-
-def _is_of_host(batch: Batch, table: Table) -> bool:
-    """Whether a batch is not for a GPU: its operations look first, or must be refused since they would expire."""
-    return batch.looks_first or (batch.expiries is not None and not table.index.has_records)
 
 
 def _moved(batch: Batch, download: Callable[[U8], U8]) -> Batch:

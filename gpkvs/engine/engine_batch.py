@@ -41,6 +41,7 @@ class EngineBatch(ctypes.Structure):
         ("found_words", ctypes.c_void_p),
         ("lends_blobs", ctypes.c_uint64),
         ("upload", ctypes.c_void_p),
+        ("versions", ctypes.c_void_p),
     ]
 
 
@@ -113,6 +114,7 @@ class GivenBatch:
             batch.table,
             found_words,
             lends_blobs=False,
+            versions=None if batch.versions is None else address_of(batch.versions),
         )
 
 

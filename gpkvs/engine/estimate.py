@@ -28,14 +28,13 @@ from gpkvs.media.files import log_bytes_for, log_words_for
 from gpkvs.media.journal import Ring
 from gpkvs.media.layout import (
     BLOB_WORDS_BYTES,
-    DRAFT,
+    FORMAT_4,
     HEAP_RECORD_BYTES,
     LAYOUTS,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     UNIT_BYTES,
     blob_pages,
-    record_format_of,
 )
 
 INDEX_BYTES_ASIDE: Final = 4 * MIB
@@ -69,7 +68,7 @@ class Load:
     key_bytes: int
     value_bytes: int
     layout: str
-    is_format_4: bool
+    store_format: int
     has_journal: bool
     is_expiring: bool
     transaction_ops: int
@@ -135,7 +134,7 @@ def estimate(load: Load) -> Estimate:
     all_index_bytes = index_bytes if is_default else index_bytes + INDEX_BYTES_ASIDE
     log = _journal(load, sizes, all_index_bytes) if load.has_journal else _undo_log(load, sizes)
     heap, record_bytes, off_by_bytes = _heap(load, sizes)
-    parts = (_index(load, index_bytes, all_index_bytes), heap, *_blobs(load), log, Part("all else", REST_BYTES))
+    parts = (_index(load, index_bytes, all_index_bytes), heap, *_blobs(load, sizes), log, Part("all else", REST_BYTES))
     process = Part("process", 0, PROCESS_BYTES, LIBRARY_BYTES)
     return Estimate(load, (*parts, process), index_bytes, record_bytes, off_by_bytes)
 
@@ -143,16 +142,12 @@ def estimate(load: Load) -> Estimate:
 def _sizes(load: Load, index_bytes: int) -> Sizes:
     sizes = Sizes(index_bytes=index_bytes)
     if load.is_in_memory:
-        sizes = replace(sizes, heap_bytes_max=HEAP_SEGMENTS_MAX * short_segment_bytes(_draft(load)))
+        sizes = replace(sizes, heap_bytes_max=HEAP_SEGMENTS_MAX * short_segment_bytes(load.store_format))
     return checked_sizes(sizes)
 
 
-def _draft(load: Load) -> int:
-    return DRAFT if load.is_format_4 else 0
-
-
 def _heap_segment_bytes(load: Load, sizes: Sizes) -> int:
-    return segment_bytes_for(sizes.heap_bytes_max, is_in_memory=load.is_in_memory, draft=_draft(load))
+    return segment_bytes_for(sizes.heap_bytes_max, is_in_memory=load.is_in_memory, store_format=load.store_format)
 
 
 def _index(load: Load, index_bytes: int, all_index_bytes: int) -> Part:
@@ -171,13 +166,12 @@ def _units(load: Load) -> int:
         return 0
     if not 1 <= load.key_bytes < 1 << 32 or not 0 <= load.value_bytes < 1 << 32:
         raise InvalidArgumentError(f"{load.key_bytes:,} and {load.value_bytes:,} bytes are no key and value")
-    record_format = record_format_of(_draft(load))
     keys, values = np.array([load.key_bytes], np.uint32), np.array([load.value_bytes], np.uint32)
     expiries = np.ones(1, np.uint64) if load.is_expiring else None
-    if load.is_format_4 and expiries is None:
+    if load.store_format == FORMAT_4 and expiries is None:
         expiries = np.zeros(1, np.uint64)
-    (units,) = record_units(record_format, keys, values, expiries)
-    if units > longest_units(record_format):
+    (units,) = record_units(load.store_format, keys, values, expiries)
+    if units > longest_units(load.store_format):
         raise InvalidArgumentError("format 3 has no records longer than 32 MiB: choose format 4", field="value")
     return int(units)
 
@@ -189,7 +183,7 @@ def _heap(load: Load, sizes: Sizes) -> tuple[Part, int, int]:
         return Part("heap", sizes.heap_bytes), 0, 0
     segment_bytes = _heap_segment_bytes(load, sizes)
     segment_units = segment_bytes // UNIT_BYTES
-    pace, longest = IN_MEMORY if load.is_in_memory else ON_DISK, longest_units(record_format_of(_draft(load)))
+    pace, longest = IN_MEMORY if load.is_in_memory else ON_DISK, longest_units(load.store_format)
     live = load.records * units
     charged = load.records * int(charge_of(np.array([units], np.uint64), segment_units)[0])
     most = charged_units_max(sizes.heap_bytes_max // UNIT_BYTES, segment_units, longest)
@@ -218,14 +212,20 @@ def _heap(load: Load, sizes: Sizes) -> tuple[Part, int, int]:
     return Part("heap", first, 0, cache_bytes, later - first), units * UNIT_BYTES, off_by_bytes
 
 
-def _blobs(load: Load) -> tuple[Part, ...]:
+def _blobs(load: Load, sizes: Sizes) -> tuple[Part, ...]:
     """Return what values take that are too long for the heap."""
-    if not load.is_format_4 or load.layout != "bytes":
+    if load.store_format != FORMAT_4 or load.layout != "bytes":
         return ()
     is_long = RECORD_HEADER_BYTES + load.key_bytes + load.value_bytes > HEAP_RECORD_BYTES
     if not is_long or load.value_bytes <= BLOB_WORDS_BYTES:
         return (Part("large values", PAGE_BYTES),)
     size = load.records * blob_pages(load.value_bytes) * PAGE_BYTES
+    if size > sizes.heap_bytes_max:
+        raise InvalidArgumentError(
+            f"{load.records:,} values of {load.value_bytes:,} bytes, the file of large values has "
+            f"{sizes.heap_bytes_max:,} at most",
+            field="records",
+        )
     more = int((_OVERWRITTEN_BLOBS - 1) * size)
     return (Part("large values", size, 0, 0 if load.is_in_memory else size, more),)
 

@@ -22,9 +22,8 @@ import numpy as np
 
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U32, U64, Batch, Op, constant, offsets_of
-from gpkvs.engine import counted_time
 from gpkvs.engine.committer import Committer
-from gpkvs.engine.counted_time import CountedTime
+from gpkvs.engine.counted_time import Clocks, CountedTime
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import WriteSet
@@ -142,12 +141,15 @@ class TableExpiry(NamedTuple):
 
     Attributes
     ----------
+    keys
+        That have an expiry; those that have expired count until they are removed.
     removed
         Keys that were removed because they had expired, since the opening.
     due_seconds
         How long ago the first key expired that the sweep should have removed; 0: none waits, or nobody has looked yet.
     """
 
+    keys: int
     removed: int
     due_seconds: float
 
@@ -173,6 +175,8 @@ class Expiry:
         Runs a batch of DELETEs as a transaction.
     committer
         Keeps the time.
+    clocks
+        Say it.
 
     Attributes
     ----------
@@ -190,6 +194,7 @@ class Expiry:
         meter: Meter,
         execute: Callable[[Batch], None],
         committer: Committer,
+        clocks: Clocks,
     ) -> None:
         self._backend = backend
         self._files = files
@@ -197,7 +202,7 @@ class Expiry:
         self._meter = meter
         self._execute = execute
         self._committer = committer
-        self.time = CountedTime(counted_time.MACHINE)
+        self.time = CountedTime(clocks)
         if (now_us := self.time.clocks.wall_us()) < 0:
             seconds = -now_us // 1_000_000
             raise StoreError(f"the clock says a time {seconds:,} seconds before 1970: set it, then open the store")
@@ -218,7 +223,9 @@ class Expiry:
         ranges, now = self._ranges.get(number), self.time.now_ms()
         first = ranges.first_due(now) if ranges else _NEVER
         waits = first not in (_NEVER, _UNKNOWN)
-        return TableExpiry(self._removed.get(number, 0), max(now - first, 0) / 1000 if waits else 0.0)
+        table = self._tables.get(number)
+        keys = table.held.expiring if table else 0  # it may have been dropped
+        return TableExpiry(keys, self._removed.get(number, 0), max(now - first, 0) / 1000 if waits else 0.0)
 
     def expect(self, batch: Batch) -> None:
         """Take note of a batch that gives expiries, before it is planned: the root says that keys may expire.
@@ -255,7 +262,7 @@ class Expiry:
                 slots=writes.slots,
                 heap=self._files.heap.address,
                 heap_bytes=self._files.heap.bytes,
-                record_format=self._files.root.record_format,
+                record_format=self._files.root.store_format,
                 ranges=len(ranges.earliest),
                 earliest=ranges.earliest,
             )
@@ -330,7 +337,7 @@ class Expiry:
             index=table.index,
             heap=self._files.heap.address,
             heap_bytes=self._files.heap.bytes,
-            record_format=self._files.root.record_format,
+            record_format=self._files.root.store_format,
             table_id=table.entry.id,
             hash_key0=hash_key0,
             hash_key1=hash_key1,
@@ -363,7 +370,7 @@ class Expiry:
         of_records: dict[str, Argument] = {
             "reference": reference,
             "heap": heap,
-            "record_format": self._files.root.record_format,
+            "record_format": self._files.root.store_format,
             "key_lengths": lengths,
         }
         launch = self._backend.host.launch

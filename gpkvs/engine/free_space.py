@@ -78,10 +78,12 @@ class FreeSpace:
         self._look_at = given_space.now()  # when it is time to look for space that nobody needs
 
     def before_batch(self) -> None:
-        """Give space back that was not needed for a minute, if it is time to look."""
+        """Give space back that was not needed for a minute, and wait for none in vain, if it is time to look."""
         if given_space.now() >= self._look_at:
+            self._committer.land()
             self._look_at = given_space.now() + given_space.LOOK_SECONDS
             self._committer.release_covered()
+            self._growth.end_wait()
             self._growth.give_back(self._committer.read_gate())
             if self._heap.blobs:
                 self._heap.blobs.tidy(self._committer.read_gate(), self._committer.is_durable)

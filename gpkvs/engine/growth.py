@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.config import INDEX_BYTES_MAX
 from gpkvs.engine.capacity import IndexFullError
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.index_room import Pages, Reservation
@@ -29,7 +30,7 @@ from gpkvs.engine.write_set import WriteSet
 from gpkvs.errors import NoSpaceError
 from gpkvs.index_size import GROWTH_LOAD
 from gpkvs.machine import free_bytes
-from gpkvs.media.directory import INDEX_BYTES_MAX, NO_SPACE, disk_free_bytes
+from gpkvs.media.directory import NO_SPACE, disk_free_bytes
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, NO_GROWTH, Growth
@@ -42,6 +43,7 @@ _PACE_MIN = 0.05  # of the slots: growth that begins late takes so many new keys
 _ROOMY_LOAD = 0.7  # what an index takes of random keys for certain, even if all come in one batch
 _AIMED_LOAD = 0.5  # below it, a full block is no want of space
 _RETRY_SECONDS = 1.0
+_LACK_SECONDS = 10.0  # so long a table with room says in any case why it did not grow for a batch
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,16 @@ class Growing:
             if table.records > table.looks_at:
                 self._look(table)
 
+    def look_again(self) -> None:
+        """Look at the tables whose growth waits, though they gained no keys; between two batches."""
+        for number, (retry_at, _) in list(self._waits.items()):
+            table = self._tables[number]  # one that is dropped is forgotten
+            if table is self.table or table.records > _BEGIN_LOAD * table.index.slots:
+                self._look(table)
+            elif time.monotonic() >= retry_at + _LACK_SECONDS:
+                del self._waits[number]
+                table.waits = ""
+
     @property
     def wants_batches(self) -> bool:
         """Whether something goes on beside the batches that is to be looked at soon."""
@@ -163,7 +175,8 @@ class Growing:
                 if not grew and _is_aimed(table, new_keys):
                     return False
                 while not grew or wanted > _ROOMY_LOAD * table.index.slots:
-                    self.is_reserved(table, waits=True)
+                    if not self.is_reserved(table, waits=True):
+                        raise _WaitsError("its space could not be reserved: it is tried again")
                     self.begin(table)
                     self._complete(table)
                     grew = True
@@ -212,9 +225,10 @@ class Growing:
             self._end_reservation()
             # What an earlier life reserved is reserved again: it may not be durable.
             self._require_in_place(size)
-            self._reserving = Reservation(path, size)
+            reserving = Reservation(path, size)
             # No batch of a GPU writes through this file's lock, and batches come faster: no pauses.
-            self._reserving.begin(is_awaited=waits, is_paced=self._backend is self._backend.host)
+            reserving.begin(is_awaited=waits, is_paced=self._backend is self._backend.host)
+            self._reserving = reserving  # after: who is interrupted in there has reserved nothing
         if waits:
             self._reserving.join()
         if not self._reserving.is_over:
@@ -264,6 +278,7 @@ class Growing:
                 f"its image needs {more:,} bytes more of memory, {free:,} are free: give the machine more"
             )
         self._end_pages()
+        self._committer.land()
         self._files.remaps += 1  # before: an interrupt may come at any time after it
         try:
             with self._files.changing:  # no checkpoint looks at the image meanwhile
@@ -317,6 +332,7 @@ class Growing:
         """Move blocks until so many are left."""
         assert self.table is table
         index = table.index
+        self._committer.land()
         at_once = self._committer.blocks_at_once(index)
         while index.unmoved > unmoved:
             last = index.unmoved
@@ -332,6 +348,7 @@ class Growing:
     def finish(self, table: Table) -> None:
         """Write the catalogue of twice the blocks; that all have moved is durable before (W7)."""
         self._committer.wait(self._last_gate)
+        self._committer.land()
         failpoint.hit("before_growth_end")
         try:
             with self._files.changing:

@@ -19,11 +19,12 @@ from gpkvs.engine.blobs import Blobs
 from gpkvs.engine.waiting_space import WaitingSpace
 from gpkvs.media.layout import (
     BLOB_WORDS_BYTES,
+    FORMAT_3,
+    FORMAT_4,
     HEAP_RECORD_BYTES,
     HEAP_UNITS_MAX,
     LONGEST_RECORD_UNITS,
     RECORD_HEADER_BYTES,
-    RECORDS_3,
     SHORT_RECORD_HEADER_BYTES,
     UNIT_BYTES,
 )
@@ -95,7 +96,7 @@ def record_units(record_format: int, key_lengths: U32, value_lengths: U32, expir
     """Return what records take whose keys and values have these lengths (`record_units` in kernels/layout.cuh)."""
     keys, values = key_lengths.astype(np.uint64), value_lengths.astype(np.uint64)
     longest = short = np.uint64(RECORD_HEADER_BYTES)
-    if record_format != RECORDS_3:
+    if record_format != FORMAT_3:
         short = np.uint64(SHORT_RECORD_HEADER_BYTES)
         is_long = longest + keys + values > np.uint64(HEAP_RECORD_BYTES)
         is_in_blob = is_long & (values > np.uint64(BLOB_WORDS_BYTES))
@@ -120,7 +121,7 @@ def segments_of(units: U64, segment_units: int) -> U64:
 
 def longest_units(record_format: int) -> int:
     """Return how long a record of a format may be; a value that makes it longer lies in a blob."""
-    return LONGEST_RECORD_UNITS if record_format == RECORDS_3 else HEAP_RECORD_BYTES // UNIT_BYTES
+    return LONGEST_RECORD_UNITS if record_format == FORMAT_3 else HEAP_RECORD_BYTES // UNIT_BYTES
 
 
 def run_of(segments: int, segment_units: int, longest: int = LONGEST_RECORD_UNITS) -> int:
@@ -162,7 +163,7 @@ class Heap:
         Bytes that the heap has; by default, all segments are whole.
 
     record_format
-        How its records lie in it (`Root.record_format`).
+        How its records lie in it (`Root.store_format`).
     blobs
         Where the values are that its records name, in a store of format 4.
 
@@ -193,7 +194,7 @@ class Heap:
         counts: SegmentCounts,
         *,
         size: int | None = None,
-        record_format: int = RECORDS_3,
+        record_format: int = FORMAT_4,
         blobs: Blobs | None = None,
     ) -> None:
         self.record_format = record_format

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ _GROWS_SHARE = 0.70 / 0.85
 # With more than this share, or so little left of it as is to be free, it grows although there are free segments.
 _NEARLY_ALL_SHARE = 0.95
 _RETRY_SECONDS = 1.0
+_LACK_SECONDS = 10.0  # so long after a batch found no room the heap says in any case why it does not grow
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
@@ -142,6 +144,7 @@ class HeapGrowth:
         self._awaited_bytes = 0
         self._giver: threading.Thread | None = None
         self._refused_at = -_RETRY_SECONDS
+        self._lacked_at = -inf  # when a batch found no room
         # Where the tail was looked at last, and how far it may go before the next look.
         self._segment, self._look_units = -1, 0
 
@@ -183,10 +186,32 @@ class HeapGrowth:
             self._look_units = heap.segment_units + 1
             return
         ahead = self._pace.ahead_bytes(heap.present_bytes) // UNIT_BYTES
-        left = self._pace.units_left(heap.present_bytes, heap.free_units, heap.charged, heap.charged_max)
+        left = self._units_left
         if left < 0 and self.is_preferred:
             self._begin_ahead()
         self._look_units = heap.tail.units + max(left, ahead // _LOOKS_AHEAD)
+
+    @property
+    def _units_left(self) -> int:
+        heap = self._heap
+        return self._pace.units_left(heap.present_bytes, heap.free_units, heap.charged, heap.charged_max)
+
+    def end_wait(self) -> None:
+        """Wait no more where the heap has room again as it is, as after keys were deleted; between two batches.
+
+        The disk may stay full. Nothing is said to wait that nobody needs.
+        """
+        if not self._heap.growth_waits or time.monotonic() - self._lacked_at < _LACK_SECONDS:
+            return
+        if self._units_left < 0 and self._should_grow:
+            self._begin_ahead()  # unless a thread tries, as it mostly does
+            return
+        if self._helper and self._helper.is_alive():
+            self._may_end.set()  # it may say so once more: the next look finds it gone
+            return
+        self._heap.growth_waits = ""
+        self._refused_at = -_RETRY_SECONDS
+        _log.info("the heap has room again, and waits for no more", extra={"event": "heap_growth_ends_wait"})
 
     @property
     def space_bytes(self) -> int:
@@ -216,8 +241,13 @@ class HeapGrowth:
     @property
     def is_preferred(self) -> bool:
         """Whether the heap can grow and had better do so than be compacted."""
+        return self.can_grow and self._should_grow
+
+    @property
+    def _should_grow(self) -> bool:
+        """Whether it had better grow than be compacted, if it can."""
         heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _GROWS_SHARE
-        return self.can_grow and prefers_growth(heap.charged, heap.charged_max, heap.present_segments, share)
+        return prefers_growth(heap.charged, heap.charged_max, heap.present_segments, share)
 
     def _wanted_bytes(self, needed_bytes: int) -> int:
         return round_up(max(needed_bytes, self._pace.step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)
@@ -259,6 +289,7 @@ class HeapGrowth:
         """
         if self.take_over():
             return True
+        self._lacked_at = time.monotonic()
         if self._is_largest or time.monotonic() - self._refused_at < _RETRY_SECONDS:
             return False
         was_named = bool(self._heap.growth_waits)

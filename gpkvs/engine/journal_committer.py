@@ -211,14 +211,21 @@ class JournalCommitter:
         """Take a batch into account; cannot fail."""
         self._heap.tail = write_set.tail
         for writes in write_set.tables:
-            index = writes.index
-            if index.has_records:
+            table = self._tables[writes.index.entry.id]
+            if writes.index.has_records:
+                writes.begin_commit(table, 0)
                 self._stores.count_live(writes, freed_units)
-            self._tables[index.entry.id].records += writes.new_keys - writes.removed_keys
+            table.add(writes.counted_by_host())
         if freed_units.any():
             self._heap.release_later(epoch, freed_units)
         self._heap.release_covered(self.journal.covered_by(durable))
         self._meter.committed(write_set.volumes(), HEADER_BYTES, 0)
+
+    def go_on(self) -> None:
+        """See `Committer.go_on`: the writer does."""
+
+    def land(self) -> None:
+        """See `Committer.land`: images have what was committed."""
 
     def begin_turn(self) -> NativeCommit:
         """See `Committer.begin_turn`."""
@@ -284,7 +291,12 @@ class JournalCommitter:
 
     def is_durable(self, gate: int) -> bool:
         """See `Committer.is_durable`."""
-        return gate <= self.journal.durable
+        return gate <= self.durable_gate
+
+    @property
+    def durable_gate(self) -> int:
+        """See `Committer.durable_gate`."""
+        return self.journal.durable
 
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
@@ -311,10 +323,14 @@ class JournalCommitter:
         self._native.time_ms = now_ms
         self._commit_nothing()
 
-    def _commit_nothing(self) -> None:
-        """Append an empty frame, and wait for it."""
+    def take_number(self) -> None:
+        """See `Committer.take_number`."""
+        self._commit_nothing(numbers=1)
+
+    def _commit_nothing(self, numbers: int = 0) -> None:
+        """Append an empty frame, which takes so many sequence numbers, and wait for it."""
         with self.journal.appending:
-            self.wait(self._append_empty())
+            self.wait(self._append_empty(numbers))
 
     def release_covered(self) -> None:
         """See `Committer.release_covered`: a frame that came since the last batch may cover it (W6)."""
@@ -338,8 +354,8 @@ class JournalCommitter:
         self._append_empty()
         return True
 
-    def _append_empty(self) -> int:
-        """Append a frame without entries; return its epoch."""
+    def _append_empty(self, numbers: int = 0) -> int:
+        """Append a frame without entries, which takes so many sequence numbers; return its epoch."""
         self.journal.reserve(frame_pages(0))
         before = self.ended.descriptor
         descriptor = before._replace(
@@ -347,6 +363,7 @@ class JournalCommitter:
             growth=self._files.growth,
             runs=(),
             first_sequence=before.next_sequence,
+            next_sequence=before.next_sequence + numbers,
             time_horizon_ms=self._native.time_ms,
             log_digest=0,
         )

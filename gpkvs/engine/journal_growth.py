@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 
 from gpkvs import failpoint
-from gpkvs.config import MIB
+from gpkvs.config import JOURNAL_BYTES_MAX, MIB
 from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.fatal import stop_process
-from gpkvs.media.directory import JOURNAL_BYTES_MAX, disk_free_bytes, round_up
+from gpkvs.media.directory import disk_free_bytes, round_up
 from gpkvs.media.files import StoreFiles, log_words_for
 from gpkvs.media.journal import Ring
 from gpkvs.media.layout import EXTENTS_MAX, Extent, Root

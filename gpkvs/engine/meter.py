@@ -136,6 +136,10 @@ class Meter:
         self._words[_TRANSACTIONS] += 1
         self._words[_LAST] = perf_counter_ns()
 
+    def add(self, phase: str, seconds: float) -> None:
+        """Book time on a phase that was spent beside the others."""
+        self._words[_AT[phase]] += int(seconds * 1e9)
+
     def lap(self, phase: str) -> None:
         """Book the time since the last lap on a phase."""
         words, now = self._words, perf_counter_ns()

@@ -21,6 +21,8 @@ from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.backends.path_costs import ALL_OPS, Mix
 from gpkvs.batch import U64, Batch
+from gpkvs.changes import ChangeKind
+from gpkvs.engine.change_log import ChangeLog
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.heap import Heap
@@ -52,7 +54,7 @@ _TAKEN_SIZES: Final = 25  # by the bits of the operations; the last one is of al
 _OF_TURN = (
     *("tables", "table_count", "leaves", "ops_max_bytes", "ops_max_u64"),
     *("ahead_us", "held_ms", "ends_at_ns", "heap_units_max", "closed", "log_ops_max", "device_ops"),
-    *("taken", "taken_sizes", "gathered_max", "short_value_bytes"),
+    *("taken", "taken_sizes", "gathered_max", "short_value_bytes", "gone"),
 )
 _SUMS = ("commits", "heap_units")
 
@@ -100,6 +102,8 @@ class NativeEngine:
         Of the store.
     planner
         Plans the batches.
+    changes
+        Told what each transaction does, while it is on.
     before_turn, after_turn
         Do what runs beside batches.
     value_bytes_max
@@ -133,6 +137,7 @@ class NativeEngine:
         meter: Meter,
         expiry: Expiry,
         planner: NativePlanner,
+        changes: ChangeLog,
         before_turn: Callable[[], TurnLimits],
         after_turn: Callable[[TurnSums], None],
         value_bytes_max: int,
@@ -165,6 +170,7 @@ class NativeEngine:
             "result_bytes_max": planner.result_bytes_max,
             "value_bytes_max": value_bytes_max,
             "made_bytes_max": made_bytes_max,
+            "changes": changes.address,
         }
         for name, word in words.items():
             self._words[at[name]] = word
@@ -214,10 +220,12 @@ class NativeEngine:
             Whether batches are gathered by a door: of those with more than `OPS_MAX` operations the first messages run,
             and what they take is noted where a GPU could run them as well (`taken_by_host`).
         is_within
-            Whether what is due beside batches is being done, and asks for this turn.
+            Whether what is due beside batches is being done, and asks for this turn: to remove keys that have expired.
         """
         self.end_turn()
         limits = TurnLimits(0.0, 0) if is_within else self._before_turn()
+        if not is_of_door:  # a request of this process keeps Python's lock; the batch of a door may be for a GPU again
+            self._committer.land()
         self._committer.begin_turn()
         self._describe_tables()
         self._describe_expiries()
@@ -246,6 +254,7 @@ class NativeEngine:
             _TAKEN_SIZES,
             OPS_MAX if is_of_door else ALL_OPS,
             _SHORT_VALUE_BYTES if is_of_door else 0,
+            ChangeKind.EXPIRED if is_within else ChangeKind.DELETED,
         ]
         self._begin_turn(ctypes.addressof(self._words), 0, 1)
         self.is_in_turn = True
@@ -331,7 +340,7 @@ class NativeEngine:
             index.blocks,
             index.unmoved,
             marks,
-            table.records_address,
+            table.held_address,
             self._backend.late_slots(index),
             looks_at,
             0,

@@ -8,6 +8,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
 from gpkvs.engine.blobs import blobs_of
 from gpkvs.engine.heap import SegmentCounts
+from gpkvs.engine.table import Held
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
@@ -15,15 +16,16 @@ from gpkvs.media.layout import BLOCK_BYTES
 
 def recount(
     files: StoreFiles, backend: Backend, index: Index, counts: SegmentCounts, blobs: list[U64] | None = None
-) -> int:
-    """Stream a whole index; add what it has in each heap segment, and return its number of records.
+) -> Held:
+    """Stream a whole index; add what it has in each heap segment, and return what it holds.
 
     The references of its blobs are appended to `blobs`, where that is given.
     """
     index.region.prefetch(0, index.region.bytes)
     if index.has_records:
-        return sum(recount_blocks(files, backend, index, counts, *blocks, blobs) for blocks in index.live_ranges)
-    return sum(_count_numbers(backend, index, *blocks) for blocks in index.live_ranges)
+        parts = [recount_blocks(files, backend, index, counts, *blocks, blobs) for blocks in index.live_ranges]
+        return Held(*map(sum, zip(*parts, strict=True)))
+    return Held(sum(_count_numbers(backend, index, *blocks) for blocks in index.live_ranges))
 
 
 def _count_numbers(backend: Backend, index: Index, first: int, last: int) -> int:
@@ -51,9 +53,10 @@ def recount_blocks(
     first: int,
     last: int,
     blobs: list[U64] | None,
-) -> int:
+) -> Held:
     """Do the same for the blocks `first` to `last - 1` of an index of the layout bytes."""
-    records, with_blobs = np.zeros((2, last - first), np.uint32)
+    records, with_blobs, expiring = np.zeros((3, last - first), np.uint32)
+    units = np.zeros(last - first, np.uint64)
     backend.launch(
         "recount_bytes",
         last - first,
@@ -67,10 +70,12 @@ def recount_blocks(
         ends=counts.ends,
         records=records,
         blobs=with_blobs,
+        expiring=expiring,
+        units=units,
     )
     if blobs is not None:
         blobs.extend(blobs_of(files, backend, index, first + int(block)) for block in np.flatnonzero(with_blobs))
-    return int(records.sum(dtype=np.uint64))
+    return Held(*(int(column.sum(dtype=np.uint64)) for column in (records, units, expiring)))
 
 
 class DroppedTable:

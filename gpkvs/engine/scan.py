@@ -6,7 +6,8 @@ Neither growth, compaction nor a restart changes that order, so a cursor is a fi
 all keys with fingerprint0 from its cursor on up to the next one, ties together, and no others. So a key that is there
 throughout a scan is returned exactly once.
 
-A step looks at a bounded part of the index, and at so many records as take a few milliseconds: batches wait for it.
+A step looks at a bounded part of the index. Batches wait for it: so it looks at so many records as take a few
+milliseconds, and a quarter of one while others use the store.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Argument, Backend
 from gpkvs.batch import U8, U32, U64, constant, offsets_of
 from gpkvs.engine.table import Table
+from gpkvs.engine.traffic import Traffic
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.index import Index
@@ -39,6 +41,8 @@ _CURSOR_VERSION = 1
 _BLOCKS_MAX = 64  # 4 MiB of an index
 _SECONDS_AIM = 0.004
 _KEYS_MIN, _KEYS_FIRST, _KEYS_MAX = 64, 4096, 1 << 16
+# While others use the store. So few keys are read without other threads, for which a step might have to wait.
+_KEYS_IN_USE, _BYTES_IN_USE = 2048, 256 << 10
 
 
 class Wanted(NamedTuple):
@@ -124,12 +128,15 @@ class Scanner:
     ----------
     backend, files
         Of the store.
+    traffic
+        Says whether others use it.
     """
 
-    def __init__(self, backend: Backend, files: StoreFiles) -> None:
+    def __init__(self, backend: Backend, files: StoreFiles, traffic: Traffic) -> None:
         self._host = backend.host
         self._files = files
-        self._keys_max = _KEYS_FIRST  # of a step that takes a few milliseconds
+        self._traffic = traffic
+        self._keys_max = _KEYS_FIRST  # of a step that takes about as long as it should
 
     def step(self, table: Table, cursor: bytes, wanted: Wanted, now_ms: int = 0) -> ScanPiece | list[bytes]:
         """Read the part of a table that begins at a cursor.
@@ -152,7 +159,12 @@ class Scanner:
         store_id, table_id = self._files.root.store_id, table.entry.id
         begin = unpack_cursor(cursor, store_id, table_id)
         self._host.begin()
-        keys_max = self._keys_max if wanted.prefix else min(wanted.keys_max, self._keys_max)
+        keys_max = self._keys_max
+        if self._traffic.is_lately():
+            keys_max = min(keys_max, _KEYS_IN_USE)
+            wanted = wanted._replace(bytes_max=min(wanted.bytes_max, _BYTES_IN_USE))
+        if not wanted.prefix:
+            keys_max = min(keys_max, wanted.keys_max)
         known, end, damaged = self._gather(table, begin, keys_max)
         if table.index.has_records:
             weights = None
@@ -259,7 +271,7 @@ class Scanner:
             slots=len(slot),
             heap=heap.address,
             heap_bytes=heap.bytes,
-            record_format=self._files.root.record_format,
+            record_format=self._files.root.store_format,
             **arguments,
         )
 

@@ -15,12 +15,11 @@ from pathlib import Path
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.config import DEFAULT_TABLE
+from gpkvs.config import DEFAULT_TABLE, INDEX_BYTES_MAX
 from gpkvs.errors import BackendError, InvalidArgumentError, NoSpaceError, TableExistsError
 from gpkvs.fatal import whole_or_stop
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.directory import (
-    INDEX_BYTES_MAX,
     NO_SPACE,
     disk_free_bytes,
     reserve_file,
@@ -104,7 +103,9 @@ def reserve_index(files: StoreFiles, entry: TableEntry) -> None:
         raise
 
 
-def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: TableEntry) -> Index:
+def create_table(
+    files: StoreFiles, backend: Backend, domain: Domain, entry: TableEntry, then: Callable[[], None]
+) -> Index:
     """Make an empty table, whose file is reserved; return its index.
 
     Parameters
@@ -117,6 +118,8 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
         Of the new region.
     entry
         With the catalogue's next id.
+    then
+        What must be known once the table is there; it cannot fail.
 
     Raises
     ------
@@ -143,7 +146,12 @@ def create_table(files: StoreFiles, backend: Backend, domain: Domain, entry: Tab
             index.region.close()
         _remove(files, files.path / entry.file_name)
         raise
-    _switch_to(files, named, catalog, lambda: files.indexes.update({entry.id: index}))
+
+    def know() -> None:
+        files.indexes[entry.id] = index
+        then()
+
+    _switch_to(files, named, catalog, know)
     return index
 
 
@@ -174,14 +182,14 @@ def double_table(files: StoreFiles, index: Index, then: Callable[[], None]) -> N
     _switch_to(files, _write_catalog(files, catalog), catalog, know)
 
 
-def drop_table(files: StoreFiles, entry: TableEntry) -> None:
-    """Take a table out of the catalogue. Its id is never given again.
+def drop_table(files: StoreFiles, entry: TableEntry, then: Callable[[], None]) -> None:
+    """Take a table out of the catalogue; `then` is what must be known after that. Its id is never given again.
 
     Its index is still mapped and nobody uses it any more: `remove_index` is what remains to be done.
     """
     tables = tuple(table for table in files.catalog.tables if table is not entry)
     catalog = replace(files.catalog, tables=tables)
-    _switch_to(files, _write_catalog(files, catalog), catalog)
+    _switch_to(files, _write_catalog(files, catalog), catalog, then)
 
 
 def remove_index(files: StoreFiles, backend: Backend, entry: TableEntry) -> None:
@@ -205,11 +213,7 @@ def _write_catalog(files: StoreFiles, catalog: Catalog) -> dict[str, int]:
     return {"catalog_generation": generation, "catalog_bytes": len(packed), "catalog_crc": crc32c(packed)}
 
 
-def _nothing() -> None:
-    """Know nothing more."""
-
-
-def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog, then: Callable[[], None] = _nothing) -> None:
+def _switch_to(files: StoreFiles, named: dict[str, int], catalog: Catalog, then: Callable[[], None]) -> None:
     """Make a root durable that names a new catalogue, and have it known. Any failure in here ends the process."""
     # Either root may be durable when it fails, and a second try might seem to succeed: only the next start can tell.
     with whole_or_stop("the roots could not be written"):

@@ -11,6 +11,9 @@ Where a GPU planned, its log comes in chunks after the flag, and beside the slot
     -> of each chunk: entries -> (durable) -> marker -> (durable) -> slots
     -> (all durable) -> IDLE -> (durable)
 
+From the last chunk on it ends beside the plan of the next batch (`gpkvs.engine.flight`), which sees it as committed.
+Nobody hears of either before it is durable, and only the end of the process can keep it from that.
+
 The transactional shape (undo log first, flag, in-place update, flag) is that of gpKVS (GPM, ASPLOS '22, section 5.2 and
 figure 6). docs/design.md names the invariants I1 to I7.
 """
@@ -18,6 +21,8 @@ figure 6). docs/design.md names the invariants I1 to I7.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from time import perf_counter
 
 import numpy as np
 
@@ -25,6 +30,7 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
 from gpkvs.engine.chunked_slots import ChunkedSlots, Part
+from gpkvs.engine.flight import Flight, Landing
 from gpkvs.engine.growth_steps import growth_after, leaving_block_0, split, split_upper_half_of_block_0
 from gpkvs.engine.heap import Heap, SegmentCounts
 from gpkvs.engine.meter import Meter
@@ -43,6 +49,7 @@ from gpkvs.pm.region import Region
 _BLOCKS_AT_ONCE = 256  # of an index, that one step of growth moves
 _BLOCKS_AT_ONCE_ON_GPU = 2048  # where a step costs 0.3 ms besides
 _FLAG_BYTES = 2 * 8  # ACTIVE and IDLE
+_INCOMPLETE = "a transaction could not be completed"
 
 
 class UndoCommitter:
@@ -60,6 +67,11 @@ class UndoCommitter:
         Told what each phase took, and what was written.
     logged
         Whether batches are transactions. Without the undo log they are not: a crash may tear them.
+
+    Attributes
+    ----------
+    waited_seconds
+        How long the last transaction waited for the one before.
     """
 
     def __init__(
@@ -82,6 +94,10 @@ class UndoCommitter:
         self._chunked = ChunkedSlots(backend, files)
         self._backend = backend
         log, root = files.log, files.root_region
+        self._flight = Flight(root.address + FLAG_OFFSET)
+        self._flown: tuple[TableWrites, list[Part]] | None = None  # what is on its way
+        self._tell: Callable[[float], None] | None = None
+        self._landed_seconds = self.waited_seconds = 0.0
         self._native = NativeCommit(
             "commit_undo",
             "gpkvs_undo_committer",
@@ -96,6 +112,7 @@ class UndoCommitter:
             heap_file=files.heap.file,
             log_file=log.file,
             root_file=root.file,
+            flight=self._flight.address,
         )
         self._read_ahead(heap.tail.segment)
 
@@ -114,15 +131,47 @@ class UndoCommitter:
         self._native.time_ms = max(self._native.time_ms, now_ms)
 
     def read_gate(self) -> int:
-        """See `Committer.read_gate`: all that can be read is durable."""
-        return 0
+        """See `Committer.read_gate`."""
+        return self._flight.begun
 
     def is_durable(self, gate: int) -> bool:
         """See `Committer.is_durable`."""
-        return True
+        return self._flight.is_landed(gate)
+
+    @property
+    def durable_gate(self) -> int:
+        """See `Committer.durable_gate`."""
+        return self._flight.landed
 
     def wait(self, gate: int) -> None:
         """See `Committer.wait`."""
+        self._flight.wait(gate)
+
+    def go_on(self) -> None:
+        """See `Committer.go_on`."""
+        self._flight.go_on()
+
+    def land(self) -> None:
+        """See `Committer.land`."""
+        self.wait(self._flight.begun)
+        if not (landing := self._flight.take_landed()):
+            return
+        assert self._flown
+        self._chunked.landed(*self._flown)
+        self._flown = None
+        seconds = {phase: landing.seconds(phase) for phase in ("apply", "idle")}
+        for phase, took in seconds.items():
+            self._meter.add(phase, took)
+        self._landed_seconds, tell, self._tell = sum(seconds.values()), self._tell, None
+        if tell:
+            tell(self._landed_seconds)
+
+    def when_landed(self, tell: Callable[[float], None]) -> None:
+        """Have somebody told how long the last transaction of GPUs took to end, in seconds; at once if it has."""
+        if self._flown:
+            self._tell = tell
+        else:
+            tell(self._landed_seconds)
 
     def release(self, counts: SegmentCounts, blobs: U64) -> None:
         """See `Committer.release`."""
@@ -142,6 +191,8 @@ class UndoCommitter:
 
     def close(self) -> None:
         """See `Committer.close`."""
+        self.land()
+        self._flight.close()
 
     def commit(self, write_set: WriteSet) -> int:
         """Make a write set durable, then count what it changed. A failure ends the process: only recovery may go on.
@@ -151,19 +202,28 @@ class UndoCommitter:
         NoMemoryError
             If there is no memory for it; nothing has happened.
         """
+        (writes, *_) = write_set.tables
+        parts: list[Part] = []
         with memory_refused():
-            parts = self._chunked.prepare(write_set.tables[0]) if write_set.tables[0].device else None
+            if writes.device:
+                parts = self._chunked.prepare(writes)
+                self._chunked.leave(parts)
+        began = perf_counter()
+        self.land()
+        self.waited_seconds = perf_counter() - began
         try:
             if parts:
                 self._store_by_gpus(write_set, parts)
             else:
                 self._store_natively(write_set)
         except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
-            stop_process("a transaction could not be completed", error)
-        return 0
+            stop_process(_INCOMPLETE, error)
+        return self._flight.begun
 
     def begin_turn(self) -> NativeCommit:
-        """See `Committer.begin_turn`."""
+        """See `Committer.begin_turn`; what is still being stored lands before the first batch of the host's."""
+        if not self.transaction.has_epoch:
+            self.land()
         self._begin_native()
         return self._native
 
@@ -179,6 +239,7 @@ class UndoCommitter:
         then removed by a transaction.
         """
         assert 0 <= first < last == index.unmoved
+        self.land()
         leaving = None
         with memory_refused():
             if last == 1:
@@ -216,18 +277,27 @@ class UndoCommitter:
     def keep_time(self, now_ms: int) -> None:
         """See `Committer.keep_time`."""
         self._native.time_ms = now_ms
-        try:
-            self._store_nothing()
-        except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
-            stop_process("a transaction could not be completed", error)
+        self._commit_nothing()
 
-    def _store_nothing(self) -> None:
-        """Make a descriptor current that differs from the last one in what it says of growth, and of the time."""
+    def take_number(self) -> None:
+        """See `Committer.take_number`."""
+        self._commit_nothing(numbers=1)
+
+    def _commit_nothing(self, numbers: int = 0) -> None:
+        self.land()
+        try:
+            self._store_nothing(numbers)
+        except BaseException as error:  # noqa: BLE001 - nothing may go on from here but recovery
+            stop_process(_INCOMPLETE, error)
+
+    def _store_nothing(self, numbers: int = 0) -> None:
+        """Make a descriptor current that differs from the last one in what it says of growth, the time and numbers."""
         current = self.transaction.current
         descriptor = current._replace(
             epoch=self.transaction.next_epoch(),
             runs=(),
             first_sequence=current.next_sequence,
+            next_sequence=current.next_sequence + numbers,
             time_horizon_ms=self._native.time_ms,
             log_digest=0,
             growth=self._files.growth,
@@ -273,7 +343,7 @@ class UndoCommitter:
         self._native.begin(self._files.growth, self._files.log.address, self._files.log_words_max)
 
     def _store_by_gpus(self, write_set: WriteSet, parts: list[Part]) -> None:
-        """Store a write set that GPUs planned, of one table, and make it durable (I1 to I4)."""
+        """Store a write set that GPUs planned, of one table; it becomes durable beside what comes next (I1 to I4)."""
         transaction, lap = self.transaction, self._meter.lap
         (writes,), epoch = write_set.tables, transaction.next_epoch()
         for segment in write_set.segments:
@@ -292,14 +362,13 @@ class UndoCommitter:
         if self._logged:
             transaction.activate(epoch)
         lap("active")
-        self._chunked.store(parts, writes, write_set.runs[0] if self._logged else None, epoch)
+        steps = self._chunked.launch(parts, write_set.runs[0] if self._logged else None, epoch)
+        results = self._backend.leaving()
         lap("apply")
-        failpoint.hit("before_apply_persist")
-        writes.index.region.persist()
-        lap("persist_index")
-        transaction.commit(descriptor)
-        lap("idle")
-        # Nothing but assignments from here on: the batch is durable, and the next one must know of it.
+        # From here on only the end of the process can stop it: the next batch is planned on what it leaves.
+        self._flown, self._tell = (writes, parts), None
+        self._flight.begin(Landing(parts, steps, epoch, results.event, (write_set, *results.kept)))
+        transaction.begun(descriptor)
         self._count(writes, write_set)
 
     def _describe(self, write_set: WriteSet, epoch: int) -> Descriptor:
@@ -318,11 +387,12 @@ class UndoCommitter:
         )
 
     def _count(self, writes: TableWrites, write_set: WriteSet) -> None:
-        """Take a durable batch into account; cannot fail."""
+        """Take a batch into account; cannot fail."""
         self._heap.tail = write_set.tail
-        index = writes.index
+        table = self._tables[writes.index.entry.id]
         if writes.freed is not None:
+            writes.begin_commit(table, 0)
             COUNT_LIVE(writes.address, 0, 1)
             self._heap.release(writes.freed)
-        self._tables[index.entry.id].records += writes.new_keys - writes.removed_keys
+        table.add(writes.counted_by_host())
         self._meter.committed(write_set.volumes(), STRUCTURE_BYTES, _FLAG_BYTES)

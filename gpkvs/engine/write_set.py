@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import U64
+from gpkvs.batch import U64, Batch
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
-from gpkvs.engine.table import Table
+from gpkvs.engine.table import Held, Table
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import UNIT_BYTES, LogRun, RunKind
@@ -27,11 +27,14 @@ from gpkvs.media.layout import UNIT_BYTES, LogRun, RunKind
 FILLED_WORDS: Final = 4  # a segment, units, what they are charged, the end of the last record
 _FIELDS: Final = tuple(field.name for field in KernelFields("count_live").fields)
 _AT: Final = {name: at for at, name in enumerate(_FIELDS)}
-_COUNTERS: Final = ("slots", "records", "new_keys", "removed_keys", "user_bytes", "heap_units")
+_COUNTERS: Final = (
+    *("slots", "records", "new_keys", "removed_keys", "user_bytes", "heap_units"),
+    *("new_expiring", "old_expiring"),
+)
 _LOG_DIGEST, _EPOCH, _LOG, _RECORDS_DIGEST = (_AT[name] for name in ("log_digest", "epoch", "log", "records_digest"))
 _CONTENTS = _AT["contents"]
-_OF_TABLE: Final = slice(_AT["table_records"], _AT["index_file"] + 1)
-assert _FIELDS[_OF_TABLE] == ("table_records", "generation", "entry_bytes", "index_file")
+_OF_TABLE: Final = slice(_AT["held"], _AT["index_file"] + 1)
+assert _FIELDS[_OF_TABLE] == ("held", "generation", "entry_bytes", "index_file")
 assert _FIELDS[: len(_COUNTERS)] == _COUNTERS
 
 
@@ -69,6 +72,8 @@ class TableWrites:
         What users asked to write.
     heap_units
         What the new records take, in units of 16 bytes.
+    new_expiring, old_expiring
+        How many records with an expiry it brings, and how many slots with one lose their record.
     device
         The slots, if they are on GPUs: a part for each of `Backend.processors`, or all of the first one's. Those of the
         first part come first. No part, if they are on the host.
@@ -88,6 +93,8 @@ class TableWrites:
     removed_keys: int
     user_bytes: int
     heap_units: int
+    new_expiring: int
+    old_expiring: int
     changed_slot: U64
 
     def __init__(self, files: StoreFiles, backend: Backend, heap: Heap) -> None:
@@ -122,14 +129,18 @@ class TableWrites:
 
     def read_counters(self) -> None:
         """Take over the counters that native code left in the struct."""
-        self.slots, self.records, self.new_keys, self.removed_keys, self.user_bytes, self.heap_units = self.words[
-            : len(_COUNTERS)
-        ]
+        self.slots, self.records, self.new_keys, self.removed_keys, *others = self.words[: len(_COUNTERS)]
+        self.user_bytes, self.heap_units, self.new_expiring, self.old_expiring = others
 
     def begin_commit(self, table: Table, index_file: int) -> None:
         """Tell a native committer of the table whose part this is, and of the file that its slots are stored to."""
         generation, entry_bytes = table.entry.generation, self.index.layout.entry_bytes
-        self.words[_OF_TABLE] = [table.records_address, generation, entry_bytes, index_file]
+        self.words[_OF_TABLE] = [table.held_address, generation, entry_bytes, index_file]
+
+    def counted_by_host(self) -> Held:
+        """Return what the table gains, but for the units that `count_live` counts (kernels/write_set.hpp)."""
+        freed_units = 0 if self.freed is None else int(self.freed.live.sum())
+        return Held(self.new_keys - self.removed_keys, -freed_units, self.new_expiring - self.old_expiring)
 
     def begin_log(self, epoch: int, address: int) -> None:
         """Say where a run of entries begins, and of which epoch they are."""
@@ -181,6 +192,8 @@ class WriteSet(NamedTuple):
         Of the heap, after the new records.
     segments
         The segments of the heap that get new records.
+    planned
+        What it was planned from: a GPU may still read it.
     """
 
     tables: Sequence[TableWrites]
@@ -188,6 +201,7 @@ class WriteSet(NamedTuple):
     runs: tuple[LogRun, ...]
     tail: Tail
     segments: Sequence[int]
+    planned: Batch | None = None
 
     def volumes(self) -> Volumes:
         """Return how much there is to store."""

@@ -14,7 +14,6 @@ from gpkvs.export.file_format import ExportError
 from gpkvs.export.parquet import Numbers
 from gpkvs.export.reader import Record
 
-BATCH_OPS = 8192
 BATCH_BYTES_MAX = 1 << 20
 """A batch has no more, but one record at least."""
 

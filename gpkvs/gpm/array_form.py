@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.whole_number import whole_number
 
 
 def form_of(array: Any) -> dict[str, Any]:
@@ -34,14 +34,9 @@ def form_of(array: Any) -> dict[str, Any]:
         ) from error
     if found.subdtype:
         raise InvalidArgumentError(f"dtype={dtype}: make {found.shape} a part of the shape, and the dtype {found.base}")
-    try:
-        shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
-    except TypeError:
-        raise InvalidArgumentError(f"shape={shape}: whole numbers are needed") from None
+    shape = tuple(whole_number("shape", side, 0) for side in (shape if isinstance(shape, Iterable) else (shape,)))
     if found.hasobject or not found.itemsize:
         raise InvalidArgumentError(f"dtype={found}: only elements of a fixed size persist, no objects")
-    if any(side < 0 for side in shape):
-        raise InvalidArgumentError(f"shape={shape}: a side is negative")
     try:
         np.empty((0,) * len(shape), np.uint8)
     except ValueError as error:
@@ -61,14 +56,6 @@ def _said(dtype: np.dtype[Any]) -> Any:
         f"dtype={dtype}: a file cannot say all of it, as titles, or fields that overlap or are out of order: use a "
         "plainer one"
     )
-
-
-def whole(name: str, number: Any) -> int:
-    """Return a whole number as one of Python; raise `InvalidArgumentError` if it is none."""
-    try:
-        return operator.index(number)
-    except TypeError:
-        raise InvalidArgumentError(f"{number!r}: a whole number is needed", field=name) from None
 
 
 def require_names(named: Mapping[Any, Any]) -> None:

@@ -5,7 +5,8 @@
 
 `save` writes the copy that does not count, makes it durable, and then has the word say that it counts. So a crash
 leaves the last checkpoint or the new one, whole (GPM, ASPLOS '22, section 5.3). Blocks whose digest is that of what the
-copy holds already are not written again.
+copy holds already are not written again. In memory that a place reaches, all of the copy is one kernel, and one native
+call (`gpkvs.gpm.blocks`).
 
 Invariants (`verify`)
 ---------------------
@@ -20,7 +21,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, Self
@@ -32,15 +33,14 @@ from gpkvs.batch import U8, U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of, require_names
+from gpkvs.gpm.blocks import BLOCK_BYTES, DIGEST_BYTES, Blocks, Digests, Held, blocks_of
 from gpkvs.gpm.current_word import WORDS_MAX, Current, none_saved, read_current, store_current
-from gpkvs.gpm.digests import BLOCK_BYTES, DIGEST_BYTES, Digests, blocks_of
 from gpkvs.gpm.direct_file import DirectFile
 from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.header import whole_pages
 from gpkvs.gpm.helpers import do
 from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place, find_place, host_view
-from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
 
 Arrays = Mapping[str, Any]
@@ -52,12 +52,9 @@ class _Array(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    bytes: int
     at: int
     blocks: slice
-
-    @property
-    def bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class _Group:
@@ -65,22 +62,17 @@ class _Group:
 
     def __init__(self, number: int, name: str, forms: list[dict[str, Any]], at: int) -> None:
         self.number, self.name, self.at = number, name, at
-        self.arrays: list[_Array] = []
-        blocks = 0
-        sized = [(form["name"], tuple(form["shape"]), dtype_of(form["dtype"])) for form in forms]
-        for array_name, shape, dtype in sized:
-            count = blocks_of(math.prod(shape) * dtype.itemsize)
-            self.arrays.append(_Array(array_name, shape, dtype, 0, slice(blocks, blocks + count)))
-            blocks += count
-        self.blocks = blocks
-        end = whole_pages(DIGEST_BYTES * blocks)
-        for place, array in enumerate(self.arrays):
-            self.arrays[place] = array._replace(at=end)
-            end += whole_pages(array.bytes)
-        self.copy_bytes = end
+        sizes = [math.prod(form["shape"]) * dtype_of(form["dtype"]).itemsize for form in forms]
+        first = whole_pages(DIGEST_BYTES * sum(map(blocks_of, sizes)))
+        *begins, self.copy_bytes = accumulate(map(whole_pages, sizes), initial=first)
+        self.blocks = Blocks(sizes, begins)
+        self.arrays = [
+            _Array(form["name"], tuple(form["shape"]), dtype_of(form["dtype"]), *where)
+            for form, *where in zip(forms, sizes, begins, self.blocks.of_arrays, strict=True)
+        ]
+        self.names = frozenset(array.name for array in self.arrays)
         self.current = Current(0, 0)
-        # Digests of what the copies hold, where this process knows them: of one that is being written, nobody does.
-        self.known: list[U64 | None] = [None, None]
+        self.held: dict[int, Held] = {}  # by copy
 
     def copy_at(self, copy: int) -> int:
         """Return where a copy begins in the file's data."""
@@ -269,12 +261,12 @@ class Checkpoint(Opened):
         found = self._group(group)
         if self._copies == 1 and found.current.number:
             raise InvalidArgumentError(f"{self.path} is for one save of each group: create it without once=True")
-        columns = [self._column(found, array, arrays) for array in self._same_names(found, arrays)]
+        checked = self._checked(found, arrays)
         number = found.current.next.number
-        copies = None if wait else self.place.snapshot(columns)
+        copies = None if wait else self.place.snapshot([_bytes_of(array) for array in checked])
         with self._file.changing():
             if copies is None:
-                self._save(found, columns)
+                self._save(found, checked)
             else:
                 self._begin(self.place.beside(partial(self._save, found, copies)))
         return number
@@ -298,36 +290,28 @@ class Checkpoint(Opened):
                 if pending.done():  # else the wait was interrupted, and the save goes on
                     self._pending = None
 
-    def _save(self, group: _Group, columns: list[Any]) -> None:
+    def _save(self, group: _Group, arrays: list[Any]) -> None:
         new = group.current.next
-        at = group.copy_at(new.copy)
-        digest = self._digests.of(columns)
-        known = group.known[new.copy]
-        differs = np.ones(group.blocks, np.bool_) if known is None else (digest != known).any(1)
-        group.known[new.copy] = None
-        parts = [
-            (column, first * BLOCK_BYTES, min(last * BLOCK_BYTES, array.bytes), at + array.at)
-            for array, column in zip(group.arrays, columns, strict=True)
-            for first, last in _runs(differs[array.blocks])
-        ]
-        for part in parts:
-            self._write(*part)
-        self.last_bytes = sum(last - first for _, first, last, _ in parts)
-        self.place.settle()
-        if self.place.is_gpu and not self._disk:  # the host's copy is durable, and a file is synced as a whole
-            for _, first, last, where in parts:
-                library.gpkvs_persist_range(self._file.address + where + first, last - first)
-        self._file.region.store(self._file.data_at + at, digest.tobytes())
+        at, held = group.copy_at(new.copy), group.held.get(new.copy)
+        if not held:
+            held = group.held[new.copy] = Held(group.blocks.count, self.place)
+        addresses = tuple(map(self.place.address, arrays))
+        to = 0 if self._disk else self._file.address + at
+        self.last_bytes = self._digests.save(group.blocks, addresses, held, to)
+        if self._disk:
+            self._write(self._disk, group, arrays, held, at)
         self._file.persist_stores()
         store_current(self._file, group.number, new)
-        group.current, group.known[new.copy] = new, digest
+        group.current, held.are_known = new, True
 
-    def _write(self, column: U8, first: int, last: int, at: int) -> None:
-        """Begin to write a part of an array to its place in a copy."""
-        if self._disk:
-            self._disk.write(self._file.data_at + at, self.place.pieces(column, first, last))
-        else:
-            self.place.copy_out(column, first, last, self._file.address + at)
+    def _write(self, disk: DirectFile, group: _Group, arrays: list[Any], held: Held, at: int) -> None:
+        """Write what differs to a copy, and all digests."""
+        for form, array in zip(group.arrays, arrays, strict=True):
+            column = _bytes_of(array)
+            for first, last in _runs(held.differs[form.blocks].view(np.bool_)):
+                pieces = self.place.pieces(column, first * BLOCK_BYTES, min(last * BLOCK_BYTES, form.bytes))
+                disk.write(self._file.data_at + at + form.at, pieces)
+        self._file.region.store(self._file.data_at + at, self.place.to_host(held.digests).tobytes())
 
     def restore(self, group: str, arrays: Arrays) -> int:
         """Bring the last checkpoint of a group back into arrays.
@@ -360,12 +344,12 @@ class Checkpoint(Opened):
         found = self._group(group)
         if not found.current.number:
             raise InvalidArgumentError(f"{self.path}: nothing was saved of the group {group} yet")
-        columns = [self._column(found, array, arrays, writes=True) for array in self._same_names(found, arrays)]
+        columns = [_bytes_of(array) for array in self._checked(found, arrays, writes=True)]
         at = found.copy_at(found.current.copy)
         for array, column in zip(found.arrays, columns, strict=True):
             self._read(column, at + array.at)
         self.place.settle()
-        self._require_digests(found, self._digests.of(columns))
+        self._require_digests(found, self._digests.of(found.blocks, tuple(map(self.place.address, columns))))
         return found.current.number
 
     def load(self, group: str) -> dict[str, Any]:
@@ -383,7 +367,7 @@ class Checkpoint(Opened):
 
     def _require_digests(self, group: _Group, digests: U64) -> None:
         at = group.copy_at(group.current.copy)
-        words = self._file.region.words(self._file.data_at + at, 2 * group.blocks).reshape(-1, 2)
+        words = self._file.region.words(self._file.data_at + at, 2 * group.blocks.count).reshape(-1, 2)
         wrong = np.flatnonzero((digests != words).any(1))
         if len(wrong):
             array = next(array for array in group.arrays if wrong[0] < array.blocks.stop)
@@ -410,8 +394,12 @@ class Checkpoint(Opened):
             if read_current(self._file, group.number).number:
                 at = group.copy_at(group.current.copy)
                 # One array at a time: from a disk, each is read into memory.
-                found = [digests.of([self._on_host(at + array.at, array.bytes)]) for array in group.arrays]
+                found = [self._digests_on_host(digests, at + array.at, array.bytes) for array in group.arrays]
                 self._require_digests(group, np.concatenate([np.empty((0, 2), np.uint64), *found]))
+
+    def _digests_on_host(self, digests: Digests, at: int, count: int) -> U64:
+        memory = self._on_host(at, count)
+        return digests.of(Blocks([count], [0]), (memory.ctypes.data,))
 
     def _on_host(self, at: int, count: int) -> U8:
         """Return bytes of the file: read, if it is on a disk, which is faster than to map page after page."""
@@ -428,30 +416,28 @@ class Checkpoint(Opened):
         except KeyError:
             raise InvalidArgumentError(f"there is no group {name!r}: there are {', '.join(self._groups)}") from None
 
-    def _same_names(self, group: _Group, arrays: Arrays) -> list[_Array]:
-        wanted = {array.name for array in group.arrays}
-        if missing := wanted - arrays.keys():
-            raise InvalidArgumentError(f"group {group.name}: {', '.join(sorted(missing))} is missing")
-        if more := arrays.keys() - wanted:
-            raise InvalidArgumentError(f"group {group.name} has no {', '.join(sorted(more))}")
-        return group.arrays
+    def _checked(self, group: _Group, arrays: Arrays, *, writes: bool = False) -> list[Any]:
+        """Return the arrays of a group in their order, contiguous; uncopied, if they are to be written to."""
+        if arrays.keys() != group.names:
+            if missing := group.names - arrays.keys():
+                raise InvalidArgumentError(f"group {group.name}: {', '.join(sorted(missing))} is missing")
+            raise InvalidArgumentError(f"group {group.name} has no {', '.join(sorted(arrays.keys() - group.names))}")
+        return [self._array(group, form, arrays[form.name], writes=writes) for form in group.arrays]
 
-    def _column(self, group: _Group, array: _Array, arrays: Arrays, *, writes: bool = False) -> U8:
-        """Return an array as bytes, uncopied if it is to be written to."""
-        found = _plain(group, array, self.place.adopt(arrays[array.name]))
-        if found.shape != array.shape or found.dtype != array.dtype:
+    def _array(self, group: _Group, form: _Array, array: Any, *, writes: bool) -> Any:
+        found = array if type(array) is self.place.xp.ndarray else _plain(group, form, self.place.adopt(array))
+        if found.shape != form.shape or found.dtype != form.dtype:
             raise InvalidArgumentError(
-                f"{group.name}/{array.name} is {found.shape} of {found.dtype}; the file has room for {array.shape} of "
-                f"{array.dtype}"
+                f"{group.name}/{form.name} is {found.shape} of {found.dtype}; the file has room for {form.shape} of "
+                f"{form.dtype}"
             )
         if not found.flags.c_contiguous:
             if writes:
-                raise InvalidArgumentError(f"{group.name}/{array.name} is not contiguous: restore into a new array")
+                raise InvalidArgumentError(f"{group.name}/{form.name} is not contiguous: restore into a new array")
             found = self.place.xp.ascontiguousarray(found)
         if writes and isinstance(found, np.ndarray) and not found.flags.writeable:
-            raise InvalidArgumentError(f"{group.name}/{array.name} cannot be written to")
-        column: U8 = found.reshape(-1).view(np.uint8)
-        return column
+            raise InvalidArgumentError(f"{group.name}/{form.name} cannot be written to")
+        return found
 
     def close(self) -> None:
         """Wait for the last save, and let go of the file; raises what that save raised."""
@@ -474,6 +460,11 @@ def _plain(group: _Group, array: _Array, found: Any) -> Any:
     if isinstance(found, np.ma.MaskedArray):
         raise InvalidArgumentError(f"{group.name}/{array.name} is a masked array: save its data and its mask")
     return found.view(np.ndarray) if isinstance(found, np.ndarray) else found
+
+
+def _bytes_of(array: Any) -> Any:
+    """Return an array that is contiguous as a column of bytes, uncopied."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def _runs(marks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

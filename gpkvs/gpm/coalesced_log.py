@@ -12,10 +12,11 @@ from gpkvs.batch import U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.file import GpmFile
-from gpkvs.gpm.log import Log, positive, tail_bytes
+from gpkvs.gpm.log import Log, tail_bytes
 from gpkvs.gpm.opened import made
 from gpkvs.gpm.place import Place, host_view
 from gpkvs.gpm.transaction import NEW_FLAG
+from gpkvs.whole_number import whole_number
 
 LANES: Final = 32  # threads whose entries lie side by side (GPM_LANES)
 
@@ -86,8 +87,8 @@ class CoalescedLog(Log):
         NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
             As `PersistentArray.create` and `open` raise them.
         """
-        threads, entry_bytes = positive("threads", threads), positive("entry_bytes", entry_bytes)
-        entries = positive("entries", entries)
+        threads, entry_bytes = whole_number("threads", threads, 1), whole_number("entry_bytes", entry_bytes, 1)
+        entries = whole_number("entries", entries, 1)
         if entry_bytes % 8:
             raise InvalidArgumentError(f"{entry_bytes}: a multiple of 8 is needed", field="entry_bytes")
         about = {"threads": threads, "entry_bytes": entry_bytes, "entries": entries}

@@ -10,9 +10,9 @@ import numpy as np
 from gpkvs.backends.fields import Field
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.gpm.array_form import whole
 from gpkvs.gpm.place import Place, double_word, find_place
 from gpkvs.kernels.gpu_source import with_headers
+from gpkvs.whole_number import whole_number
 
 
 def header() -> str:
@@ -99,9 +99,7 @@ class Kernels:
         A kernel stores where it likes: that its threads stay inside their arrays is its own affair.
         """
         code = self._found.get(kernel) or self._look_up(kernel)
-        items = whole("items", items)
-        if items < 0:
-            raise InvalidArgumentError(f"{kernel}: {items} items: 0 at least is needed")
+        items = whole_number("items", items, 0)
         names = [field.name for field in code.fields]
         if sorted(names) != sorted(arguments):
             raise InvalidArgumentError(f"the kernel {kernel} takes {', '.join(names)}; got {', '.join(arguments)}")

@@ -26,7 +26,6 @@ import numpy as np
 from gpkvs.batch import U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
-from gpkvs.gpm.array_form import whole
 from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.header import whole_pages
 from gpkvs.gpm.kernels import Kernels, own_kernels
@@ -315,11 +314,3 @@ class Log(Opened):
 def tail_bytes(tails: int) -> int:
     """Return how many bytes so many tails take: the entries follow."""
     return whole_pages(8 * tails)
-
-
-def positive(name: str, size: Any) -> int:
-    """Return a size as a number of Python; raise `InvalidArgumentError` unless it is a whole one from 1 on."""
-    found = whole(name, size)
-    if found < 1:
-        raise InvalidArgumentError(f"{found}: at least 1 is needed", field=name)
-    return found

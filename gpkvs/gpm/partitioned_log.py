@@ -13,10 +13,11 @@ from gpkvs.batch import U64
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.file import GpmFile
-from gpkvs.gpm.log import COUNT_MAX, Log, positive, tail_bytes
+from gpkvs.gpm.log import COUNT_MAX, Log, tail_bytes
 from gpkvs.gpm.opened import made
 from gpkvs.gpm.place import Place, host_view
 from gpkvs.gpm.transaction import NEW_FLAG
+from gpkvs.whole_number import whole_number
 
 
 class PartitionedLog(Log):
@@ -68,7 +69,8 @@ class PartitionedLog(Log):
         InvalidArgumentError, NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
             As `CoalescedLog.create` raises them.
         """
-        partitions, partition_bytes = positive("partitions", partitions), positive("partition_bytes", partition_bytes)
+        partitions = whole_number("partitions", partitions, 1)
+        partition_bytes = whole_number("partition_bytes", partition_bytes, 1)
         if partition_bytes % 8 or partition_bytes // 8 > COUNT_MAX:
             raise InvalidArgumentError(
                 f"{partition_bytes}: a multiple of 8 up to 32 GiB is needed", field="partition_bytes"

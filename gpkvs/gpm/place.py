@@ -28,9 +28,8 @@ from gpkvs.pm.mapping import map_memory
 from gpkvs.pm.region import Region
 
 _BYTES = np.dtype(np.uint8)
-_COPIED_AT_ONCE = 64 << 10  # GPM_COPIED_AT_ONCE in kernels/gpm_copy.cu
-_LONG = ("gpm_copy", "gpm_load", "gpm_digest")  # kernels of which an item takes long,
-_ALL_OF_A_THREAD = 2048  # so that each is worth another thread
+_LOADED_AT_ONCE = 64 << 10  # GPM_LOADED_AT_ONCE in kernels/gpm_load.cu
+_ALL_OF_A_THREAD = 2048  # the keys of an item that takes so long that each is worth another thread
 
 
 class Place(Protocol):
@@ -99,6 +98,25 @@ class Place(Protocol):
     def words(self, values: Sequence[int] | NDArray[np.uint64], /) -> Any:
         """Return a column of u64 with these values, in memory that is near to kernels."""
 
+    def marks(self, count: int, /) -> NDArray[np.uint8]:
+        """Return bytes of the host that kernels reach, too."""
+
+    def save(self, call: int, count: int, /) -> int:
+        """Run a `GpmSave` (``kernels/gpm_save.hpp``), after what was launched before.
+
+        Parameters
+        ----------
+        call
+            Its address.
+        count
+            Bytes of the arrays.
+
+        Returns
+        -------
+        int
+            How many of them differ: they are stored then, durably as far as no call of the system is needed.
+        """
+
     def to_host(self, array: Any, /) -> NDArray[Any]:
         """Return an array of `xp` as one of NumPy; it may be the same."""
 
@@ -116,9 +134,6 @@ class Place(Protocol):
 
     def beside(self, work: Callable[[], None], /) -> Callable[[], None]:
         """Return work for another thread, which follows what was launched so far, beside what will be."""
-
-    def copy_out(self, column: Any, first: int, last: int, address: int, /) -> None:
-        """Begin to copy the bytes `first` to `last - 1` of a column to `address + first`, in reach of the place."""
 
     def copy_in(self, column: Any, address: int, /) -> None:
         """Begin to fill a column of bytes from a region that it reaches."""
@@ -173,7 +188,7 @@ class HostPlace:
     def __init__(self, threads: int = 0) -> None:
         self._count = threads
         self._threads = threading.local()
-        self._found: dict[str, UserKernel] = {}
+        self._loads: UserKernel | None = None
 
     @property
     def pool(self) -> int:
@@ -227,7 +242,7 @@ class HostPlace:
         """See `Place.own_kernels`."""
 
         def find(kernel: str) -> UserKernel:
-            threads = _ALL_OF_A_THREAD if kernel in _LONG else 0
+            threads = _ALL_OF_A_THREAD if kernel == "gpm_load" else 0
             return UserKernel(KernelFields(kernel).fields, threads, (None, kernel_symbol(kernel)))
 
         return find
@@ -256,6 +271,14 @@ class HostPlace:
         """See `Place.words`."""
         return np.array(values, np.uint64)
 
+    def marks(self, count: int, /) -> NDArray[np.uint8]:
+        """See `Place.marks`."""
+        return np.zeros(count, np.uint8)
+
+    def save(self, call: int, count: int, /) -> int:
+        """See `Place.save`."""
+        return int(library.gpkvs_gpm_save(self.pool, call))
+
     def to_host(self, array: Any, /) -> NDArray[Any]:
         """See `Place.to_host`."""
         return np.asarray(array)
@@ -271,26 +294,23 @@ class HostPlace:
         except MemoryError:
             return None
         for column, copy in zip(columns, copies, strict=True):
-            self._copy("gpm_load", column, copy)
+            self._load(column, copy)
         return copies
 
     def beside(self, work: Callable[[], None], /) -> Callable[[], None]:
         """See `Place.beside`."""
         return work
 
-    def copy_out(self, column: Any, first: int, last: int, address: int, /) -> None:
-        """See `Place.copy_out`: by several threads, past the caches; it is durable when this returns."""
-        target = host_view(address + first, _BYTES, (last - first,), None)
-        self._copy("gpm_copy", column[first:last], target)
-
     def copy_in(self, column: Any, address: int, /) -> None:
         """See `Place.copy_in`."""
-        self._copy("gpm_load", host_view(address, _BYTES, (len(column),), None), column)
+        self._load(host_view(address, _BYTES, (len(column),), None), column)
 
-    def _copy(self, kernel: str, source: NDArray[Any], target: NDArray[Any]) -> None:
-        copy = self._found.get(kernel) or self._found.setdefault(kernel, self.own_kernels()(kernel))
+    def _load(self, source: NDArray[Any], target: NDArray[Any]) -> None:
+        """Copy bytes by several threads."""
+        if self._loads is None:
+            self._loads = self.own_kernels()("gpm_load")
         words = [source.ctypes.data, target.ctypes.data, len(source)]
-        self.launch(copy, -(-len(source) // _COPIED_AT_ONCE), words)
+        self.launch(self._loads, -(-len(source) // _LOADED_AT_ONCE), words)
 
     def pieces(self, column: Any, first: int, last: int, /) -> Iterator[tuple[int, memoryview]]:
         """See `Place.pieces`: one piece."""

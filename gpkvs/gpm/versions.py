@@ -25,7 +25,7 @@ import numpy as np
 
 from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.gpm.array_form import dtype_of, form_of, require_names, whole
+from gpkvs.gpm.array_form import dtype_of, form_of, require_names
 from gpkvs.gpm.current_word import Current, none_saved, read_current, store_current
 from gpkvs.gpm.file import GpmFile
 from gpkvs.gpm.header import whole_pages
@@ -33,6 +33,7 @@ from gpkvs.gpm.helpers import Helpers
 from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place
 from gpkvs.native import library
+from gpkvs.whole_number import whole_number
 
 _WORD: Final = 0
 
@@ -210,7 +211,7 @@ class Versions(Opened):
         self._file.require_writable()
         form = self._form(name)
         rows = form.shape[0] if form.shape else 1
-        first, last = whole("first", first), whole("last", last)
+        first, last = whole_number("first", first), whole_number("last", last)
         if not 0 <= first <= last <= rows:
             raise InvalidArgumentError(f"rows {first} to {last} of {name}, which has {rows}")
         if self.place.is_gpu:

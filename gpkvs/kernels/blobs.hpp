@@ -9,6 +9,7 @@
 //
 // GETs may be lent a blob (EngineBlob): its pages are pinned, and not free before it is given back.
 #pragma once
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <cerrno>

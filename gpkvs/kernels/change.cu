@@ -2,12 +2,13 @@
 #include "entry.cuh"
 #include "probe.cuh"
 
-// stage: the new contents of each changed slot, in volatile memory. `expiries` is missing (0) where none expires.
+// stage: the new contents of each changed slot, in volatile memory. `expiries` is missing (0) where none expires, and
+// `given_versions` where versions are new ones.
 #define STAGE_BYTES_ARGS(F)                                                                 \
     F(const u32*, changed_chain) F(const u8*, change) F(const u32*, final_op) F(const u64*, slot) \
     F(const u64*, chain_fingerprint0) F(const u64*, chain_fingerprint1) F(const u64*, reference) \
     F(const u32*, key_lengths) F(const u32*, value_lengths) F(u64, record_format) \
-    F(const u64*, expiries) F(u64, first_sequence) F(u64*, changed_slot) F(BytesSlot*, contents)
+    F(const u64*, expiries) F(u64, first_sequence) F(const u64*, given_versions) F(u64*, changed_slot) F(BytesSlot*, contents)
 
 GPKVS_KERNEL(stage_bytes, STAGE_BYTES_ARGS) {
     const u32 chain = a.changed_chain[i];
@@ -16,7 +17,7 @@ GPKVS_KERNEL(stage_bytes, STAGE_BYTES_ARGS) {
     if (a.change[chain] == CHANGE_REMOVE) a.contents[i] = {0, 0, 0, 0};
     else
         a.contents[i] = {a.chain_fingerprint0[chain], a.chain_fingerprint1[chain], a.reference[op],
-                         record_meta(a.first_sequence + op, a.expiries ? a.expiries[op] : 0,
+                         record_meta(version_of(a, op), a.expiries ? a.expiries[op] : 0,
                                      is_in_blob(a.record_format, a.key_lengths[op], a.value_lengths[op]))};
 }
 

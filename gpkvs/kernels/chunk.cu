@@ -16,9 +16,9 @@ GPKVS_DEVICE u32 chunk_words(u64 slot) {
 // It covers the epoch, which the entry does not hold, and the entry's number.
 GPKVS_DEVICE u64 chunk_digest(u64 number, u64 epoch) { return mix64(mix64(number + 1) ^ epoch); }
 
-// log_chunk: the entries of some changed slots from the entry `first` on, with the words that the slots have, and their digests.
+// log_chunk: the entries of some changed slots from the entry `first` on, with the words that the slots had, and their digests.
 #define LOG_CHUNK_ARGS(F, Slot)                                                             \
-    F(const u64*, changed_slot) F(const Slot*, contents) F(const Slot*, index) F(u64, epoch) F(u64, first) F(u64*, log) \
+    F(const u64*, changed_slot) F(const Slot*, contents) F(const Slot*, old) F(u64, epoch) F(u64, first) F(u64*, log) \
     F(u64*, digest)
 #define LOG_CHUNK_BYTES_ARGS(F) LOG_CHUNK_ARGS(F, BytesSlot)
 #define LOG_CHUNK_U64_ARGS(F) LOG_CHUNK_ARGS(F, U64Slot)
@@ -26,8 +26,7 @@ GPKVS_DEVICE u64 chunk_digest(u64 number, u64 epoch) { return mix64(mix64(number
 template <class Slot, class Args>
 GPKVS_DEVICE void log_in_chunk(const Args& a, u64 i) {
     const u64 number = a.first + i, slot = a.changed_slot[i];
-    const Slot before = a.index[slot];
-    const u64 *words = (const u64*)&before, *after = (const u64*)&a.contents[i];
+    const u64 *words = (const u64*)&a.old[i], *after = (const u64*)&a.contents[i];
     bool key_changes = false;
     for (u32 w = 0; w < KEY_WORDS<Slot>; w++) key_changes |= words[w] != after[w];
     const u64 named = slot | (key_changes ? KEY_CHANGES : 0);
@@ -41,8 +40,8 @@ GPKVS_DEVICE void log_in_chunk(const Args& a, u64 i) {
     a.digest[i] = digest;
 }
 
-GPKVS_PM_KERNEL_SOON(log_chunk_bytes, LOG_CHUNK_BYTES_ARGS, slot_soon<BytesSlot>) { log_in_chunk<BytesSlot>(a, i); }
-GPKVS_PM_KERNEL_SOON(log_chunk_u64, LOG_CHUNK_U64_ARGS, slot_soon<U64Slot>) { log_in_chunk<U64Slot>(a, i); }
+GPKVS_PM_KERNEL(log_chunk_bytes, LOG_CHUNK_BYTES_ARGS) { log_in_chunk<BytesSlot>(a, i); }
+GPKVS_PM_KERNEL(log_chunk_u64, LOG_CHUNK_U64_ARGS) { log_in_chunk<U64Slot>(a, i); }
 
 // mark_chunk: that a chunk's entries are durable, in both places. Runs only when they are. One item a place. `digest` is the sum
 // of all of them.

@@ -3,27 +3,29 @@
 //     of each chunk: entries -> (durable) -> marker, twice -> (durable) -> slots
 //
 // The entries of the next chunk cross the link while the host's threads store the last slots of each chunk, which have left for
-// the host. The GPU stores its own when all of these have: its many small stores would hold them up, and the entries, so that
-// the threads would wait (docs/gpu.md). The mirror gets all slots when all entries have been read from it.
+// the host. The GPU stores its own when all of these have, and all entries: its many small stores would hold them up, so that
+// the threads would wait (docs/gpu.md). The mirror gets its slots at once, for the next plan: what they were is copied before.
 #pragma once
 #include <chrono>
 
 #include "launcher.hpp"
 
-// `queue` is where the plan was made, and what comes next. `slots`, in chunks of `chunk_slots`; of each chunk the host's threads
-// store `host_part`, in 65,536ths, from `host_slot` and `host_contents`. `first`: the entry of the first slot. `image`: where
-// slots are read; `mirror`: where they are stored as well, or null. Each chunk has an event in `marked` and one in `left`, and
-// a word in `totals`. Of a call that does all steps with all chunks: how long both stored slots, and waited or did other things.
+// `queue` is where the plan was made, and where the next one is. `launcher` launches, and `waiter` waits, perhaps in another
+// thread. `slots`, in chunks of `chunk_slots`; of each chunk the host's threads store `host_part`, in 65,536ths, from `host_slot`
+// and `host_contents`. `first`: the entry of the first slot. `image`: where slots are read, to `old`; `mirror`: where they are
+// stored as well, or null. Each chunk has an event in `marked` and one in `left`, and a word in `totals`. Of all steps with all
+// chunks: how long both stored slots, and waited or did other things.
 #define STORE_CHUNKS_FIELDS(F)                                                              \
-    F(Launcher*, launcher) F(Pool*, pool)                                                   \
-    F(void*, queue) F(void*, log_queue) F(void*, slot_queue) F(void*, host_queue) F(void*, mirror_queue) \
-    F(void*, planned) F(void**, marked) F(void**, left) F(void*, before) F(void*, stored) F(void*, followed) \
+    F(Launcher*, launcher) F(Launcher*, waiter) F(Pool*, pool)                                                   \
+    F(void*, queue) F(void*, log_queue) F(void*, slot_queue) F(void*, host_queue) \
+    F(void*, planned) F(void**, marked) F(void**, left) F(void*, before) F(void*, stored) \
     F(u64, has_records) F(u64, slots) F(u64, chunk_slots) F(u64, host_part) F(u64, first)   \
     F(u64, processor) F(u64, epoch) F(u64, table) F(u64, first_word) F(u64*, log) F(u8*, markers0) F(u8*, markers1) \
     F(const u64*, changed_slot) F(const u64*, contents) F(const void*, image) F(void*, index) F(void*, mirror) \
-    F(u64*, digest) F(u64*, totals) F(u64*, tiles) F(u64*, host_slot) F(u64*, host_contents) \
+    F(u64*, old) F(u64*, digest) F(u64*, totals) F(u64*, tiles) F(u64*, host_slot) F(u64*, host_contents) \
     F(u64, chunks_max) F(u64, host_ns) F(u64, host_waited_ns) F(u64, gpu_ns) F(u64, gpu_waited_ns)
 
+// `CHUNKS_WAIT`: until the stores are complete that were launched, by this call or before.
 enum ChunkSteps : u64 { CHUNKS_LEAVE = 1, CHUNKS_LOG = 2, CHUNKS_STORE = 4, CHUNKS_STORE_ON_HOST = 8, CHUNKS_WAIT = 16 };
 
 struct StoreChunks {
@@ -31,17 +33,27 @@ struct StoreChunks {
 
     // Some steps of the chunks `from` to `to - 1`.
     void run(u64 steps, u64 from, u64 to) {
-        launcher->use(queue);
-        launcher->record(planned);
+        if (steps & (CHUNKS_LEAVE | CHUNKS_LOG | CHUNKS_STORE)) {
+            launcher->use(queue);
+            launcher->record(planned);
+        }
         if (steps & CHUNKS_LEAVE) leave(from, to);
-        if (steps & (CHUNKS_LOG | CHUNKS_STORE)) launch(steps, from, to);
+        if (steps & (CHUNKS_LOG | CHUNKS_STORE)) {
+            launch(steps, from, to);
+            if (launcher->has_failed()) return;  // then a chunk may have no marker
+        }
         if (steps & CHUNKS_STORE_ON_HOST) store_on_host(from, to);
         if (!(steps & CHUNKS_WAIT)) return;
-        if (steps & CHUNKS_LOG) launcher->settle(marked_of(to - 1));
-        if (!(steps & CHUNKS_STORE)) return;
-        launcher->settle(stored);
-        gpu_ns = launcher->ns_between(before, stored);
-        gpu_waited_ns = launcher->ns_between(planned, before);
+        for (void* each : {marked_of(to - 1), stored}) waiter->settle(each);
+        if (!(steps & CHUNKS_STORE_ON_HOST)) return;
+        gpu_ns = waiter->ns_between(before, stored);
+        gpu_waited_ns = waiter->ns_between(planned, before);
+    }
+
+    // The first error of the driver in a call with these steps, or 0. Another thread's waiting is that thread's.
+    int error(u64 steps) {
+        const int error = launcher->error();
+        return error || !(steps & (CHUNKS_STORE_ON_HOST | CHUNKS_WAIT)) ? error : waiter->error();
     }
 
   private:
@@ -56,6 +68,7 @@ struct StoreChunks {
     void* left_of(u64 chunk) const { return left ? left[chunk] : nullptr; }
 
     void leave(u64 from, u64 to) {
+        load(from * chunk_slots, std::min(to * chunk_slots, slots) - from * chunk_slots);
         if (!host_part) return;
         launcher->use(host_queue);
         launcher->wait(planned);
@@ -67,41 +80,50 @@ struct StoreChunks {
         }
     }
 
+    // Copies what slots are now.
+    void load(u64 at, u64 count) {
+        if (has_records) {
+            const load_slots_bytes_args args = {changed_slot + at, (const BytesSlot*)image, (BytesSlot*)(old + at * words())};
+            launcher->launch(LAUNCH_load_slots_bytes, &args, count, nullptr);
+        } else {
+            const load_slots_u64_args args = {changed_slot + at, (const U64Slot*)image, (U64Slot*)(old + at * words())};
+            launcher->launch(LAUNCH_load_slots_u64, &args, count, nullptr);
+        }
+    }
+
     void launch(u64 steps, u64 from, u64 to) {
-        for (void* each : {log_queue, slot_queue, mirror_queue}) {
+        for (void* each : {log_queue, slot_queue}) {
             launcher->use(each);
             launcher->wait(planned);
         }
-        for (u64 chunk = from; chunk < to; chunk++) {
-            if (steps & CHUNKS_LOG) log_and_mark(chunk);
-            if (steps & CHUNKS_STORE) store(chunk, chunk == from);
-        }
-        launcher->use(queue);
-        if (steps & CHUNKS_LOG) launcher->wait(marked_of(to - 1));
+        if (steps & CHUNKS_LOG)
+            for (u64 chunk = from; chunk < to; chunk++) log_and_mark(chunk);
         if (!(steps & CHUNKS_STORE)) return;
-        launcher->use(slot_queue);
+        follow(from, to);
+        launcher->use(slot_queue, true);
+        launcher->wait(marked_of(to - 1));  // which comes after the others
+        if (host_part) launcher->wait(left_of(to - 1));
+        launcher->record(before);
+        for (u64 chunk = from; chunk < to; chunk++)
+            apply(index, changed_slot + chunk * chunk_slots, contents + chunk * chunk_slots * words(), of_gpu(chunk));
         launcher->record(stored);
-        launcher->use(mirror_queue);
-        if (mirror) {
-            launcher->wait(marked_of(to - 1));
+    }
+
+    // The next plan reads the mirror, and need not wait for the rest.
+    void follow(u64 from, u64 to) {
+        launcher->use(queue);
+        if (mirror)
             apply(mirror, changed_slot + from * chunk_slots, contents + from * chunk_slots * words(),
                   std::min(to * chunk_slots, slots) - from * chunk_slots);
-        }
-        launcher->record(followed);
-        launcher->use(queue);
-        launcher->wait(stored);
-        launcher->wait(followed);
     }
 
     void log_and_mark(u64 chunk) {
-        launcher->use(log_queue);
+        launcher->use(log_queue, true);
         const u64 at = chunk * chunk_slots, count = slots_of(chunk);
         if (has_records)
-            log_in(LAUNCH_log_chunk_bytes, log_chunk_bytes_args{changed_slot + at, (const BytesSlot*)(contents + at * words()),
-                   (const BytesSlot*)image, epoch, first + at, log, digest + at}, count);
+            log_in<BytesSlot, log_chunk_bytes_args>(LAUNCH_log_chunk_bytes, at, count);
         else
-            log_in(LAUNCH_log_chunk_u64, log_chunk_u64_args{changed_slot + at, (const U64Slot*)(contents + at * words()),
-                   (const U64Slot*)image, epoch, first + at, log, digest + at}, count);
+            log_in<U64Slot, log_chunk_u64_args>(LAUNCH_log_chunk_u64, at, count);
         launcher->scan({digest + at, nullptr, tiles, totals + chunk}, count, nullptr);
         const u64 place = (processor * chunks_max + chunk) * sizeof(ChunkMarker);
         const mark_chunk_args mark = {epoch, processor << 32 | chunk, first + at, count, totals + chunk, first_word, table,
@@ -110,19 +132,11 @@ struct StoreChunks {
         launcher->record(marked_of(chunk));
     }
 
-    template <class Args>
-    void log_in(Launch kernel, const Args& args, u64 count) {
+    template <class Slot, class Args>
+    void log_in(Launch kernel, u64 at, u64 count) {
+        const Args args = {changed_slot + at, (const Slot*)(contents + at * words()), (const Slot*)(old + at * words()), epoch,
+                           first + at, log, digest + at};
         launcher->launch(kernel, &args, count, nullptr);
-    }
-
-    void store(u64 chunk, bool is_first) {
-        launcher->use(slot_queue);
-        launcher->wait(marked_of(chunk));
-        if (is_first) {
-            if (host_part) launcher->wait(left_of((slots - 1) / chunk_slots));
-            launcher->record(before);
-        }
-        apply(index, changed_slot + chunk * chunk_slots, contents + chunk * chunk_slots * words(), of_gpu(chunk));
     }
 
     void apply(void* to, const u64* slot, const u64* content, u64 count) {
@@ -142,9 +156,9 @@ struct StoreChunks {
         HostLauncher threads(pool);
         auto end = Clock::now();
         for (u64 chunk = from; chunk < to; chunk++) {
-            launcher->settle(marked_of(chunk));
-            launcher->settle(left_of(chunk));
-            if (launcher->has_failed()) return;  // then the chunk may have no marker
+            waiter->settle(marked_of(chunk));
+            waiter->settle(left_of(chunk));
+            if (waiter->has_failed()) return;  // then the chunk may have no marker
             const auto begin = Clock::now();
             host_waited_ns += ns_of(begin - end);
             const u64 *slot = host_slot + host_at(chunk), *content = host_contents + host_at(chunk) * words(), count = of_host(chunk);

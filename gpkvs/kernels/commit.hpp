@@ -29,6 +29,7 @@ struct Committer {
     u64 (*read_gate)(const Commit& c, u64& stable_sequence);
     u64 (*durable)(const Commit& c);            // the newest durable gate, from any thread
     void (*wait)(const Commit& c, u64 gate);    // returns when a gate is durable, from any thread
+    void (*land)(const Commit& c);              // returns when no transaction is being stored beside the batches
 };
 
 enum RunKind : u32 { RUN_UNDO = 1, RUN_REDO = 2, RUN_FILL = 3 };
@@ -114,7 +115,8 @@ static void count_transaction(const Commit& c, u64 header_bytes, u64 flag_bytes)
     for (u64 t = 0; t < c.table_count; t++) {
         const TableWrites& w = *c.tables[t];
         if (has_records_in(w)) count_live_run(&w, 0, 1);
-        *w.table_records += w.new_keys - w.removed_keys;
+        w.held->records += w.new_keys - w.removed_keys;
+        w.held->expiring += w.new_expiring - w.old_expiring;
         meter[METER_USER_BYTES] += w.user_bytes;
         meter[METER_HEAP_BYTES] += w.heap_units * UNIT_BYTES;
         meter[METER_LOG_BYTES] += w.slots * w.entry_bytes;

@@ -144,6 +144,7 @@ extern "C" const Committer gpkvs_journal_committer = {
     read_gate_of,
     [](const Commit& c) { return frames_of(c).writer().durable(); },
     [](const Commit& c, u64 gate) { frames_of(c).writer().wait(gate); },
+    [](const Commit&) {},
 };
 
 GPKVS_STEP(commit_journal, CommitJournal, COMMIT_JOURNAL_FIELDS, commit_journal_run, 0);

@@ -3,8 +3,8 @@
 //     records, undo log -> (records durable) -> descriptor -> (log and descriptor durable) -> ACTIVE -> (durable)
 //     -> slots -> (durable) -> IDLE -> (durable)
 //
-// docs/design.md names the invariants I1 to I7. A GPU's transactions are committed in the same order from Python
-// (gpkvs/engine/undo_committer.py); a test compares both sequences of stores and persists.
+// docs/design.md names the invariants I1 to I7. A GPU's transactions begin in Python (gpkvs/engine/undo_committer.py), and end
+// beside the next plan (flight.hpp).
 #pragma once
 #include <algorithm>
 
@@ -17,9 +17,11 @@ struct Transaction {
     Descriptor current;
 };
 
+class Flight;
+
 #define COMMIT_UNDO_OWN(F)                                                                  \
     F(Transaction*, transaction) F(u64*, flag) F(u64, is_logged) F(u64, syncs) F(u64, reads_ahead) \
-    F(u64, heap_file) F(u64, log_file) F(u64, root_file)
+    F(u64, heap_file) F(u64, log_file) F(u64, root_file) F(Flight*, flight)
 
 #define COMMIT_UNDO_FIELDS(F) COMMIT_FIELDS(F) COMMIT_UNDO_OWN(F)
 
@@ -162,22 +164,6 @@ static void commit_undo(CommitUndo& c) {
 }
 
 static const CommitUndo& undo(const Commit& c) { return static_cast<const CommitUndo&>(c); }
-
-// The last epoch of an incarnation is Python's: it begins the next one. All that can be read is durable.
-extern "C" const Committer gpkvs_undo_committer = {
-    [](const Commit& c, u64 entry_words) {
-        if (entry_words > undo(c).log_words) return LEFT_GROW_LOG;
-        return undo(c).transaction->counter + 1 < 1ull << COUNTER_BITS ? LEFT_NOT : LEFT_RENEW;
-    },
-    [](Commit& c) { commit_undo(static_cast<CommitUndo&>(c)); },
-    [](const Commit& c) { return undo(c).transaction->current.next_sequence; },
-    [](const Commit&, u64& stable_sequence) {
-        stable_sequence = ALL_STABLE;
-        return u64{0};
-    },
-    [](const Commit&) { return u64{0}; },
-    [](const Commit&, u64) {},
-};
 
 static void commit_undo_run(const void* args, u64, u64) { commit_undo(*(CommitUndo*)args); }
 

@@ -14,9 +14,9 @@
 #include "copy.cu"
 #include "find.cu"
 #include "fold.cu"
-#include "gpm_copy.cu"
-#include "gpm_digest.cu"
+#include "gpm_load.cu"
 #include "gpm_log.cu"
+#include "gpm_save.cu"
 #include "grow.cu"
 #include "mark_empty.cu"
 #include "number_plan.cu"
@@ -32,14 +32,18 @@
 // After the kernels, which they run.
 #include "admit.hpp"
 #include "allocate.hpp"
+#include "changes.hpp"
 #include "chunks.hpp"
 #include "commit_journal.hpp"
 #include "commit_undo.hpp"
 #include "compact.hpp"
 #include "expiry.hpp"
+#include "flight.hpp"
+#include "gpm_save.hpp"
 #include "journal.hpp"
 #include "kinds.hpp"
 #include "launch_stores.hpp"
+#include "look_up.hpp"
 #include "native_engine.hpp"
 #include "native_planner.hpp"
 #include "number_plan.hpp"
@@ -77,9 +81,9 @@ u64 gpkvs_stage_max() { return PIECES_MAX * SENT_AT_ONCE; }
 
 // Whoever launches; nullptr where there is no memory for it.
 void* gpkvs_host_launcher_new(void* pool) { return new (std::nothrow) HostLauncher((Pool*)pool); }
-void* gpkvs_gpu_launcher_new(const Driver* driver, void* const* functions) {
+void* gpkvs_gpu_launcher_new(const Driver* driver, void* const* functions, void* context) {
     try {
-        return new GpuLauncher(*driver, functions);
+        return new GpuLauncher(*driver, functions, context);
     } catch (const std::bad_alloc&) {
         return nullptr;
     }
@@ -108,12 +112,29 @@ int gpkvs_launch_stores(const LaunchStores* stores) {
     return stores->launcher->error();
 }
 
+// GETs of numbers alone (look_up.hpp); returns an error of the driver, or 0.
+const char* gpkvs_look_up_fields() { return LOOK_UP_FIELDS(GPKVS_NAME); }
+int gpkvs_look_up(const LookUp* look_up) {
+    look_up->run();
+    return look_up->launcher->error();
+}
+
 // Some steps of chunks (chunks.hpp); returns an error of the driver, or 0.
 const char* gpkvs_store_chunks_fields() { return STORE_CHUNKS_FIELDS(GPKVS_NAME); }
 int gpkvs_store_chunks(StoreChunks* chunks, u64 steps, u64 first, u64 last) {
     chunks->run(steps, first, last);
-    return chunks->launcher->error();
+    return chunks->error(steps);
 }
+
+// What ends transactions (flight.hpp); nullptr where there is no memory for it.
+const char* gpkvs_landing_fields() { return LANDING_FIELDS(GPKVS_NAME); }
+void* gpkvs_flight_new() { return new (std::nothrow) Flight; }
+void gpkvs_flight_delete(void* flight) { delete (Flight*)flight; }
+void gpkvs_flight_end(void* flight) { ((Flight*)flight)->end(); }
+u64 gpkvs_flight_begin(void* flight, Landing* landing) { return ((Flight*)flight)->begin(landing); }
+void gpkvs_flight_go_on(void* flight) { ((Flight*)flight)->go_on(); }
+u64 gpkvs_flight_landed(const void* flight) { return ((const Flight*)flight)->landed(); }
+void gpkvs_flight_wait(void* flight, u64 gate) { ((Flight*)flight)->wait(gate); }
 
 // A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of STEP_BEGIN and STEP_FINISH
 // are in `room`, which has as many bytes as they need.
@@ -136,6 +157,12 @@ int gpkvs_number_plan(NumberPlan* plan, u32 step) {
     else planner.stage_moved();
     return plan->launcher->error();
 }
+
+// Saves a group of a checkpoint (gpm_save.hpp). On the host it returns how many bytes differ; on a GPU an error of the driver,
+// or 0.
+const char* gpkvs_gpm_save_fields() { return GPM_SAVE_FIELDS(GPKVS_NAME); }
+u64 gpkvs_gpm_save(void* pool, const GpmSave* save) { return save->run(*(Pool*)pool); }
+int gpkvs_gpm_save_on_gpu(const GpmQueue* queue, const GpmSave* save, u64* bytes) { return save->run(*queue, *bytes); }
 
 u64 gpkvs_sum(void* pool, const u64* column, u64 n) { return ((Pool*)pool)->sum(column, n); }
 void gpkvs_count_kinds(const u8* ops, u64 n, Kinds* kinds) { *kinds = count_kinds(ops, n); }
@@ -178,15 +205,7 @@ void gpkvs_write_back_on(u32 how) { pm_write_back = how; }
 // How, as `enum WriteBack` has it.
 u32 gpkvs_write_back() { return pm_write_back; }
 
-// Makes durable what this process stored to memory at an address, by whatever instructions, where the domain asks for it.
-void gpkvs_persist_range(u64 address, u64 bytes) {
-#if defined(GPKVS_TRACE)
-    for (u64 word = address / 8; word < (address + bytes + 7) / 8; word++) trace_add(TRACE_STORE, word * 8, *(u64*)(word * 8));
-#endif
-    if (pm_write_back != WRITE_BACK_NONE)
-        for (u64 line = address / 64; line < (address + bytes + 63) / 64; line++) write_back_line(line);
-    pm_persist();
-}
+void gpkvs_persist_range(u64 address, u64 bytes) { pm_persist_range(address, bytes); }
 
 #if defined(GPKVS_TRACE)
 // The trace, for kernels of another library.

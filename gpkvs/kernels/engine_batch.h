@@ -39,6 +39,7 @@ typedef struct EngineBatch {
     uint64_t* found_words;  // where GETs of numbers, the only operations, leave what they find, or null; they may be the result
     uint64_t lends_blobs;   // whether values in blobs are lent (EngineBlob), and not copied
     const struct EngineUpload* upload;  // null, or the value of the only SET of the only request: `values` is where it lies
+    const uint64_t* versions;  // that SETs give their keys, of a store in the making; null: new ones
 } EngineBatch;
 
 struct EngineBlob;

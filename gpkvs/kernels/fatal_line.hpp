@@ -46,6 +46,14 @@ private:
     line.end_process();
 }
 
+// Ends the process after an error of a GPU's driver, while the transaction flag is ACTIVE: only recovery may go on.
+[[noreturn]] inline void end_after_driver_error(const char* what, int error) {
+    FatalLine line;
+    line << "gpkvs: " << what << ": the driver of the GPU says error " << static_cast<uint64_t>(error)
+         << ". The process stops here; the store is recovered when it is next opened\n";
+    line.end_process();
+}
+
 // Writes all of it, into space that is reserved.
 inline void write_whole(int file, const void* data, uint64_t bytes, uint64_t offset) {
     const char* at = static_cast<const char*>(data);

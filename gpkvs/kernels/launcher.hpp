@@ -6,9 +6,9 @@
 
 // Those that native code launches.
 #define LAUNCHED(F)                                                                         \
-    F(locate_numbers) F(mark_written_places) F(mark_needed) F(pick_needed) F(tell_number_descents) F(sort_tied_numbers) \
+    F(get_u64) F(locate_numbers) F(mark_written_places) F(mark_needed) F(pick_needed) F(tell_number_descents) F(sort_tied_numbers) \
     F(mark_numbers) F(spread) F(last_writes) F(chain_numbers) F(fold_u64) F(own_values) F(mark_changes) F(pick_changes) \
-    F(mark_blocks) F(pick_blocks) F(place_numbers) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) F(pick_values) F(tell) F(widen) F(log_chunk_u64) F(log_chunk_bytes) F(mark_chunk) F(log_redo_u64) F(log_redo_bytes) \
+    F(mark_blocks) F(pick_blocks) F(place_numbers) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) F(pick_values) F(tell) F(widen) F(log_chunk_u64) F(log_chunk_bytes) F(mark_chunk) F(log_redo_u64) F(log_redo_bytes) F(load_slots_u64) F(load_slots_bytes) \
     F(apply_u64) F(apply_bytes)
 // Those that only a GPU has.
 #define LAUNCHED_ON_GPU(F) F(sum_tiles) F(scan_tiles) F(add_tiles)
@@ -34,8 +34,8 @@ class Launcher {
     // Copies from the processor's memory to the host's, which is pinned.
     virtual void bring(void* to, const void* from, u64 bytes) = 0;
 
-    // Says on which queue of a GPU all that follows is launched.
-    virtual void use(void* queue) = 0;
+    // Says on which queue of a GPU all that follows is launched, and whether kernels there leave most of the GPU to others.
+    virtual void use(void* queue, bool leaves_room = false) = 0;
 
     // Has an event tell that the queue has come so far; has the queue wait for an event.
     virtual void record(void* event) = 0;
@@ -43,6 +43,10 @@ class Launcher {
 
     // Returns when an event has told.
     virtual void settle(void* event) = 0;
+
+    // Has the calling thread, which may be anyone's, reach the GPU of the queues; `leave` has it as it was before.
+    virtual void* enter() = 0;
+    virtual void leave(void* entered) = 0;
 
     // How long after the first of two events that have told the second one did; 0 where nobody knows.
     virtual u64 ns_between(void* first, void* then) = 0;
@@ -72,10 +76,12 @@ class HostLauncher final : public Launcher {
     }
     void zero(void* at, u64 bytes) override { memset(at, 0, bytes); }
     void bring(void* to, const void* from, u64 bytes) override { copy_bytes(to, from, bytes); }
-    void use(void*) override {}
+    void use(void*, bool) override {}
     void record(void*) override {}
     void wait(void*) override {}
     void settle(void*) override {}
+    void* enter() override { return nullptr; }
+    void leave(void*) override {}
     u64 ns_between(void*, void*) override { return 0; }
     bool has_failed() const override { return false; }
     int error() override { return 0; }
@@ -87,7 +93,7 @@ class HostLauncher final : public Launcher {
 };
 
 // The driver's functions, which this library is not linked with: cuLaunchKernel, cuMemsetD8Async, cuEventRecord,
-// cuStreamWaitEvent, cuMemcpyDtoHAsync, cuEventSynchronize and cuEventElapsedTime.
+// cuStreamWaitEvent, cuMemcpyDtoHAsync, cuEventSynchronize, cuEventElapsedTime, cuCtxGetCurrent and cuCtxSetCurrent.
 struct Driver {
     int (*launch)(void* function, u32 blocks, u32, u32, u32 threads, u32, u32, u32 shared_bytes, void* queue,
                   void** parameters, void** extra);
@@ -97,16 +103,18 @@ struct Driver {
     int (*bring)(void* to, u64 from, size_t bytes, void* queue);
     int (*settle)(void* event);
     int (*elapsed)(float* ms, void* first, void* then);
+    int (*context)(void** current);
+    int (*use)(void* context);
 };
 
 class GpuLauncher final : public Launcher {
   public:
-    // `functions`: the driver's handles of all kernels, in the order of `gpkvs_launched`.
-    GpuLauncher(const Driver& driver, void* const* functions)
-        : driver_(driver), functions_(functions, functions + LAUNCHES) {}
+    // `functions`: the driver's handles of all kernels, in the order of `gpkvs_launched`. `context`: of the GPU.
+    GpuLauncher(const Driver& driver, void* const* functions, void* context)
+        : driver_(driver), functions_(functions, functions + LAUNCHES), context_(context) {}
 
     void launch(Launch kernel, const void* args, u64 items, const u32* limit) override {
-        run(kernel, (items * LAUNCHED_KERNELS[kernel]->lanes + THREADS - 1) / THREADS, args, items, limit);
+        run(kernel, (items * LAUNCHED_KERNELS[kernel]->lanes + THREADS - 1) / THREADS, args, items, limit, blocks_max_);
     }
     void scan(const TileArgs& a, u64 items, const u32* limit) override {
         run(LAUNCH_sum_tiles, tiles_of(items), &a, items, limit);
@@ -119,7 +127,10 @@ class GpuLauncher final : public Launcher {
     void bring(void* to, const void* from, u64 bytes) override {
         if (bytes && !error_) error_ = driver_.bring(to, (u64)from, bytes, queue_);
     }
-    void use(void* queue) override { queue_ = queue; }
+    void use(void* queue, bool leaves_room) override {
+        queue_ = queue;
+        blocks_max_ = leaves_room ? FEW_BLOCKS : ~0u;
+    }
     void record(void* event) override {
         if (!error_) error_ = driver_.record(event, queue_);
     }
@@ -128,6 +139,15 @@ class GpuLauncher final : public Launcher {
     }
     void settle(void* event) override {
         if (!error_) error_ = driver_.settle(event);
+    }
+    void* enter() override {
+        void* entered = nullptr;
+        if (!error_) error_ = driver_.context(&entered);
+        if (!error_ && entered != context_) error_ = driver_.use(context_);
+        return entered;
+    }
+    void leave(void* entered) override {
+        if (!error_ && entered != context_) error_ = driver_.use(entered);
     }
     u64 ns_between(void* first, void* then) override {
         float ms = 0;
@@ -143,16 +163,20 @@ class GpuLauncher final : public Launcher {
 
   private:
     static const u32 THREADS = 256;  // of a block
+    // Of a kernel that waits for the link: enough to fill it. Where its stores wait, those of other kernels would, too.
+    static const u32 FEW_BLOCKS = 64;
     static_assert(THREADS == TILE_THREADS, "tiles are launched as all other kernels are");
 
-    void run(Launch kernel, u64 blocks, const void* args, u64 items, const u32* limit) {
+    void run(Launch kernel, u64 blocks, const void* args, u64 items, const u32* limit, u64 blocks_max = ~0ull) {
         void* parameters[] = {(void*)args, &items, &limit};
         if (items && !error_)
-            error_ = driver_.launch(functions_[kernel], (u32)blocks, 1, 1, THREADS, 1, 1, 0, queue_, parameters, nullptr);
+            error_ = driver_.launch(functions_[kernel], (u32)std::min(blocks, blocks_max), 1, 1, THREADS, 1, 1, 0, queue_, parameters, nullptr);
     }
 
     const Driver driver_;
     const std::vector<void*> functions_;
+    void* const context_;
     void* queue_ = nullptr;
+    u32 blocks_max_ = ~0u;
     int error_ = 0;
 };

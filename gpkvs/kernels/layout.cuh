@@ -75,6 +75,11 @@ GPKVS_DEVICE u64 record_meta(u64 version, u64 expiry_ms, bool is_blob) {
     const u64 kind = is_blob ? (expiry_ms ? KIND_EXPIRING_BLOB : KIND_BLOB) : (expiry_ms ? KIND_EXPIRING : KIND_RECORD);
     return kind << 60 | version;
 }
+// What a SET of a batch gives its key: a version of its own, or the one that came with it.
+template <class Args>
+GPKVS_DEVICE u64 version_of(const Args& a, u64 op) {
+    return a.given_versions ? a.given_versions[op] : a.first_sequence + op;
+}
 
 static const u32 UNIT_BYTES = 16;
 static const u32 REFERENCE_LENGTH_BITS = 24;

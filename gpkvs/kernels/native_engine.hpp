@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "changes.hpp"
 #include "commit.hpp"
 #include "counted_time.hpp"
 #include "engine_batch.h"
@@ -16,7 +17,7 @@
 // `late`: of the mirror that a GPU has of the index; null: there is none.
 #define ENGINE_TABLE_FIELDS(F)                                                              \
     F(u64, id) F(u64, generation) F(u64, entry_bytes) F(void*, index) F(u64, index_file) GEOMETRY_ARGS(F) \
-    F(u64*, marks) F(u64*, records) F(LateSlots*, late) F(u64, looks_at) F(u64, gained) F(u64, ranges) F(u64*, earliest)
+    F(u64*, marks) F(Held*, held) F(LateSlots*, late) F(u64, looks_at) F(u64, gained) F(u64, ranges) F(u64*, earliest)
 
 struct EngineTable {
     ENGINE_TABLE_FIELDS(GPKVS_FIELD)
@@ -30,15 +31,15 @@ struct EngineTable {
 // on a batch is left for a GPU: a row for tables with records, one for tables of numbers, each with a number for each Mix; null:
 // none is. `taken`: what batches took which a GPU could run as well: such rows, with `taken_sizes` sums for each Mix, by the bits of
 // the operations; null: nobody asks. `gathered_max`: of a batch with more operations only the first messages run.
-// `short_value_bytes`: so much of each value does not count among what a batch may bring.
+// `short_value_bytes`: so much of each value does not count among what a batch may bring. `gone`: why DELETEs remove keys (ChangeKind).
 #define NATIVE_ENGINE_FIELDS(F)                                                             \
     F(EngineTable*, tables) F(u64, table_count) F(u64, leaves) F(u64, ops_max_bytes) F(u64, ops_max_u64)   \
     F(int64_t*, ahead_us) F(u64, held_ms) F(u64, ends_at_ns) F(u64, heap_units_max) F(u64, closed) F(u64, log_ops_max) F(const u64*, device_ops) \
-    F(Taken*, taken) F(u64, taken_sizes) F(u64, gathered_max) F(u64, short_value_bytes)     \
+    F(Taken*, taken) F(u64, taken_sizes) F(u64, gathered_max) F(u64, short_value_bytes) F(u64, gone) \
     F(u64, commits) F(u64, heap_units)                                                      \
     F(const Committer*, committer) F(Commit*, commit) F(u64*, meter) F(Failpoint*, failpoint) F(const u64*, heap_state) \
     F(PlannerBytes*, planner_bytes) F(PlannerU64*, planner_u64) F(u64, result_bytes_max) \
-    F(u64, value_bytes_max) F(u64, made_bytes_max)
+    F(u64, value_bytes_max) F(u64, made_bytes_max) F(ChangeLog*, changes)
 
 struct Taken {
     u64 batches, operations, ns;
@@ -74,6 +75,7 @@ static void give_batch(Planner& a, const EngineBatch& batch, const EngineTable& 
     a.blocks = table.blocks;
     a.unmoved = table.unmoved;
     a.expiries = (const u64*)batch.expiries;
+    a.given_versions = (const u64*)batch.versions;
     a.kept = nullptr;
     a.requests = batch.requests;
     a.request_ops = batch.request_ops;
@@ -231,7 +233,7 @@ static bool give_results(Planner& a, NativeResolver* resolver, EngineGivesRoom g
 template <class Planner>
 static u64 commit_planned(NativeEngine& e, Planner& a, EngineTable& table) {
     TableWrites& w = *a.writes;
-    w.table_records = table.records;
+    w.held = table.held;
     w.generation = table.generation;
     w.entry_bytes = table.entry_bytes;
     w.index_file = table.index_file;
@@ -248,6 +250,7 @@ static u64 commit_planned(NativeEngine& e, Planner& a, EngineTable& table) {
     e.heap_units += w.heap_units;
     table.gained += w.new_keys;
     if (table.late) note_late(*table.late, w.changed_slot, w.slots);
+    if (e.changes->is_on()) e.changes->tell(a, c.gate, (ChangeKind)e.gone);
     return c.gate;
 }
 
@@ -381,6 +384,7 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
         if (refuse_records(batch, refused)) left = LEFT_NUMBERS;
         batch.expiries = nullptr;
     }
+    e.committer->land(*e.commit);
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];
     if (!left) left = plan_first(e, a, table, batch, resolver);
     if (left && is_closed(e, left)) {
@@ -400,7 +404,7 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     if (!writes) return e.meter[METER_LAST] < e.ends_at_ns ? ENGINE_DONE : ENGINE_DUE;
     const bool is_due = e.meter[METER_LAST] >= e.ends_at_ns || e.heap_units >= e.heap_units_max ||
                         e.heap_state[HEAP_TAIL_SEGMENT] != segment ||
-                        (a.writes->new_keys && *table.records > table.looks_at);
+                        (a.writes->new_keys && table.held->records > table.looks_at);
     return is_due ? ENGINE_DUE : ENGINE_DONE;
 }
 

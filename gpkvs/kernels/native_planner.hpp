@@ -22,6 +22,7 @@
 // The caller gives a batch, whose columns have a step (1, or 0 where one number stands for all), its table, and constants.
 // `found_words`: where the words go that GETs of numbers find, or null: in a column.
 // `ops_room`: the operations that there are columns for. `outside`: memory of columns that batches of more than `ops_kept` operations need.
+// `given_versions`: of the operations; null: each gets a new one.
 // `kept`: by operation, the record of the table whose blob the new record will name, too: that SET has no value in `values`. 0: none;
 // null: no operation keeps a blob (resolve.hpp).
 // `refused`: what does not fit is refused, and that column says which requests (native_admit.hpp); null: the batch is left.
@@ -29,7 +30,7 @@
     F(u64, n) F(const u8*, given_ops) F(u64, op_step) F(const u8*, keys) F(const u8*, values) \
     F(const u32*, given_key_lengths) F(u64, key_length_step)                                \
     F(const u32*, given_value_lengths) F(u64, value_length_step)                            \
-    F(u64, first_sequence) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(const u64*, kept) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
+    F(u64, first_sequence) F(const u64*, given_versions) F(u64, table_id) F(Buckets*, index) GEOMETRY_ARGS(F) F(const u64*, expiries) F(const u64*, kept) F(u64, now) F(u64, is_located) F(u64*, found_words) F(u8*, out) \
     F(Pool*, pool) F(Failpoint*, failpoint) F(u64, hash_key0) F(u64, hash_key1) F(u8*, heap) F(u64, heap_bytes) F(u64, record_format) BLOB_FILE_ARGS(F) F(Blobs*, blob_plan) F(u64, lends_blobs) SEGMENTS_ARGS(F) \
     F(const u64*, heap_state) F(u64, result_bytes_max) F(TableWrites*, writes) F(const u64*, marks) F(u64, stable_sequence) \
     F(u64, requests) F(const u32*, request_ops) F(u8*, refused)                             \
@@ -236,7 +237,8 @@ static bool may_measure(const Args& a) {
         const u64 gets = a.planned[PLANNED_GETS];
         u64 bytes = 0;
         for (u64 i = 0; i < gets; i++) bytes += reference_length(a.source_word[op_of(a, i)]) * UNIT_BYTES;
-        for (u64 i = 0; a.blobs && !a.lends_blobs && i < gets; i++) {
+        const bool is_any_in_blob = a.blobs && !a.lends_blobs && a.blob_plan->is_any();
+        for (u64 i = 0; is_any_in_blob && i < gets; i++) {
             if (i + SOON < gets) record_soon(a, i + SOON);
             if (writer_of(a, op_of(a, i)) == NO_OP) bytes += blob_bytes(a, a.source_word[op_of(a, i)]);
         }
@@ -385,9 +387,13 @@ static EngineLeft allocate_records(const PlannerBytes& a, u64 chains, u64 change
     for (u64 op = 0; op < a.n; op++) a.reference[op] = NO_RECORD;
     for (u64 i = 0; i < changes; i++) {
         const u32 chain = a.changed_chain[i];
-        if (a.change[chain] == CHANGE_PUT) a.reference[a.final_op[chain]] = kept;
+        if (a.change[chain] == CHANGE_PUT) {
+            a.reference[a.final_op[chain]] = kept;
+            w.new_expiring += a.expiries && a.expiries[a.final_op[chain]];
+        }
         if (a.found[chain] == NO_SLOT) continue;
         a.freed_reference[w.freed++] = a.old_word[chain];
+        w.old_expiring += has_expiry(a.old_meta[chain]);
         if (has_blob(a.old_meta[chain]) && !is_kept(a, a.final_op[chain])) drop_blob(a, chain);
         lost_charge += record_charge(reference_length(a.old_word[chain]), a.segment_units);
     }
@@ -448,6 +454,7 @@ static void describe_writes(const Args& a) {
     w.values = a.values;
     w.expiries = a.expiries;
     w.first_sequence = a.first_sequence;
+    w.given_versions = a.given_versions;
 }
 
 template <class Args>
@@ -468,7 +475,7 @@ static EngineLeft plan_writes(Args& a, u64 chains) {
 template <class Args>
 static EngineLeft plan_batch(Args& a) {
     TableWrites& w = *a.writes;
-    w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.freed = w.filled = 0;
+    w.slots = w.records = w.new_keys = w.removed_keys = w.heap_units = w.new_expiring = w.old_expiring = w.freed = w.filled = 0;
     w.log_digest = w.records_digest = 0;
     if (a.blob_plan) a.blob_plan->begin_plan();
     for (u32 number = 0; number < PLANNED_CHAINS; number++) a.planned[number] = 0;

@@ -265,6 +265,16 @@ GPKVS_DEVICE u64 load_unaligned(const u8* at) {
     return word;
 }
 GPKVS_DEVICE void store_unaligned(u8* at, u64 word) { memcpy(at, &word, 8); }
+// For a device that reads what is copied: it would have to ask the caches of all threads for lines that lie there. `to` is at a
+// multiple of 16; other threads that see what this one stores next see the copy.
+GPKVS_DEVICE void copy_past_caches(u8* to, const u8* from, u64 bytes) {
+    u64 at = 0;
+#if defined(__x86_64__)
+    for (; at + 16 <= bytes; at += 16) _mm_stream_si128((__m128i*)(to + at), _mm_loadu_si128((const __m128i*)(from + at)));
+    __builtin_ia32_sfence();
+#endif
+    memcpy(to + at, from + at, bytes - at);
+}
 // A column without an item may be null, which memcpy may not be given.
 GPKVS_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) {
     if (bytes) memcpy(to, from, bytes);
@@ -381,6 +391,15 @@ GPKVS_DEVICE void pm_persist() {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
     GPKVS_TRACED(TRACE_FENCE, 0, 0);
+}
+// Makes durable what somebody stored to memory at an address, by whatever instructions, where the domain asks for it.
+GPKVS_DEVICE void pm_persist_range(u64 address, u64 bytes) {
+#if defined(GPKVS_TRACE)
+    for (u64 word = address / 8; word < (address + bytes + 7) / 8; word++) trace_add(TRACE_STORE, word * 8, *(u64*)(word * 8));
+#endif
+    if (pm_write_back != WRITE_BACK_NONE)
+        for (u64 line = address / 64; line < (address + bytes + 63) / 64; line++) write_back_line(line);
+    pm_persist();
 }
 
 #endif

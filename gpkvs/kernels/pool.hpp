@@ -16,10 +16,10 @@ static const u64 ITEMS_PER_THREAD = 2048;
 
 static const u64 COPIED_AT_ONCE = 64 << 10;  // bytes, by one thread
 static const u64 SENT_AT_ONCE = 1 << 20;     // bytes, in whole parts of that
-static const u64 PIECES_MAX = 32;            // that are sent
+static const u64 PIECES_MAX = 32;            // that are copied before any other one is
 static const u64 SUMMED_AT_ONCE = 1 << 15;   // numbers
 
-// Workers that share the items of one kernel at a time; the caller works too.
+// Workers that share the items of one kernel at a time; the caller works too. Callers of several threads wait for each other.
 class Pool {
   public:
     // After a job, a worker looks for the next one so long before it sleeps: to wake it takes longer than a short job.
@@ -69,27 +69,13 @@ class Pool {
         });
     }
 
-    // Copies memory, and sends each piece on when it is whole: `send` is told of its first byte and of the one after its
-    // last, in order, while the rest is still copied. It returns an error or 0; the first error ends the sending.
+    // Copies memory past the caches, and sends each piece on when it is whole: `send` is told of its first byte and of the one
+    // after its last, in order, while the rest is still copied. It returns an error or 0; the first error ends the sending.
     template <class Send>
     int copy_and_send(u8* to, const u8* from, u64 bytes, Send send) {
-        std::atomic<u32> copied[PIECES_MAX] = {};
-        const auto copy = [&](u64 part) {
-            const u64 first = part * COPIED_AT_ONCE;
-            memcpy(to + first, from + first, std::min(COPIED_AT_ONCE, bytes - first));
-            copied[first / SENT_AT_ONCE].fetch_add(1, std::memory_order_release);
-        };
-        const Kernel kernel = of_parts(copy);
-        const u64 parts = (bytes + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE;
-        begin(&kernel, &copy, parts, 1);
         int error = 0;
-        for (u64 first = 0, piece = 0; first < bytes; first += SENT_AT_ONCE, piece++) {
-            const u64 last = std::min(bytes, first + SENT_AT_ONCE);
-            while (copied[piece].load(std::memory_order_acquire) * COPIED_AT_ONCE < last - first)
-                if (!take_chunk()) std::this_thread::yield();
-            if (!error) error = send(first, last);
-        }
-        finish();
+        for (u64 first = 0; first < bytes; first += PIECES_MAX * SENT_AT_ONCE)
+            copy_and_send_some(to, from, first, std::min(bytes, first + PIECES_MAX * SENT_AT_ONCE), send, error);
         return error;
     }
 
@@ -113,6 +99,24 @@ class Pool {
     }
 
   private:
+    template <class Send>
+    void copy_and_send_some(u8* to, const u8* from, u64 begin_at, u64 end_at, Send& send, int& error) {
+        std::atomic<u32> copied[PIECES_MAX] = {};
+        const auto copy = [&](u64 part) {
+            const u64 first = begin_at + part * COPIED_AT_ONCE;
+            copy_past_caches(to + first, from + first, std::min(COPIED_AT_ONCE, end_at - first));
+            copied[part * COPIED_AT_ONCE / SENT_AT_ONCE].fetch_add(1, std::memory_order_release);
+        };
+        const Kernel kernel = of_parts(copy);
+        begin(&kernel, &copy, (end_at - begin_at + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE, 1);
+        for (u64 first = begin_at, piece = 0; first < end_at; first += SENT_AT_ONCE, piece++) {
+            const u64 last = std::min(end_at, first + SENT_AT_ONCE);
+            while (copied[piece].load(std::memory_order_acquire) * COPIED_AT_ONCE < last - first)
+                if (!take_chunk()) std::this_thread::yield();
+            if (!error) error = send(first, last);
+        }
+        finish();
+    }
 
     template <class Function>
     static Kernel of_parts(const Function&) {
@@ -125,6 +129,7 @@ class Pool {
     // threads takes longer than most jobs.
     void begin(const Kernel* kernel, const void* args, u64 items, u64 grain) {
         const u64 chunks = (items + grain - 1) / grain;
+        callers_.lock();
         job_ = {kernel, args, items, grain, chunks};  // no chunk of the job before is being done: nobody reads it
         done_chunks_.store(0, std::memory_order_relaxed);
         round_++;
@@ -139,9 +144,11 @@ class Pool {
 
     void finish() {
         const u64 chunks = job_.chunks;
-        if (done_chunks_.load(std::memory_order_acquire) == chunks) return;
-        std::unique_lock<std::mutex> lock(mutex_);
-        done_.wait(lock, [&] { return done_chunks_.load(std::memory_order_acquire) == chunks; });
+        if (done_chunks_.load(std::memory_order_acquire) < chunks) {
+            std::unique_lock<std::mutex> lock(mutex_);
+            done_.wait(lock, [&] { return done_chunks_.load(std::memory_order_acquire) == chunks; });
+        }
+        callers_.unlock();
     }
 
     bool is_work_left() const { return (left_.load(std::memory_order_relaxed) & CHUNK_MASK) != 0; }
@@ -190,6 +197,7 @@ class Pool {
 
     Order order_;
     std::vector<std::thread> workers_;
+    std::mutex callers_;  // of the one whose job it is
     std::mutex mutex_;
     std::condition_variable wake_, done_;
     Job job_ = {};

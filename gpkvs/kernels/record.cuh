@@ -67,13 +67,21 @@ GPKVS_DEVICE Record read_record_3(const u64* words) {
 GPKVS_DEVICE Record read_record_4(const u64* words) {
     const u64 word = words[1], key_bytes = word & 0xFFFF, units = word >> 16 & 0xFFFFFF;
     const bool expires = word >> 40 & RECORD_EXPIRES, is_blob = word >> 40 & RECORD_HAS_BLOB;
-    const u64 other = record_header_bytes(RECORDS_4, expires) + key_bytes + (word >> 44 & 15), bytes = units * UNIT_BYTES;
-    const u64 held = bytes - other;
-    const bool can_be = bytes >= other && (!is_blob || held == BLOB_WORDS_BYTES);
-    const u64* const after = words + (expires ? 4 : 3);
-    const u64* const blob = can_be && is_blob ? after : nullptr;
-    return {words, (u32)(words[0] >> 32), (u32)key_bytes, can_be ? held : 0, can_be ? units : 0,
-            words[2], expires ? words[3] : 0, (const u8*)(blob ? after + BLOB_WORDS_BYTES / 8 : after), blob};
+    const u64 header = record_header_bytes(RECORDS_4, expires), held = units * UNIT_BYTES - header - key_bytes - (word >> 44 & 15);
+    const u8* const after = (const u8*)words + header;
+    Record record = {words, (u32)(words[0] >> 32), (u32)key_bytes, held, units,
+                     words[2], expires ? words[3] : 0, after, nullptr};
+    if (is_blob) {
+        record.key = after + BLOB_WORDS_BYTES;
+        record.blob = (const u64*)after;
+    }
+    // A length below zero is a large one.
+    if (is_blob ? held != BLOB_WORDS_BYTES : held > units * UNIT_BYTES) {
+        record.key = after;
+        record.held_bytes = record.units = 0;
+        record.blob = nullptr;
+    }
+    return record;
 }
 
 // A record as its words say it is, unchecked. There are RECORD_UNITS_MIN units of it at least.

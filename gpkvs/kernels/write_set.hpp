@@ -12,19 +12,25 @@
 #include "pool.hpp"
 #include "record.cuh"
 
-// One table's part. The counters come first: the host reads them (gpkvs/engine/write_set.py).
+// What a table holds: keys, units of their records in the heap, and keys that have an expiry (gpkvs/engine/table.py).
+struct Held {
+    u64 records, heap_units, expiring;
+};
+
+// One table's part. The counters come first: the host reads them (gpkvs/engine/write_set.py). `new_expiring`: records with an
+// expiry that it brings; `old_expiring`: slots with one that lose their record, to a new one or for good.
 #define TABLE_WRITES_FIELDS(F)                                                              \
     F(u64, slots) F(u64, records) F(u64, new_keys) F(u64, removed_keys) F(u64, user_bytes) F(u64, heap_units) \
-    F(u64, log_digest) F(u64, freed) F(u64, filled)                                         \
+    F(u64, new_expiring) F(u64, old_expiring) F(u64, log_digest) F(u64, freed) F(u64, filled) \
     F(u64, epoch) F(u64*, log)                                                              \
     F(u64, table_id) F(void*, index) F(u64*, changed_slot) F(void*, contents) F(u64*, digest) \
     F(u32*, put_op) F(u64*, put_reference) F(const u8*, keys) F(const u64*, key_offsets) F(const u32*, key_lengths) \
-    F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) F(const u64*, expiries) F(u64, first_sequence) \
+    F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) F(const u64*, expiries) F(u64, first_sequence) F(const u64*, given_versions) \
     F(u64*, freed_reference) F(u64*, filled_segment)                                        \
     F(Pool*, pool) F(u8*, heap) F(u64, record_format) F(Blobs*, blob_plan) HEAP_ARGS(F)                          \
     F(u64*, marks) F(u64*, freed_units) F(u64, records_digest) F(u64*, moved_from)          \
     F(u64, file) F(u64, heap_offset) F(u8*, pages)                                          \
-    F(u64*, table_records) F(u64, generation) F(u64, entry_bytes) F(u64, index_file)
+    F(Held*, held) F(u64, generation) F(u64, entry_bytes) F(u64, index_file)
 
 struct TableWrites {
     TABLE_WRITES_FIELDS(GPKVS_FIELD)
@@ -42,7 +48,8 @@ static void make_records(const TableWrites& w, u64 first, u64 last, u8* heap) {
     }
     const record_args taken = {w.put_op + first, w.put_reference + first, w.keys,          w.key_offsets,
                                w.key_lengths,    w.values,                w.value_offsets, w.value_lengths,
-                               w.expiries,       w.first_sequence,        w.table_id,      w.record_format,
+                               w.expiries,       w.first_sequence,        w.given_versions, w.table_id,
+                               w.record_format,
                                w.blob_plan ? w.blob_plan->words_from(first) : nullptr, heap};
     w.pool->run(&gpkvs_kernel_record, &taken, last - first);
 }
@@ -87,6 +94,7 @@ static void write_records_run(const void* args, u64 first, u64 last) {
         for (; first < until; first++) {
             const u64 reference = w.put_reference[first];
             const u64* words = (const u64*)(base + reference_offset(reference) * UNIT_BYTES);
+            if (w.given_versions) continue;  // replay takes records with low versions for older ones
             w.records_digest += w.moved_from ? moved_digest(reference, words) : record_digest(reference, *words);
         }
         const u64 whole = (end - page + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
@@ -147,15 +155,16 @@ static void store_image_run(const void* args, u64 first, u64 last) {
     for (u64 i = first; i < last; i++) mark_page<Slot>(w, w.changed_slot[i]);
 }
 
-// After the commit: what each segment's live units gained and lost, and what is charged. A journal may not use again what
-// was freed before it is covered (W6): then the units freed are gathered aside. Records that moved keep their age, which
-// the host knows.
+// After the commit: what each segment's live units gained and lost, with them the table's, and what is charged. A journal may
+// not use again what was freed before it is covered (W6): then the units freed are gathered aside; the table has lost them at
+// once. Records that moved keep their age, which the host knows.
 static void count_live_run(const void* args, u64, u64) {
     const TableWrites& w = *(const TableWrites*)args;
     for (u64 i = 0; i < w.filled; i++) {
         const u64* filled = w.filled_segment + FILLED_WORDS * i;
         const u64 segment = filled[0];
         w.live_units[segment] += filled[1];
+        w.held->heap_units += filled[1];
         w.charged_units[segment] += filled[2];
         w.heap_state[HEAP_CHARGED] += filled[2];
         w.ends[segment] = filled[3];
@@ -167,6 +176,7 @@ static void count_live_run(const void* args, u64, u64) {
         const u64 parts = count_parts(w, w.freed_reference[i]);
         for (u64 number = 0; number < parts; number++) {
             const RecordPart part = part_of(w, w.freed_reference[i], number);
+            w.held->heap_units -= part.units;
             w.charged_units[part.segment] -= part.charge;
             w.heap_state[HEAP_CHARGED] -= part.charge;
             if (w.freed_units) w.freed_units[part.segment] += part.units;

@@ -5,6 +5,7 @@ Files
 ``LOCK``          the pid of the process that has the store open; the locks lie elsewhere (`gpkvs.media.store_lock`)
 ``CREATING``      only while a store is being created: what lies beside it is worthless
 ``COPYING``       the same while `gpkvs copy` makes a store; an opening refuses the directory
+``UNFINISHED``    only while `gpkvs backup` fills a store: it is no state of its source yet; an opening refuses it
 ``root``          two root copies and the transaction flag
 ``log``           two descriptors and the undo log
 ``heap``          the records, in segments
@@ -29,9 +30,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpkvs import failpoint
-from gpkvs.config import DEFAULT_TABLE, HEAP_BYTES_MAX, HEAP_BYTES_USUAL, JOURNAL_BYTES_USUAL, KIB, MIB, Sizes
+from gpkvs.config import (
+    DEFAULT_TABLE,
+    HEAP_BYTES_MAX,
+    HEAP_BYTES_USUAL,
+    JOURNAL_BYTES_MAX,
+    JOURNAL_BYTES_MIN,
+    JOURNAL_BYTES_USUAL,
+    KIB,
+    MIB,
+    SEGMENT_BYTES_MIN,
+    SIZE_BOUNDS,
+    Sizes,
+)
+from gpkvs.config_checks import heap_faults, raise_faults, size_faults
 from gpkvs.errors import (
-    InvalidArgumentError,
+    GpkvsError,
     NoSpaceError,
     StoreAccessError,
     StoreError,
@@ -39,11 +53,11 @@ from gpkvs.errors import (
 )
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.layout import (
-    BLOBS_DRAFT,
     BLOCK_BYTES,
     DESCRIPTOR_OFFSETS,
     FIRST_CHECKPOINT,
     FLAG_OFFSET,
+    FORMAT_4,
     LOG_ENTRIES_OFFSET,
     LONGEST_RECORD_UNITS,
     PAGE_BYTES,
@@ -61,6 +75,7 @@ from gpkvs.native import crc32c
 LOCK_FILE = "LOCK"
 CREATING_FILE = "CREATING"
 COPYING_FILE = "COPYING"
+UNFINISHED_FILE = "UNFINISHED"
 ROOT_FILE = "root"
 LOG_FILE = "log"
 HEAP_FILE = "heap"
@@ -75,20 +90,15 @@ SEGMENT_BYTES_MAX = 4 * MIB  # of new stores; older ones have up to 32 MiB
 # Where files are memory: some free segments are kept for compaction, and nobody else has that memory.
 _SEGMENT_BYTES_MAX_IN_MEMORY = 1 * MIB
 _SEGMENT_BYTES_MAX_BESIDE_BLOBS = MIB // 2  # there, too: no record is longer than 64 KiB
-SEGMENT_BYTES_MIN = 64 * KIB
 _SEGMENT_SHARE = 128
 _RECORD_SHARE = 16
 HEAP_SEGMENTS_MAX = 1 << 20  # 64 GiB in the smallest ones
 HEAP_STEP_BYTES = 64 * KIB  # a heap that may grow has a multiple of it
 JOURNAL_BYTES_GROWING = 20 * MIB  # beside a heap that may grow, at least
 FIRST_BLOB_BYTES = PAGE_BYTES  # of a file of blobs: it is mapped from the first on
-LOG_BYTES_MIN = 128 * KIB
-JOURNAL_BYTES_MIN = 1 * MIB
-JOURNAL_BYTES_MAX = 1 << 40
 JOURNAL_SEGMENT_BYTES_MAX = 4 * MIB
 _EXTENDED_AT_ONCE = MIB  # of a file, while others write to it
 _ZEROS = bytes(1 * MIB)
-INDEX_BYTES_MAX = 1 << 44
 
 # The last one is what a file system says to a size beyond all it could ever hold.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -102,12 +112,19 @@ def disk_free_bytes(path: Path) -> int:
     return free.f_bavail * free.f_frsize
 
 
+def disk_bytes(directory: Path) -> int:
+    """Return what the files of a directory take of the disk."""
+    return sum(512 * path.stat().st_blocks for path in directory.rglob("*"))
+
+
 @contextmanager
 def access_errors(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals into errors that say what to do."""
     try:
         yield
     except OSError as error:
+        if isinstance(error, GpkvsError):  # a deadline of a client, which is a TimeoutError too
+            raise
         where = error.filename or path
         if error.errno in NO_SPACE:
             raise NoSpaceError("disk", f"{where}: {error.strerror}") from error
@@ -137,6 +154,10 @@ def store_exists(path: Path) -> bool:
         If there is something else: an empty store is never started beside data.
     """
     names = {entry.name for entry in path.iterdir()} - {LOCK_FILE}
+    if UNFINISHED_FILE in names:
+        raise StoreError(
+            f"{path} holds a backup that was not finished: take another one, of the same name, which removes this"
+        )
     if ROOT_FILE in names:
         return True
     if COPYING_FILE in names:
@@ -159,15 +180,15 @@ def require_store(path: Path) -> None:
         raise StoreMissingError(f"there is no store at {path}")
 
 
-def short_segment_bytes(draft: int) -> int:
+def short_segment_bytes(store_format: int) -> int:
     """Return how long segments of a heap in memory are, while all of them can be counted."""
-    return _SEGMENT_BYTES_MAX_BESIDE_BLOBS if draft >= BLOBS_DRAFT else _SEGMENT_BYTES_MAX_IN_MEMORY
+    return _SEGMENT_BYTES_MAX_BESIDE_BLOBS if store_format == FORMAT_4 else _SEGMENT_BYTES_MAX_IN_MEMORY
 
 
-def segment_bytes_for(heap_bytes: int, *, is_in_memory: bool = False, draft: int = 0) -> int:
+def segment_bytes_for(heap_bytes: int, *, is_in_memory: bool = False, store_format: int = FORMAT_4) -> int:
     """Return the segment size of a heap: a power of two, if possible at most a share of it."""
     wanted = max(SEGMENT_BYTES_MIN, heap_bytes // _SEGMENT_SHARE)
-    short = short_segment_bytes(draft)
+    short = short_segment_bytes(store_format)
     most = short if is_in_memory and heap_bytes <= HEAP_SEGMENTS_MAX * short else SEGMENT_BYTES_MAX
     return min(most, 1 << (wanted.bit_length() - 1))
 
@@ -179,14 +200,14 @@ class StoreKind(NamedTuple):
     ----------
     commit
         How its batches become durable.
-    draft
-        Of format 4; 0: it has format 3.
+    store_format
+        Of its files.
     is_in_memory
         Whether its files are memory.
     """
 
     commit: CommitKind
-    draft: int = 0
+    store_format: int = FORMAT_4
     is_in_memory: bool = False
 
 
@@ -209,24 +230,11 @@ def checked_sizes(sizes: Sizes) -> Sizes:
     InvalidArgumentError
         If one is out of range.
     """
-    bounds = {
-        "index_bytes": (BLOCK_BYTES, INDEX_BYTES_MAX),
-        "heap_bytes": (2 * SEGMENT_BYTES_MIN, HEAP_BYTES_MAX),
-        "heap_bytes_max": (2 * SEGMENT_BYTES_MIN, HEAP_BYTES_MAX),
-        "log_bytes": (LOG_BYTES_MIN, 1 << 40),
-        "journal_bytes": (JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
-    }
     sizes = _with_heap(sizes)
     sizes = replace(sizes, journal_bytes=sizes.journal_bytes or _journal_bytes_for(sizes))
-    for name, (least, most) in bounds.items():
-        value = getattr(sizes, name)
-        if not least <= value <= most:
-            raise InvalidArgumentError(f"{value:,} bytes, allowed are {least:,} to {most:,}", field=name)
-    if sizes.heap_bytes > sizes.heap_bytes_max:
-        raise InvalidArgumentError(
-            f"{sizes.heap_bytes:,} bytes are more than heap_bytes_max allows, {sizes.heap_bytes_max:,}",
-            field="heap_bytes",
-        )
+    for name, bounds in SIZE_BOUNDS.items():
+        raise_faults(size_faults(name, getattr(sizes, name), *bounds))
+    raise_faults(heap_faults(sizes))
     heap_bytes_max = round_up(sizes.heap_bytes_max, segment_bytes_for(sizes.heap_bytes_max))
     return Sizes(
         index_bytes=round_up(sizes.index_bytes, BLOCK_BYTES),
@@ -260,7 +268,7 @@ def journal_segment_bytes_for(journal_bytes: int) -> int:
     return min(JOURNAL_SEGMENT_BYTES_MAX, 1 << ((journal_bytes // 16).bit_length() - 1))
 
 
-def create_store(path: Path, sizes: Sizes, kind: StoreKind, on_progress: Progress) -> None:
+def create_store(path: Path, sizes: Sizes, kind: StoreKind, on_progress: Progress, first_version: int = 1) -> None:
     """Create a store in a directory that is empty or holds an interrupted creation.
 
     All space is reserved here, so that a later write cannot fail for want of it. The root comes last, by a rename: a
@@ -277,6 +285,8 @@ def create_store(path: Path, sizes: Sizes, kind: StoreKind, on_progress: Progres
     table = TableEntry(0, DEFAULT_TABLE, "bytes", 0, sizes.index_bytes // BLOCK_BYTES)
     catalog = Catalog((table,), next_table_id=1)
     root = first_root(sizes, catalog, kind, secrets.token_bytes(16))
+    root = replace(root, checkpoint=root.checkpoint._replace(next_sequence=first_version))
+    first = FIRST_DESCRIPTOR._replace(first_sequence=first_version, next_sequence=first_version)
     marker = path / CREATING_FILE
     _remove_leftovers(path)
     marker.touch(mode=0o600)
@@ -288,7 +298,7 @@ def create_store(path: Path, sizes: Sizes, kind: StoreKind, on_progress: Progres
         if root.has_journal:
             reserve_file(path / DATA_FILE, root.journal_bytes + root.heap_bytes, b"", zeroed=root.journal_bytes)
         else:
-            reserve_file(path / LOG_FILE, root.log_bytes, first_log(FIRST_DESCRIPTOR))
+            reserve_file(path / LOG_FILE, root.log_bytes, first_log(first))
             reserve_file(path / HEAP_FILE, root.heap_bytes, b"")
         if root.has_blobs:
             reserve_file(path / BLOBS_FILE, FIRST_BLOB_BYTES, b"")
@@ -327,7 +337,9 @@ def first_root(sizes: Sizes, catalog: Catalog, kind: StoreKind, hash_key: bytes)
         catalog_generation=0,
         catalog_bytes=len(packed),
         catalog_crc=crc32c(packed),
-        segment_bytes=segment_bytes_for(sizes.heap_bytes_max, is_in_memory=kind.is_in_memory, draft=kind.draft),
+        segment_bytes=segment_bytes_for(
+            sizes.heap_bytes_max, is_in_memory=kind.is_in_memory, store_format=kind.store_format
+        ),
         heap_bytes=sizes.heap_bytes,
         log_bytes=0 if journal_bytes else sizes.log_bytes,
         created_ms=time.time_ns() // 1_000_000,
@@ -336,7 +348,7 @@ def first_root(sizes: Sizes, catalog: Catalog, kind: StoreKind, hash_key: bytes)
         journal_bytes=journal_bytes,
         checkpoint=FIRST_CHECKPOINT,
         heap_bytes_max=sizes.heap_bytes_max,
-        draft=kind.draft,
+        store_format=kind.store_format,
     )
 
 

@@ -54,7 +54,7 @@ def ignored_settings(root: Root, catalog: Catalog, config: StoreConfig) -> Itera
             f"commit={config.commit} has no effect: the store was created with {commit} and keeps it; gpkvs copy OLD "
             f"NEW --commit {config.commit} makes the other one",
         )
-    if config.store_format != "auto" and config.store_format != str(root.record_format):
+    if config.store_format != "auto" and config.store_format != str(root.store_format):
         yield IgnoredSetting(
             "format",
             f"format={config.store_format} has no effect: the store was created with format {root.format_text} and "

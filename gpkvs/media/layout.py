@@ -39,17 +39,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from gpkvs import index_size
 from gpkvs.native import crc32c
 
-FORMAT_VERSION: Final = 2
-EXPIRING_FORMAT_VERSION: Final = 3  # the same, with slots of the kind 2, which an older gpkvs would take for damage
-# Its bytes change from draft to draft until it is final; a gpkvs opens one draft, and copies from all.
-DRAFT_FORMAT_VERSION: Final = 4
-DRAFT: Final = 2
-BLOBS_DRAFT: Final = 2  # the first one with blobs
+FORMAT_3, FORMAT_4 = 3, 4  # of stores
+# In the root of a store of format 3 until a key expires. An older gpkvs would take slots of the kind 2 for damage.
+UNEXPIRING_VERSION: Final = 2
+# Of format 4. It had drafts before its bytes were final; `gpkvs copy` alone reads stores of these.
+FINAL_DRAFT: Final = 0
+DRAFTS: Final = (1, 2, 3)
+DRAFT_WITHOUT_BLOBS: Final = 1
 BYTE_ORDER: Final = 0x01020304
 PAGE_BYTES: Final = 4096
 STRUCTURE_BYTES: Final = 512  # roots and descriptors; the checksum is the 8-byte word at 504
@@ -110,16 +109,15 @@ BYTES_LAYOUT: Final = LAYOUTS["bytes"]
 U64_LAYOUT: Final = LAYOUTS["u64"]
 
 UNIT_BYTES: Final = 16
-RECORDS_3, RECORDS_4 = 3, 4  # how records lie in the heap
 RECORD_HEADER_BYTES: Final = 32  # of format 3, and of format 4 with an expiry
 SHORT_RECORD_HEADER_BYTES: Final = 24  # of format 4 without
-KEY_BYTES_MAX: Final = {RECORDS_3: (1 << 32) - 1, RECORDS_4: (64 << 10) - 56}  # a record of 64 KiB holds it
+KEY_BYTES_MAX: Final = {FORMAT_3: (1 << 32) - 1, FORMAT_4: (64 << 10) - 56}  # a record of 64 KiB holds it
 REFERENCE_LENGTH_BITS: Final = 24  # of a reference, below the offset
 RECORD_UNITS_MAX: Final = (1 << REFERENCE_LENGTH_BITS) - 1
 LONGEST_RECORD_UNITS: Final = (32 << 20) // UNIT_BYTES
 HEAP_UNITS_MAX: Final = 1 << 40
-KIND_BLOB, KIND_EXPIRING_BLOB = 4, 7  # of slots (`Kind` in kernels/layout.cuh)
-_WITH_BLOB: Final = 5  # the bits in which these differ from the kinds 1 and 2
+KIND_EXPIRING, KIND_BLOB, KIND_EXPIRING_BLOB = 2, 4, 7  # of slots (`Kind` in kernels/layout.cuh)
+WITH_BLOB: Final = 5  # the bits in which these differ from the kinds 1 and 2
 KIND_SHIFT: Final = 60  # in the last word of a slot, above the version
 BLOB_PIECE_BYTES: Final = 64 << 10  # of a blob that has a checksum of its own
 BLOB_CHECKSUM_BYTES: Final = 4
@@ -144,11 +142,6 @@ NO_SLOT: Final = (1 << 64) - 1
 NO_OP: Final = (1 << 32) - 1
 
 
-def record_format_of(draft: int) -> int:
-    """Return how records lie in the heap of a store with a draft of format 4, or with none (0)."""
-    return RECORDS_4 if draft else RECORDS_3
-
-
 def reference_offset(reference: Any) -> Any:
     """Return where a record begins in the heap, in units; of one reference, or of a column of them."""
     return reference >> REFERENCE_LENGTH_BITS
@@ -169,18 +162,6 @@ def value_bytes_in(pages: int) -> int:
     """Return how long a value is that surely fits a blob of so many pages."""
     room = pages * PAGE_BYTES - BLOB_CHECKSUM_BYTES - 7
     return max(room // (BLOB_PIECE_BYTES + BLOB_CHECKSUM_BYTES) * BLOB_PIECE_BYTES, 0)
-
-
-def names_blob(meta: Any) -> Any:
-    """Return of the last words of slots whether their records have blobs."""
-    return np.isin(meta >> KIND_SHIFT, (KIND_BLOB, KIND_EXPIRING_BLOB))
-
-
-def with_kinds(meta: Any, has_blob: Any) -> Any:
-    """Return the last words of slots that hold keys, their kinds those of records that have blobs, or have none."""
-    kind = meta >> KIND_SHIFT
-    kind = np.where(names_blob(meta) != has_blob, kind ^ np.uint64(_WITH_BLOB), kind)
-    return kind << KIND_SHIFT | meta & np.uint64(VERSION_MAX)
 
 
 def slot_versions(words: Any) -> Any:
@@ -211,10 +192,6 @@ def _other_version(is_older: bool) -> str:
     return "a newer gpkvs made it"
 
 
-def _drafts_text(drafts: Sequence[int]) -> str:
-    return f"draft {drafts[0]}" if len(drafts) == 1 else f"drafts {drafts[0]} to {drafts[-1]}"
-
-
 def _seal(body: bytes) -> bytes:
     """Pad a structure to 504 bytes and append its checksum word."""
     assert len(body) <= STRUCTURE_BYTES - 8
@@ -233,7 +210,7 @@ def _unseal(data: bytes, what: str) -> bytes:
 
 # In a root's flags: in use without an undo log, and not closed since.
 UNSAFE: Final = 1
-# In a root's flags, and then its version is 3: keys may expire. Both copies say so, durably, before any slot does.
+# In a root's flags: keys may expire (and format 3 has version 3). Both copies say so, durably, before any slot does.
 EXPIRES: Final = 2
 
 _ROOT_MAGIC: Final = b"GPKVSRT\0"
@@ -314,6 +291,34 @@ class Extent(NamedTuple):
     serial: int = NO_SERIAL
 
 
+class Opened(NamedTuple):
+    """What the store was like when it was opened last; positions in its changes rest on it (`gpkvs.changes`).
+
+    Attributes
+    ----------
+    number
+        The next sequence number.
+    timeline
+        Of the positions of this opening; 0: nobody has followed.
+    ended
+        The timelines that ended at this number, the newest first; empty in stores of format 3.
+    """
+
+    number: int
+    timeline: int
+    ended: tuple[int, ...]
+
+    def again(self, number: int) -> Opened:
+        """Return what the next opening is like, which finds this next sequence number, and lost nothing."""
+        ended = (self.timeline, *(self.ended if number == self.number else ()))
+        return Opened(number, 0, tuple(timeline for timeline in ended if timeline)[:ENDED_MAX])
+
+
+ENDED_MAX: Final = 3  # that a root has room for
+NEVER_OPENED: Final = Opened(0, 0, ())
+_OPENED = struct.Struct(f"<QQ{ENDED_MAX}Q")
+
+
 _CHECKPOINT_NUMBERS: Final = len(Checkpoint._fields) - 1  # without the growth
 FIRST_CHECKPOINT: Final = Checkpoint(0, 0, 0, 1, 0, 0, 0, 0, 0)
 
@@ -340,11 +345,15 @@ class Root:
     checkpoint: Checkpoint
     heap_bytes_max: int = 0  # 0: the heap does not grow; the journal's extents are not counted
     journal_extents: tuple[Extent, ...] = ()
-    draft: int = 0  # of format 4; 0: format 3, or 2
+    opened: Opened = NEVER_OPENED
+    store_format: int = FORMAT_4
+    draft: int = FINAL_DRAFT  # of format 4
 
     def pack(self) -> bytes:
         """Return the 512 bytes of one copy."""
         extents = b"".join(_EXTENT.pack(*extent) for extent in self.journal_extents)
+        number, timeline, ended = self.opened
+        opened = _OPENED.pack(number, timeline, *ended, *(0,) * (ENDED_MAX - len(ended)))
         return _seal(
             _ROOT.pack(
                 _ROOT_MAGIC,
@@ -370,12 +379,12 @@ class Root:
                 *self.checkpoint.growth,
                 self.draft,
             )
-            + extents
+            + (extents.ljust(EXTENTS_MAX * _EXTENT.size, b"\0") + opened if self.has_timelines else extents)
         )
 
     @staticmethod
-    def unpack(data: bytes, drafts: Sequence[int] = (DRAFT,)) -> Root:
-        """Read one copy, of format 2 or 3, or of some drafts of format 4.
+    def unpack(data: bytes, drafts: Sequence[int] = (FINAL_DRAFT,)) -> Root:
+        """Read one copy, of format 3, or of some drafts of format 4.
 
         Raises
         ------
@@ -390,16 +399,16 @@ class Root:
         if byte_order == int.from_bytes(BYTE_ORDER.to_bytes(4, "little"), "big"):
             raise BadFormatError("the store was written on a machine of another byte order")
         # The version is looked at before the checksum: a later format may seal its root in another way.
-        if version not in (FORMAT_VERSION, EXPIRING_FORMAT_VERSION, DRAFT_FORMAT_VERSION) and byte_order == BYTE_ORDER:
+        if version not in (UNEXPIRING_VERSION, FORMAT_3, FORMAT_4) and byte_order == BYTE_ORDER:
             raise BadFormatError(
-                f"the store has format version {version}, this gpkvs opens {FORMAT_VERSION} to "
-                f"{DRAFT_FORMAT_VERSION}: {_other_version(version < FORMAT_VERSION)}"
+                f"the store has format version {version}, this gpkvs opens {UNEXPIRING_VERSION} to {FORMAT_4}: "
+                f"{_other_version(version < UNEXPIRING_VERSION)}"
             )
         draft = _ROOT_DRAFT.unpack_from(data, _ROOT_DRAFT_OFFSET)[0]
-        if version == DRAFT_FORMAT_VERSION and draft not in drafts:
+        if version == FORMAT_4 and draft not in drafts:
             raise BadFormatError(
-                f"the store has draft {draft} of format version {version}, this gpkvs opens {_drafts_text(drafts)}: "
-                f"{_other_version(0 < draft < DRAFT)}"
+                f"the store has draft {draft} of format version {version}, this gpkvs opens the final one: "
+                f"{_other_version(draft in DRAFTS)}"
             )
         body = _unseal(data, "the root")
         fields = _ROOT.unpack_from(body)[len(_ROOT_PREFIX.unpack_from(data)) :]
@@ -408,7 +417,12 @@ class Root:
         checkpoint = Checkpoint._make((*numbers, Growth(table_id, blocks, unmoved)))
         all_extents = (Extent(*_EXTENT.unpack_from(body, _ROOT.size + n * _EXTENT.size)) for n in range(EXTENTS_MAX))
         extents = tuple(extent for extent in all_extents if extent.segments)
-        root = Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max, extents, draft))
+        number, timeline, *ended = _OPENED.unpack_from(body, _ROOT.size + EXTENTS_MAX * _EXTENT.size)
+        opened = Opened(number, timeline, tuple(timeline for timeline in ended if timeline))
+        if any(body[_ROOT.size + EXTENTS_MAX * _EXTENT.size + _OPENED.size :]):
+            raise BadFormatError(f"the root has fields that this gpkvs does not know: {_other_version(is_older=False)}")
+        more = extents, opened, max(version, FORMAT_3), draft
+        root = Root(*(*fixed[:-_CHECKPOINT_NUMBERS], checkpoint, heap_bytes_max, *more))
         if version != root.format_version:
             raise BadBytesError(f"the root has format version {version}, and flags of {root.format_version}")
         return root
@@ -420,25 +434,23 @@ class Root:
 
     @property
     def format_version(self) -> int:
-        """The format version of the store: of one in which no key ever expired, an older gpkvs opens it too."""
-        if self.draft:
-            return DRAFT_FORMAT_VERSION
-        return EXPIRING_FORMAT_VERSION if self.may_expire else FORMAT_VERSION
+        """The version that the root says: of format 3, an older gpkvs opens a store in which no key ever expired."""
+        return self.store_format if self.store_format != FORMAT_3 or self.may_expire else UNEXPIRING_VERSION
 
     @property
     def format_text(self) -> str:
-        """The format, for people: 3 is what format 2 becomes when a key gets an expiry."""
-        return f"{DRAFT_FORMAT_VERSION}, draft {self.draft}" if self.draft else str(EXPIRING_FORMAT_VERSION)
-
-    @property
-    def record_format(self) -> int:
-        """How its records lie in the heap: as in format 3, or as in format 4 (`RecordFormat` in kernels/layout.cuh)."""
-        return record_format_of(self.draft)
+        """The format, for people."""
+        return f"{self.store_format}, draft {self.draft}" if self.draft else str(self.store_format)
 
     @property
     def has_blobs(self) -> bool:
         """Whether it has a file of blobs."""
-        return self.draft >= BLOBS_DRAFT
+        return self.store_format == FORMAT_4 and self.draft != DRAFT_WITHOUT_BLOBS
+
+    @property
+    def has_timelines(self) -> bool:
+        """Whether it knows of its last opening, so that a position may be of an earlier one."""
+        return self.store_format == FORMAT_4
 
     @property
     def extent_bytes(self) -> int:

@@ -22,6 +22,7 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +33,9 @@ from gpkvs.media.directory import LOCK_FILE, ROOT_FILE, require_store
 _FILES = re.compile(
     r"(LOCK|CREATING|COPYING|root|log|heap|data|blobs|index-\d+-\d+|catalog-\d+\.json|recovery\.json)(\.tmp)?"
 )
+
+
+_locks: set[StoreLock] = set()  # who drops a store without closing it keeps its locks
 
 
 class StoreLock:
@@ -58,6 +62,7 @@ class StoreLock:
         self._path = path
         self._descriptors: list[int] = []
         release_in_child(self)
+        _locks.add(self)
         try:
             self._lock(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_EX)
             if (path / ROOT_FILE).is_file():
@@ -78,7 +83,14 @@ class StoreLock:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLockedError(self._path, _owner(self._path / LOCK_FILE)) from None
+            is_here = any(os.path.samestat(os.fstat(descriptor), os.fstat(held)) for held in self._held_here())
+            raise StoreLockedError(self._path, _owner(self._path / LOCK_FILE), is_here=is_here) from None
+
+    def _held_here(self) -> Iterator[int]:
+        """Return what other locks of this process lie on; its number does not tell, each container has a first one."""
+        for other in list(_locks):
+            if other is not self:
+                yield from other._descriptors
 
     def sign(self) -> None:
         """Tell others who has it. Nothing is written before: the directory may turn out to be no store's."""
@@ -86,6 +98,7 @@ class StoreLock:
 
     def release(self) -> None:
         """Let others open the store."""
+        _locks.discard(self)
         while self._descriptors:
             os.close(self._descriptors.pop())
 

@@ -9,6 +9,7 @@ order; a native one has the same steps (``kernels/commit_undo.hpp``).
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 from gpkvs import failpoint
 from gpkvs.errors import CorruptStoreError
@@ -79,11 +80,12 @@ def find_descriptor(files: StoreFiles, epoch: int) -> Descriptor:
     )
 
 
-def begin_incarnation(files: StoreFiles, current: Descriptor) -> Descriptor:
+def begin_incarnation(files: StoreFiles, current: Descriptor, **opening: Any) -> Descriptor:
     """Make the next incarnation durable in both root copies, before the first store of its epochs.
 
     The flag is IDLE. When all incarnations are used up, their numbers begin again (`renew_epochs`). A crash may keep
     the new number without the new flag: then the current epoch is no older one, and they begin again once more.
+    `opening` is what else the roots are to say.
 
     Returns
     -------
@@ -95,7 +97,7 @@ def begin_incarnation(files: StoreFiles, current: Descriptor) -> Descriptor:
     if incarnation > INCARNATION_MAX or current.epoch >= make_epoch(incarnation, 0):
         current = renew_epochs(files, current)
         incarnation = 1
-    files.roots.change(incarnation=incarnation)
+    files.roots.change(incarnation=incarnation, **opening)
     return current
 
 
@@ -176,9 +178,14 @@ class Transaction(ctypes.Structure):
         """The time that the last committed batch has kept."""
         return self._words[TIME_HORIZON_WORD]
 
+    @property
+    def has_epoch(self) -> bool:
+        """Whether there is an epoch for the next batch in this incarnation."""
+        return self._counter + 1 < 1 << COUNTER_BITS
+
     def have_epoch(self) -> None:
         """Have an epoch for the next batch that no batch had since epochs were renewed."""
-        if self._counter + 1 >= 1 << COUNTER_BITS:
+        if not self.has_epoch:
             self._take(begin_incarnation(self._files, self.current))
             self._counter = 0
         self._incarnation = self._files.root.incarnation
@@ -208,5 +215,9 @@ class Transaction(ctypes.Structure):
         store_flag(self._files, State.IDLE, descriptor.epoch)
         failpoint.hit("before_idle_persist")
         self._files.root_region.persist()
+        self.begun(descriptor)
+
+    def begun(self, descriptor: Descriptor) -> None:
+        """Take the descriptor of a batch for current that only the end of the process can keep from its commit."""
         self._set_current(descriptor)
         self._current_copy = 1 - self._current_copy

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -6,12 +7,23 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class BackupState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BACKUP_UNSPECIFIED: _ClassVar[BackupState]
+    BACKUP_BEGUN: _ClassVar[BackupState]
+    BACKUP_WHOLE: _ClassVar[BackupState]
+    BACKUP_FAILED: _ClassVar[BackupState]
+BACKUP_UNSPECIFIED: BackupState
+BACKUP_BEGUN: BackupState
+BACKUP_WHOLE: BackupState
+BACKUP_FAILED: BackupState
+
 class InfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class TableInfo(_message.Message):
-    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key", "growing_blocks", "moved_blocks", "growth_waits", "index_bytes_max")
+    __slots__ = ("name", "layout", "records", "slots", "index_bytes", "load_factor", "bytes_per_key", "growing_blocks", "moved_blocks", "growth_waits", "index_bytes_max", "heap_bytes", "expiring_keys")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +35,8 @@ class TableInfo(_message.Message):
     MOVED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     GROWTH_WAITS_FIELD_NUMBER: _ClassVar[int]
     INDEX_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    HEAP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRING_KEYS_FIELD_NUMBER: _ClassVar[int]
     name: str
     layout: str
     records: int
@@ -34,7 +48,9 @@ class TableInfo(_message.Message):
     moved_blocks: int
     growth_waits: str
     index_bytes_max: int
-    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ..., growing_blocks: _Optional[int] = ..., moved_blocks: _Optional[int] = ..., growth_waits: _Optional[str] = ..., index_bytes_max: _Optional[int] = ...) -> None: ...
+    heap_bytes: int
+    expiring_keys: int
+    def __init__(self, name: _Optional[str] = ..., layout: _Optional[str] = ..., records: _Optional[int] = ..., slots: _Optional[int] = ..., index_bytes: _Optional[int] = ..., load_factor: _Optional[float] = ..., bytes_per_key: _Optional[float] = ..., growing_blocks: _Optional[int] = ..., moved_blocks: _Optional[int] = ..., growth_waits: _Optional[str] = ..., index_bytes_max: _Optional[int] = ..., heap_bytes: _Optional[int] = ..., expiring_keys: _Optional[int] = ...) -> None: ...
 
 class RecoveryInfo(_message.Message):
     __slots__ = ("undone", "undone_entries", "seconds", "report", "replayed_batches", "replayed_slots", "cut_batches")
@@ -79,7 +95,7 @@ class JournalInfo(_message.Message):
     def __init__(self, is_direct: bool = ..., used_bytes: _Optional[int] = ..., capacity_bytes: _Optional[int] = ..., batches_in_flight: _Optional[int] = ..., room_seconds: _Optional[float] = ..., checkpoints: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ..., flushes: _Optional[int] = ..., flush_seconds: _Optional[float] = ..., dirty_bytes: _Optional[int] = ...) -> None: ...
 
 class InfoResponse(_message.Message):
-    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes", "commit", "journal_bytes", "journal", "heap_bytes_max", "heap_growth_waits", "heap_charged_bytes", "heap_charged_bytes_max", "heap_segments", "heap_free_segments", "heap_moved_bytes", "heap_given_back_bytes", "door", "store_format", "next_opening", "blobs_live_bytes", "blobs_bytes")
+    __slots__ = ("version", "backend", "path", "domain_found", "domain", "domain_note", "heap_bytes", "heap_live_bytes", "log_bytes", "key_bytes_max", "value_bytes_max", "request_ops_max", "message_bytes_max", "next_version", "tables", "last_recovery", "process_written_bytes", "process_read_bytes", "commit", "journal_bytes", "journal", "heap_bytes_max", "heap_growth_waits", "heap_charged_bytes", "heap_charged_bytes_max", "heap_segments", "heap_free_segments", "heap_moved_bytes", "heap_given_back_bytes", "door", "store_format", "next_opening", "blobs_live_bytes", "blobs_bytes", "last_backup", "last_archive")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +130,8 @@ class InfoResponse(_message.Message):
     NEXT_OPENING_FIELD_NUMBER: _ClassVar[int]
     BLOBS_LIVE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOBS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_BACKUP_FIELD_NUMBER: _ClassVar[int]
+    LAST_ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     version: str
     backend: str
     path: str
@@ -148,7 +166,57 @@ class InfoResponse(_message.Message):
     next_opening: str
     blobs_live_bytes: int
     blobs_bytes: int
-    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ..., heap_bytes_max: _Optional[int] = ..., heap_growth_waits: _Optional[str] = ..., heap_charged_bytes: _Optional[int] = ..., heap_charged_bytes_max: _Optional[int] = ..., heap_segments: _Optional[int] = ..., heap_free_segments: _Optional[int] = ..., heap_moved_bytes: _Optional[int] = ..., heap_given_back_bytes: _Optional[int] = ..., door: _Optional[str] = ..., store_format: _Optional[str] = ..., next_opening: _Optional[str] = ..., blobs_live_bytes: _Optional[int] = ..., blobs_bytes: _Optional[int] = ...) -> None: ...
+    last_backup: LastBackup
+    last_archive: LastArchive
+    def __init__(self, version: _Optional[str] = ..., backend: _Optional[str] = ..., path: _Optional[str] = ..., domain_found: _Optional[str] = ..., domain: _Optional[str] = ..., domain_note: _Optional[str] = ..., heap_bytes: _Optional[int] = ..., heap_live_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., key_bytes_max: _Optional[int] = ..., value_bytes_max: _Optional[int] = ..., request_ops_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., next_version: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableInfo, _Mapping]]] = ..., last_recovery: _Optional[_Union[RecoveryInfo, _Mapping]] = ..., process_written_bytes: _Optional[int] = ..., process_read_bytes: _Optional[int] = ..., commit: _Optional[str] = ..., journal_bytes: _Optional[int] = ..., journal: _Optional[_Union[JournalInfo, _Mapping]] = ..., heap_bytes_max: _Optional[int] = ..., heap_growth_waits: _Optional[str] = ..., heap_charged_bytes: _Optional[int] = ..., heap_charged_bytes_max: _Optional[int] = ..., heap_segments: _Optional[int] = ..., heap_free_segments: _Optional[int] = ..., heap_moved_bytes: _Optional[int] = ..., heap_given_back_bytes: _Optional[int] = ..., door: _Optional[str] = ..., store_format: _Optional[str] = ..., next_opening: _Optional[str] = ..., blobs_live_bytes: _Optional[int] = ..., blobs_bytes: _Optional[int] = ..., last_backup: _Optional[_Union[LastBackup, _Mapping]] = ..., last_archive: _Optional[_Union[LastArchive, _Mapping]] = ...) -> None: ...
+
+class LastBackup(_message.Message):
+    __slots__ = ("time_ms", "keys", "bytes", "seconds")
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    time_ms: int
+    keys: int
+    bytes: int
+    seconds: float
+    def __init__(self, time_ms: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class LastArchive(_message.Message):
+    __slots__ = ("synced_ms",)
+    SYNCED_MS_FIELD_NUMBER: _ClassVar[int]
+    synced_ms: int
+    def __init__(self, synced_ms: _Optional[int] = ...) -> None: ...
+
+class NoteBackupRequest(_message.Message):
+    __slots__ = ("state", "age_ms", "keys", "bytes", "seconds")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    state: BackupState
+    age_ms: int
+    keys: int
+    bytes: int
+    seconds: float
+    def __init__(self, state: _Optional[_Union[BackupState, str]] = ..., age_ms: _Optional[int] = ..., keys: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class NoteBackupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NoteArchiveRequest(_message.Message):
+    __slots__ = ("position", "time_ms")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    position: str
+    time_ms: int
+    def __init__(self, position: _Optional[str] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class NoteArchiveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SlowLogRequest(_message.Message):
     __slots__ = ("entries", "clear")

@@ -59,6 +59,16 @@ class AdminStub(object):
                 request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableRequest.SerializeToString,
                 response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableResponse.FromString,
                 _registered_method=True)
+        self.NoteBackup = channel.unary_unary(
+                '/gpkvs.v1.Admin/NoteBackup',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteBackupRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteBackupResponse.FromString,
+                _registered_method=True)
+        self.NoteArchive = channel.unary_unary(
+                '/gpkvs.v1.Admin/NoteArchive',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteArchiveRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteArchiveResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -97,6 +107,20 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def NoteBackup(self, request, context):
+        """What a client that makes a backup or an archive of this server says of it, for Info, the metrics and the audit log. The
+        server keeps the last of each until it stops. Nothing else comes of it, so a client goes on whatever becomes of the call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NoteArchive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -124,6 +148,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DropTable,
                     request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableRequest.FromString,
                     response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableResponse.SerializeToString,
+            ),
+            'NoteBackup': grpc.unary_unary_rpc_method_handler(
+                    servicer.NoteBackup,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteBackupRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteBackupResponse.SerializeToString,
+            ),
+            'NoteArchive': grpc.unary_unary_rpc_method_handler(
+                    servicer.NoteArchive,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteArchiveRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteArchiveResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -261,6 +295,60 @@ class Admin(object):
             '/gpkvs.v1.Admin/DropTable',
             gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableRequest.SerializeToString,
             gpkvs_dot_proto_dot_v1_dot_admin__pb2.DropTableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NoteBackup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.Admin/NoteBackup',
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteBackupRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteBackupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NoteArchive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpkvs.v1.Admin/NoteArchive',
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteArchiveRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_admin__pb2.NoteArchiveResponse.FromString,
             options,
             channel_credentials,
             insecure,

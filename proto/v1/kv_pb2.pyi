@@ -14,6 +14,13 @@ class Condition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONDITION_PRESENT: _ClassVar[Condition]
     CONDITION_EQUALS: _ClassVar[Condition]
 
+class ChangeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANGE_UNSPECIFIED: _ClassVar[ChangeKind]
+    CHANGE_SET: _ClassVar[ChangeKind]
+    CHANGE_DELETED: _ClassVar[ChangeKind]
+    CHANGE_EXPIRED: _ClassVar[ChangeKind]
+
 class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     OP_UNSPECIFIED: _ClassVar[Op]
@@ -39,6 +46,10 @@ CONDITION_NONE: Condition
 CONDITION_ABSENT: Condition
 CONDITION_PRESENT: Condition
 CONDITION_EQUALS: Condition
+CHANGE_UNSPECIFIED: ChangeKind
+CHANGE_SET: ChangeKind
+CHANGE_DELETED: ChangeKind
+CHANGE_EXPIRED: ChangeKind
 OP_UNSPECIFIED: Op
 OP_GET: Op
 OP_SET: Op
@@ -203,6 +214,70 @@ class CountResponse(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     count: int
     def __init__(self, count: _Optional[int] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("table", "all_tables", "prefix", "since", "only_position")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ALL_TABLES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    ONLY_POSITION_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    all_tables: bool
+    prefix: bytes
+    since: str
+    only_position: bool
+    def __init__(self, table: _Optional[str] = ..., all_tables: bool = ..., prefix: _Optional[bytes] = ..., since: _Optional[str] = ..., only_position: bool = ...) -> None: ...
+
+class WatchResponse(_message.Message):
+    __slots__ = ("position", "entries")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    position: str
+    entries: _containers.RepeatedCompositeFieldContainer[WatchEntry]
+    def __init__(self, position: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[WatchEntry, _Mapping]]] = ...) -> None: ...
+
+class WatchEntry(_message.Message):
+    __slots__ = ("number", "time_ms", "table_id", "table", "kinds", "keys", "key_lengths", "values", "value_lengths", "versions", "expiries", "made", "dropped", "more")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRIES_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    time_ms: int
+    table_id: int
+    table: str
+    kinds: bytes
+    keys: bytes
+    key_lengths: bytes
+    values: bytes
+    value_lengths: bytes
+    versions: bytes
+    expiries: bytes
+    made: TableMade
+    dropped: bool
+    more: bool
+    def __init__(self, number: _Optional[int] = ..., time_ms: _Optional[int] = ..., table_id: _Optional[int] = ..., table: _Optional[str] = ..., kinds: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., made: _Optional[_Union[TableMade, _Mapping]] = ..., dropped: bool = ..., more: bool = ...) -> None: ...
+
+class TableMade(_message.Message):
+    __slots__ = ("layout", "index_bytes", "index_bytes_max")
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    layout: str
+    index_bytes: int
+    index_bytes_max: int
+    def __init__(self, layout: _Optional[str] = ..., index_bytes: _Optional[int] = ..., index_bytes_max: _Optional[int] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
     __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id", "conditions", "expected", "expiries", "ttls", "request_ops", "numbers")

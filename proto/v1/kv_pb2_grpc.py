@@ -82,6 +82,11 @@ class KVStub(object):
                 request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountRequest.SerializeToString,
                 response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountResponse.FromString,
                 _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/gpkvs.v1.KV/Watch',
+                request_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.WatchRequest.SerializeToString,
+                response_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.WatchResponse.FromString,
+                _registered_method=True)
 
 
 class KVServicer(object):
@@ -153,6 +158,16 @@ class KVServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Watch(self, request, context):
+        """What changes from now on, or behind a position, in the order in which it was executed. It ends by itself only when its
+        table is dropped (NOT_FOUND, behind the entry that says so), when the server stops (UNAVAILABLE: go on behind the last
+        position), and when the server no longer holds what comes next (OUT_OF_RANGE: read all anew, then watch). Nothing is
+        told before it is durable. No watch slows writers: one that does not read falls behind.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KVServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -200,6 +215,11 @@ def add_KVServicer_to_server(servicer, server):
                     servicer.Count,
                     request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountRequest.FromString,
                     response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.WatchRequest.FromString,
+                    response_serializer=gpkvs_dot_proto_dot_v1_dot_kv__pb2.WatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -448,6 +468,33 @@ class KV(object):
             '/gpkvs.v1.KV/Count',
             gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountRequest.SerializeToString,
             gpkvs_dot_proto_dot_v1_dot_kv__pb2.CountResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gpkvs.v1.KV/Watch',
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.WatchRequest.SerializeToString,
+            gpkvs_dot_proto_dot_v1_dot_kv__pb2.WatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,16 +39,16 @@ from gpkvs.media.directory import (
 from gpkvs.media.files import blob_file
 from gpkvs.media.layout import (
     BLOCK_BYTES,
-    DRAFT,
     EXPIRES,
+    FORMAT_3,
+    FORMAT_4,
     KEY_BYTES_MAX,
-    RECORDS_3,
+    LONGEST_RECORD_UNITS,
     UNIT_BYTES,
     CommitKind,
-    record_format_of,
     reference_length,
-    with_kinds,
 )
+from gpkvs.media.slot_kinds import with_kinds
 from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.native import audits
 from gpkvs.pm.domain import find_domain
@@ -68,7 +68,7 @@ from gpkvs.recovery.copy.records import (
 from gpkvs.recovery.copy.source import Rows, Source, open_source
 from gpkvs.recovery.copy.writer import StoreWriter, require_no_store
 from gpkvs.recovery.startup.memory import require_memory
-from gpkvs.recovery.startup.opening import choose_commit, draft_of
+from gpkvs.recovery.startup.opening import choose_commit, format_of
 from gpkvs.recovery.startup.salvage import audit
 from gpkvs.text import no_such, quoted
 
@@ -98,6 +98,7 @@ class CopiedTable:
     layout: str
     keys: int
     index_bytes: int
+    digest: int  # of all that the old store has in it, in any order
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def copy_store(
     commit
         How the batches of the new store become durable; ``auto`` as for any new store there.
     store_format
-        Of the new store; ``auto``: that of the old one, if it is not older than 3.
+        Of the new store; ``auto``: as any new store has it.
 
     Raises
     ------
@@ -173,8 +174,8 @@ def copy_store(
         undo.callback(backend.close)
         source = undo.enter_context(open_source(old, backend))
         catalog = _new_catalog(source, sizes)
-        draft = source.files.root.draft and DRAFT if store_format == "auto" else draft_of(store_format)
-        copy = _Copy(source, backend, catalog, _new_sizes(source, catalog, sizes), draft, on_progress)
+        new_sizes = _new_sizes(source, catalog, sizes)
+        copy = _Copy(source, backend, catalog, new_sizes, format_of(store_format), on_progress)
         copy.survey(is_heap_chosen=sizes.heap_bytes is not None or sizes.heap_bytes_max is not None)
         with access_errors(new):
             _write_new(copy, new, source, commit)
@@ -251,7 +252,7 @@ def _write_new(copy: _Copy, new: Path, source: Source, commit: CommitName) -> No
         kind = choose_commit(commit, find_domain(new, "auto"))
         if kind is CommitKind.JOURNAL:  # what was written is read back, like an opening does
             require_memory(sum(entry.blocks for entry in copy.catalog.tables) * BLOCK_BYTES)
-        root = first_root(copy.sizes, copy.catalog, StoreKind(kind, copy.draft), source.files.root.hash_key)
+        root = first_root(copy.sizes, copy.catalog, StoreKind(kind, copy.new_format), source.files.root.hash_key)
         root = replace(root, flags=source.files.root.flags & EXPIRES)
         writer = StoreWriter(new, root, copy.catalog)
         try:
@@ -283,17 +284,22 @@ class _Copy:
         Runs the kernels.
     catalog, sizes
         Of the new store.
-    draft
-        Of format 4 that the new store has; 0: it has format 3.
+    new_format
+        Of the new store.
     on_progress
         Called with the name of a step and the share of the work done.
     """
 
     def __init__(
-        self, source: Source, backend: CpuBackend, catalog: Catalog, sizes: Sizes, draft: int, on_progress: Progress
+        self,
+        source: Source,
+        backend: CpuBackend,
+        catalog: Catalog,
+        sizes: Sizes,
+        new_format: int,
+        on_progress: Progress,
     ) -> None:
-        self.draft = draft
-        self._new_format = record_format_of(draft)
+        self.new_format = new_format
         self._source = source
         self._backend = backend
         self.catalog = catalog
@@ -370,14 +376,21 @@ class _Copy:
         Raises
         ------
         InvalidArgumentError
-            If its format has no place for a key.
+            If its format has no place for a key or a value.
         """
-        key_bytes_max = KEY_BYTES_MAX[self._new_format]
-        units = new_units(self._backend, self._source.files, entry, reference, self._new_format)
+        key_bytes_max = KEY_BYTES_MAX[self.new_format]
+        units = new_units(self._backend, self._source.files, entry, reference, self.new_format)
         if not units.all():
             raise InvalidArgumentError(
                 f"table {quoted(entry.name)} has a key of more than {key_bytes_max:,} bytes, for which a store of "
-                f"format {self._new_format} has no place: delete it, or copy with --format {RECORDS_3}",
+                f"format {self.new_format} has no place: delete it, or copy with --format {FORMAT_3}",
+                field="format",
+            )
+        longest = int(units.max())
+        if self.new_format == FORMAT_3 and longest > LONGEST_RECORD_UNITS:
+            raise InvalidArgumentError(
+                f"table {quoted(entry.name)} has a record of {longest * UNIT_BYTES:,} bytes, format {FORMAT_3} takes "
+                f"up to {LONGEST_RECORD_UNITS * UNIT_BYTES:,}: delete it, or copy with --format {FORMAT_4}",
                 field="format",
             )
         return units
@@ -397,7 +410,7 @@ class _Copy:
     def _charged_max(self, heap_bytes: int) -> int:
         """Return the units that a heap of a size takes with any write."""
         segment_units = segment_bytes_for(heap_bytes) // UNIT_BYTES
-        return charged_units_max(heap_bytes // UNIT_BYTES, segment_units, longest_units(self._new_format))
+        return charged_units_max(heap_bytes // UNIT_BYTES, segment_units, longest_units(self.new_format))
 
     def _heap_full(self, units: int, longest: int) -> NoSpaceError:
         # A record may take a sixteenth of the heap, rounded down to a power of two.
@@ -465,7 +478,7 @@ class _Copy:
             "table_id": entry.id,
             "next_sequence": source.current.next_sequence,
             "may_expire": int(source.files.root.may_expire),
-            "record_format": source.files.root.record_format,
+            "record_format": source.files.root.store_format,
             **blob_file(source.files),
         }
         if entry.slot_layout.has_records:
@@ -487,9 +500,9 @@ class _Copy:
         files, units = self._source.files, self._new_units(entry, reference)
         offset, heap_end = pack(units, heap_end, self._segment_units)
         places = references(offset, units)
-        blobs = copy_blobs(self._backend, files, reference, self._new_format, writer)
+        blobs = copy_blobs(self._backend, files, reference, self.new_format, writer)
         for at, run in copied_runs(
-            self._backend, files, reference, places, self._segment_units, self._new_format, blobs
+            self._backend, files, reference, places, self._segment_units, self.new_format, blobs
         ):
             writer.write_records(at, run)
         digest = digest_records(self._backend, files, reference)
@@ -512,7 +525,7 @@ class _Copy:
                 wanted, found = self._contents[entry.id], _audited_contents(self._backend, written, entry)
                 counts = SegmentCounts.of(written.files.segments)
                 counted = recount(written.files, self._backend, written.files.indexes[entry.id], counts)
-                if found != wanted or counted != wanted.keys or int(counts.live.sum()) != wanted.units:
+                if found != wanted or counted.records != wanted.keys or int(counts.live.sum()) != wanted.units:
                     raise StoreError(
                         f"table {quoted(entry.name)} was read back from {new} with {found.keys:,} keys, and is not "
                         f"what was written ({wanted.keys:,} keys): check the disk; nothing was kept"
@@ -527,7 +540,13 @@ class _Copy:
             old_format=self._source.format_text,
             recovery=self._source.recovery,
             tables=tuple(
-                CopiedTable(table.name, table.layout, contents[table.id].keys, table.blocks * BLOCK_BYTES)
+                CopiedTable(
+                    table.name,
+                    table.layout,
+                    contents[table.id].keys,
+                    table.blocks * BLOCK_BYTES,
+                    contents[table.id].digest,
+                )
                 for table in self.catalog.tables
             ),
             keys=sum(content.keys for content in contents.values()),
@@ -540,6 +559,31 @@ def _parts(entry: TableEntry) -> Iterator[tuple[int, int]]:
     """Yield the first and last + 1 of some blocks of a table at a time."""
     for first in range(0, entry.blocks, _BLOCKS_AT_ONCE):
         yield first, min(first + _BLOCKS_AT_ONCE, entry.blocks)
+
+
+def digests_of_numbers(path: Path) -> dict[str, int]:
+    """Return the digest of each table of numbers of a store that no process uses: their slots have no checksum.
+
+    Raises
+    ------
+    CorruptStoreError
+        If the store is damaged.
+    """
+    with ExitStack() as undo:
+        undo.callback(lock_store(path, shared=True).release)
+        backend = CpuBackend()
+        undo.callback(backend.close)
+        source = undo.enter_context(open_source(path, backend))
+        tables = [entry for entry in source.files.catalog.tables if not entry.slot_layout.has_records]
+        return {entry.name: _digest_of_numbers(backend, source, entry) for entry in tables}
+
+
+def _digest_of_numbers(backend: CpuBackend, source: Source, entry: TableEntry) -> int:
+    contents = _Contents()
+    for first, last in _parts(entry):  # where the table grows, `rows` knows where its blocks are
+        rows = source.rows(entry, first, last)
+        contents.add(len(rows), 0, digest_numbers(backend, rows.words, entry.id))
+    return contents.digest
 
 
 def _audited_contents(backend: CpuBackend, source: Source, entry: TableEntry) -> _Contents:

@@ -1,11 +1,13 @@
 """Format 1, the only place that knows it: its root, and where its keys live.
 
-Everything else has the bytes of format 2. What descriptors have more there was zero in format 1, which says the same.
+Everything else has the bytes of version 2 (format 3). What descriptors have more there was zero in format 1, which says
+the same.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from gpkvs.media.catalog import TableEntry
 from gpkvs.media.layout import (
     BYTE_ORDER,
     FIRST_CHECKPOINT,
+    FORMAT_3,
     STRUCTURE_BYTES,
     BadBytesError,
     BadFormatError,
@@ -38,7 +41,7 @@ def unpack_root(data: bytes) -> Root:
     if crc32c(data[: STRUCTURE_BYTES - 8]) != int.from_bytes(data[STRUCTURE_BYTES - 8 : STRUCTURE_BYTES], "little"):
         raise BadBytesError("the root has a wrong checksum")
     fields = (*_ROOT.unpack_from(data)[3:], CommitKind.UNDO, 0, 0, FIRST_CHECKPOINT)
-    return Root(*fields)
+    return replace(Root(*fields), store_format=FORMAT_3)
 
 
 def _by_first_word(fingerprint0: U64, _: U64, entry: TableEntry) -> U64:

@@ -18,8 +18,8 @@ from gpkvs.media.directory import round_up
 from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.layout import (
     BLOB_WORDS_BYTES,
+    FORMAT_3,
     KEY_BYTES_MAX,
-    RECORDS_3,
     REFERENCE_LENGTH_BITS,
     UNIT_BYTES,
     reference_length,
@@ -90,7 +90,7 @@ def digest_records(backend: CpuBackend, files: StoreFiles, reference: U64) -> in
         len(reference),
         reference=reference,
         heap=files.heap.address,
-        record_format=files.root.record_format,
+        record_format=files.root.store_format,
         **blob_file(files),
         digest=digest,
     )
@@ -106,7 +106,7 @@ def digest_numbers(backend: CpuBackend, words: U64, table_id: int) -> int:
 
 def new_units(backend: CpuBackend, files: StoreFiles, entry: TableEntry, reference: U64, new_format: int) -> U64:
     """Return what records, in heap order and not checked yet, take in a format; 0 if it has no place for the key."""
-    if new_format == files.root.record_format == RECORDS_3:
+    if new_format == files.root.store_format == FORMAT_3:
         same: U64 = reference_length(reference)
         return same
     units = np.empty(len(reference), np.uint64)
@@ -116,7 +116,7 @@ def new_units(backend: CpuBackend, files: StoreFiles, entry: TableEntry, referen
         reference=reference,
         heap=files.heap.address,
         heap_bytes=files.heap.bytes,
-        record_format=files.root.record_format,
+        record_format=files.root.store_format,
         new_format=new_format,
         table_id=entry.id,
         key_bytes_max=KEY_BYTES_MAX[new_format],
@@ -129,14 +129,14 @@ def copy_blobs(backend: CpuBackend, files: StoreFiles, reference: U64, new_forma
     """Write the blobs of records in a new format; return what each record says of its own, three words each."""
     value, value_bytes = np.zeros((2, len(reference)), np.uint64)
     said = np.zeros((len(reference), _BLOB_WORDS), np.uint64)
-    if new_format == RECORDS_3:
+    if new_format == FORMAT_3:
         return said
     backend.launch(
         "blob_values",
         len(reference),
         reference=reference,
         heap=files.heap.address,
-        record_format=files.root.record_format,
+        record_format=files.root.store_format,
         **blob_file(files),
         new_format=new_format,
         value=value,
@@ -185,7 +185,7 @@ def copied_runs(
             last - first,
             reference=np.ascontiguousarray(reference[first:last]),
             heap=files.heap.address,
-            record_format=files.root.record_format,
+            record_format=files.root.store_format,
             **blob_file(files),
             new_format=new_format,
             new_blobs=np.ascontiguousarray(new_blobs[first:last]),

@@ -21,8 +21,10 @@ from gpkvs.media.files import StoreFiles, open_files
 from gpkvs.media.growth import adopt, make_room
 from gpkvs.media.layout import (
     BLOCK_BYTES,
-    DRAFT,
+    DRAFTS,
+    FINAL_DRAFT,
     KIND_BLOB,
+    KIND_EXPIRING,
     KIND_EXPIRING_BLOB,
     KIND_SHIFT,
     LOG_ENTRIES_OFFSET,
@@ -44,8 +46,8 @@ from gpkvs.text import counted, quoted
 
 _BLOCKS_AT_ONCE = 256
 _KINDS = (1, KIND_BLOB)  # a record, one with a blob
-_EXPIRING_KINDS = (2, KIND_EXPIRING_BLOB)
-_OPEN = partial(Root.unpack, drafts=range(1, DRAFT + 1))
+_EXPIRING_KINDS = (KIND_EXPIRING, KIND_EXPIRING_BLOB)
+_OPEN = partial(Root.unpack, drafts=(*DRAFTS, FINAL_DRAFT))
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ def _check_u64_table(files: StoreFiles, backend: CpuBackend, report: CheckReport
             f"slot {slot} of table {table.name!r} with key {int(index.region.words(offset, 1)[0])}",
         )
     report.slots += index.slots
-    report.records += recount(files, backend, index, SegmentCounts.of(0))
+    report.records += recount(files, backend, index, SegmentCounts.of(0)).records
 
 
 def _check_extents(files: StoreFiles, report: CheckReport, reference: NDArray[np.uint64]) -> None:

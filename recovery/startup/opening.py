@@ -11,6 +11,7 @@ from typing import cast, get_args
 from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
 from gpkvs.config import CommitName, DurabilityName, FormatName, Sizes, StoreConfig
+from gpkvs.config_checks import journal_stays, no_journal
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.journal_growth import journal_space_max
 from gpkvs.engine.schema import remove_orphans, reserve_catalog
@@ -31,7 +32,7 @@ from gpkvs.media.directory import (
 from gpkvs.media.files import StoreFiles, open_files
 from gpkvs.media.ignored_settings import ignored_heap_bytes_max, ignored_settings
 from gpkvs.media.journal import Journal
-from gpkvs.media.layout import DRAFT, CommitKind
+from gpkvs.media.layout import FORMAT_3, FORMAT_4, CommitKind
 from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.recovery.startup.memory import require_memory
@@ -94,8 +95,9 @@ def open_directory(path: Path, config: StoreConfig, *, create: bool, on_progress
             commit = choose_commit(config.commit, domain)
             if commit is CommitKind.JOURNAL:
                 require_memory(config.sizes.index_bytes)
-            kind = StoreKind(commit, draft_of(config.store_format), domain.is_volatile)
-            create_store(path, _sizes_of(config, kind), kind, on_progress)
+            kind = StoreKind(commit, format_of(config.store_format), domain.is_volatile)
+            first_version = config.making.first_version if config.making else 1
+            create_store(path, _sizes_of(config, kind), kind, on_progress, first_version)
             lock.lock_root()
         finish_creation(path)
         files = open_files(path, domain)
@@ -126,7 +128,7 @@ def _sizes_of(config: StoreConfig, kind: StoreKind) -> Sizes:
     is_said = config.heap_bytes is not None or config.heap_bytes_max is not None
     if is_said or not kind.is_in_memory:
         return config.sizes
-    return replace(config.sizes, heap_bytes_max=HEAP_SEGMENTS_MAX * short_segment_bytes(kind.draft))
+    return replace(config.sizes, heap_bytes_max=HEAP_SEGMENTS_MAX * short_segment_bytes(kind.store_format))
 
 
 def allow_heap(files: StoreFiles, heap: Heap, config: StoreConfig) -> None:
@@ -158,7 +160,7 @@ def choose_commit(wanted: CommitName, domain: Domain) -> CommitKind:
     if wanted == "undo":
         return CommitKind.UNDO
     if not domain.is_logged:
-        raise InvalidArgumentError("a journal cannot be had with durability=none: choose undo", field="commit")
+        raise no_journal()
     return CommitKind.JOURNAL
 
 
@@ -172,11 +174,11 @@ def usual_commit(directory: Path, durability: DurabilityName, wanted: CommitName
         lock.unlink()
 
 
-def draft_of(wanted: FormatName) -> int:
-    """Return which draft of format 4 a new store has; 0: it has format 3."""
+def format_of(wanted: FormatName) -> int:
+    """Return the format of a new store's files."""
     if wanted == "auto":
         wanted = cast(FormatName, _asked(FORMAT_VARIABLE, get_args(FormatName)))
-    return DRAFT if wanted == "4" else 0
+    return FORMAT_3 if wanted == "3" else FORMAT_4
 
 
 def _asked(variable: str, names: tuple[str, ...]) -> str:
@@ -190,7 +192,7 @@ def _asked(variable: str, names: tuple[str, ...]) -> str:
 def require_commit(files: StoreFiles, domain: Domain) -> None:
     """Raise `InvalidArgumentError` if the store has a journal, and nothing is to be durable."""
     if files.root.has_journal and not domain.is_logged:
-        raise InvalidArgumentError("the store has a journal, which is never off: leave it out", field="durability")
+        raise journal_stays()
 
 
 def _attach(backend: Backend, files: StoreFiles) -> None:

@@ -21,6 +21,7 @@ from gpkvs.batch import U64
 from gpkvs.engine.blobs import Blobs
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.recount import recount
+from gpkvs.engine.table import Held
 from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
 from gpkvs.media.chunks import corrupt_log, find_chunks
@@ -34,6 +35,7 @@ from gpkvs.media.layout import (
     ChunkMarker,
     Descriptor,
     LogRun,
+    Opened,
     RunKind,
     State,
 )
@@ -58,7 +60,7 @@ class Recovered:
 
     log: Transaction | Journal
     heap: Heap
-    records: dict[int, int]  # by table id
+    held: dict[int, Held]  # by table id
     report: RecoveryReport
 
 
@@ -108,14 +110,15 @@ def _recovered(
     """Count what the store holds, and report."""
     failpoint.hit("before_recount")
     on_progress("counting live records", 0.5)
-    heap, records = _count(files, backend, restored.current)
-    report = _report(files, restored, heap, sum(records.values()), time.perf_counter() - begin)
+    heap, held = _count(files, backend, restored.current)
+    records = sum(of_table.records for of_table in held.values())
+    report = _report(files, restored, heap, records, time.perf_counter() - begin)
     try:
         write_file(files.path / RECOVERY_FILE, json.dumps(asdict(report), indent=1).encode() + b"\n")
     except OSError as error:  # a full disk must not keep a store from starting
         _log.warning("%s could not be written: %s", RECOVERY_FILE, error)
     on_progress("recovered", 1.0)
-    return Recovered(restored.log, heap, records, report)
+    return Recovered(restored.log, heap, held, report)
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,8 @@ def _replay(files: StoreFiles, backend: Backend, on_progress: Progress, flushes:
     replayed = replay(files, backend, on_progress)
     failpoint.hit("before_incarnation")
     checkpoint = files.root.checkpoint._replace(recovered_epoch=replayed.last.epoch)
-    files.roots.change(incarnation=files.root.incarnation + 1, checkpoint=checkpoint)
+    opened = _opened(files, replayed.last.descriptor, was_unsafe=False)
+    files.roots.change(incarnation=files.root.incarnation + 1, checkpoint=checkpoint, **opened)
     journal = Journal(files.data, files.root, replayed.last, flushes=flushes)
     return _Restored(journal, replayed.last.descriptor, replayed=replayed)
 
@@ -163,22 +167,31 @@ def _restore(files: StoreFiles, backend: Backend, on_progress: Progress) -> _Res
         # Durable with the roots, which are written next: until then, all of it is done again.
         store_flag(files, State.IDLE, current.epoch)
     dropped_slots = salvage(files, backend) if was_unsafe else 0
-    current = begin_incarnation(files, current)
+    current = begin_incarnation(files, current, **_opened(files, current, was_unsafe=was_unsafe))
     transaction = after_loss(files, current) if was_unsafe else Transaction(files, current)
     return _Restored(transaction, transaction.current, state is State.ACTIVE, undone_entries, was_unsafe, dropped_slots)
 
 
-def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[Heap, dict[int, int]]:
-    """Count the records of every table, and what of the heap is live."""
+def _opened(files: StoreFiles, current: Descriptor, *, was_unsafe: bool) -> dict[str, Opened]:
+    """Return what the roots are to say of this opening, which begins behind this transaction."""
+    if not files.root.has_timelines:
+        return {}
+    if was_unsafe:  # something may be lost of what was told
+        return {"opened": Opened(current.next_sequence, 0, ())}
+    return {"opened": files.root.opened.again(current.next_sequence)}
+
+
+def _count(files: StoreFiles, backend: Backend, current: Descriptor) -> tuple[Heap, dict[int, Held]]:
+    """Count what every table holds, and what of the heap is live."""
     counts = SegmentCounts.of(files.segments)
     named: list[U64] = [np.empty(0, np.uint64)]
-    records = {table: recount(files, backend, index, counts, named) for table, index in files.indexes.items()}
+    held = {table: recount(files, backend, index, counts, named) for table, index in files.indexes.items()}
     tail = Tail(current.tail_segment, current.tail_bytes // UNIT_BYTES)
     root = files.root
     blobs = Blobs(files, np.concatenate(named)) if root.has_blobs else None
-    heap = Heap(root.segment_bytes, tail, counts, size=root.heap_bytes, record_format=root.record_format, blobs=blobs)
+    heap = Heap(root.segment_bytes, tail, counts, size=root.heap_bytes, record_format=root.store_format, blobs=blobs)
     heap.leave(files.journal_segments, is_opening=True)
-    return heap, records
+    return heap, held
 
 
 def _report(files: StoreFiles, restored: _Restored, heap: Heap, records: int, seconds: float) -> RecoveryReport:

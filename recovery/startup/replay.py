@@ -338,7 +338,7 @@ def _verify_records(files: StoreFiles, backend: Backend, frame: _Found) -> bool:
                 first_sequence=frame.header.descriptor.first_sequence,
                 is_move=int(_is_move(frame)),
                 heap=int(memory.ctypes.data) - first,
-                record_format=files.root.record_format,
+                record_format=files.root.store_format,
                 **blob_file(files),
                 first_byte=first,
                 end_byte=last,

@@ -87,9 +87,10 @@ def _clear(files: StoreFiles, backend: Backend, table: TableEntry, slots: NDArra
             "reference": nothing,
             "key_lengths": np.zeros(count, np.uint32),
             "value_lengths": np.zeros(count, np.uint32),
-            "record_format": files.root.record_format,
+            "record_format": files.root.store_format,
             "expiries": 0,
             "first_sequence": 0,
+            "given_versions": 0,
         }
         if layout.has_records
         else {
@@ -174,7 +175,7 @@ def _audit_blocks(
             "table_id": index.entry.id,
             "next_sequence": next_sequence,
             "may_expire": int(files.root.may_expire),
-            "record_format": files.root.record_format,
+            "record_format": files.root.store_format,
             **blob_file(files),
         }
     backend.launch(f"audit_{layout.name}", len(broken), keys_per_item=1, **arguments)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from gpkvs.config import KIB, ServerConfig
+from gpkvs.config import ServerConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.access.audit import NO_AUDIT, AuditError, AuditLog
 from gpkvs.server.access.fold import Fields, Fold
@@ -31,7 +31,6 @@ from gpkvs.text import counted
 _log = logging.getLogger("gpkvs.server")
 
 FILES_MAX = 8
-BYTES_MIN = 64 * KIB  # of a file: with less, a short flood of refusals pushes all else out
 QUEUE_LINES_MAX = 4096
 REQUIRED_MAX = 64  # lines that calls wait for
 REQUIRED_SECONDS_MAX = 10.0
@@ -47,13 +46,8 @@ def open_audit(config: ServerConfig, metrics: Metrics) -> AuditLog:
     Raises
     ------
     InvalidArgumentError
-        If its files would be too small, or cannot be written.
+        If its file cannot be written.
     """
-    if config.audit_bytes_max < BYTES_MIN:
-        raise InvalidArgumentError(
-            f"{config.audit_bytes_max:,} bytes are too few: a file of the audit log takes at least {BYTES_MIN:,}",
-            field="audit_bytes_max",
-        )
     return AuditFile(config.audit_log, config.audit_bytes_max, metrics) if config.audit_log else NO_AUDIT
 
 
@@ -90,6 +84,8 @@ class AuditFile(AuditLog):
         self._folds = {
             "refused": Fold(1.0, ("address", "user", "reason")),
             "admin": Fold(60.0, ("address", "user", "rpc")),
+            "backup": Fold(1.0, ("address", "user", "state")),
+            "archive": Fold(3600.0, ("address", "user")),
         }
         self._wake = threading.Condition()
         self._queue: list[_Line] = []

@@ -128,5 +128,5 @@ def token_ended(user: User, token: Token) -> LoginError:
 
 
 _ALL = Patterns(("*",))
-ANYONE = Caller(User("", None, (), {}, Rights(_ALL, _ALL, _ALL, metrics=True)), "none")
+ANYONE = Caller(User("", None, (), {}, Rights(_ALL, _ALL, _ALL, metrics=True, backup=True)), "none")
 """Whoever reaches a server that has no users."""

@@ -307,7 +307,9 @@ class Logins:
         seconds = self._throttle.blocked_s(address, name)
         if seconds > 0:
             raise LoginError(
-                f"too many failed logins, as this user or from this address: try again in {math.ceil(seconds)} s",
+                # Clients that try again by themselves show the last answer alone: it says what was wrong, too.
+                "too many failed logins, as this user or from this address, with a wrong user, password or token: try "
+                f"again in {math.ceil(seconds)} s",
                 "slowed",
                 self._noted(name),
                 "password",

@@ -58,6 +58,31 @@ def require_read(caller: Caller, table: str) -> None:
         _refuse(caller, "read", table)
 
 
+def require_scan(caller: Caller, table: str) -> None:
+    """Refuse a caller who may neither read a table nor make backups of all.
+
+    Raises
+    ------
+    RightsError, LoginError
+    """
+    caller.require()
+    if not (caller.rights.backup or caller.rights.may_read(table)):
+        _refuse(caller, "read", table)
+
+
+def require_watch(caller: Caller, message: kv_pb2.WatchRequest) -> None:
+    """Refuse a caller who may not follow what a message asks for.
+
+    Raises
+    ------
+    RightsError, LoginError
+    """
+    if not message.all_tables:
+        require_scan(caller, message.table)
+        return
+    _backs_up(caller, message)
+
+
 def require_write(caller: Caller, table: str) -> None:
     """Refuse a caller who may not write a table.
 
@@ -80,6 +105,18 @@ def require_any(caller: Caller, table: str) -> None:
     caller.require()
     if not (caller.rights.may_read(table) or caller.rights.may_write(table)):
         _refuse(caller, "read or write", table)
+
+
+def require_read_everywhere(caller: Caller) -> None:
+    """Refuse a caller who may not read all tables.
+
+    Raises
+    ------
+    RightsError, LoginError
+    """
+    caller.require()
+    if not caller.rights.read.everywhere:
+        _refuse(caller, "read all tables of", None)
 
 
 def require_write_everywhere(caller: Caller) -> None:
@@ -152,14 +189,31 @@ def _changes_tables(caller: Caller, message: admin_pb2.CreateTableRequest | admi
         _refuse(caller, "administer", message.name)
 
 
+def _scans(caller: Caller, message: kv_pb2.ScanRequest) -> None:
+    require_scan(caller, message.table)
+
+
 def _lists_tables(caller: Caller, _message: object) -> None:
     caller.require()
-    if not caller.rights.admin.texts:
+    if not (caller.rights.admin.texts or caller.rights.backup):
         _refuse(caller, "administer", None)
 
 
 def _describes(caller: Caller, _message: object) -> None:
+    caller.require()
+    if not caller.rights.backup:
+        require_all_tables(caller)
+
+
+def _administers(caller: Caller, _message: object) -> None:
     require_all_tables(caller)
+
+
+def _backs_up(caller: Caller, _message: object) -> None:
+    caller.require()
+    rights = caller.rights
+    if not (rights.backup or (rights.admin_everywhere and rights.read.everywhere)):
+        _refuse(caller, "back up", None)
 
 
 def _logged_in(caller: Caller, _message: object) -> None:
@@ -178,13 +232,16 @@ CHECKS: Final[Mapping[str, Check]] = {
     "gpkvs.v1.KV.Pipeline": require_batch,  # each message
     "gpkvs.v1.KV.Increment": _increments,
     "gpkvs.v1.KV.MultiGet": _reads,
-    "gpkvs.v1.KV.Scan": _reads,  # again before each piece
+    "gpkvs.v1.KV.Scan": _scans,  # again before each piece
     "gpkvs.v1.KV.Count": _reads,  # again before each piece
+    "gpkvs.v1.KV.Watch": require_watch,  # again before each response
     "gpkvs.v1.Admin.Info": _describes,
-    "gpkvs.v1.Admin.SlowLog": _describes,
+    "gpkvs.v1.Admin.SlowLog": _administers,
     "gpkvs.v1.Admin.CreateTable": _changes_tables,
-    "gpkvs.v1.Admin.ListTables": _lists_tables,  # it lists those that the caller administers
+    "gpkvs.v1.Admin.ListTables": _lists_tables,  # it lists those that the caller administers, or backs up
     "gpkvs.v1.Admin.DropTable": _changes_tables,
+    "gpkvs.v1.Admin.NoteBackup": _backs_up,
+    "gpkvs.v1.Admin.NoteArchive": _backs_up,
     "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo": _logged_in,
     "grpc.health.v1.Health.Check": open_to_all,
     "grpc.health.v1.Health.List": open_to_all,  # newer versions of grpcio-health-checking have it

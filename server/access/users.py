@@ -9,6 +9,7 @@
     write = ["orders", "orders.*"]
     admin = []
     metrics = true
+    backup = false
 
     [users.alice.tokens.3f9a0c12]
     sha256 = "..."
@@ -55,7 +56,7 @@ _NUMBER, _BASE64 = "([1-9][0-9]{0,9})", "([A-Za-z0-9+/]+)"
 _ARGON2 = re.compile(rf"\$argon2id\$v=19\$m={_NUMBER},t={_NUMBER},p={_NUMBER}\${_BASE64}\${_BASE64}")
 _ARGON2_KIB_MAX, _ARGON2_ROUNDS_MAX, _ARGON2_LANES_MAX = 1 << 20, 100, 64  # what a login may cost a server
 
-_USER_FIELDS = ("password", "certificates", "read", "write", "admin", "metrics", "tokens")
+_USER_FIELDS = ("password", "certificates", "read", "write", "admin", "metrics", "backup", "tokens")
 _TOKEN_FIELDS = ("sha256", "created", "ends", "note")
 _NOTE_CHARACTERS_MAX = 200
 # Whoever makes a new file in place of a lost one removes all users of a running server.
@@ -102,12 +103,15 @@ class Rights:
         The patterns.
     metrics
         Whether the user may read the metrics without being an administrator of all tables.
+    backup
+        Whether the user may read all tables by scans and watches, and describe them and the server.
     """
 
     read: Patterns = field(default_factory=Patterns)
     write: Patterns = field(default_factory=Patterns)
     admin: Patterns = field(default_factory=Patterns)
     metrics: bool = False
+    backup: bool = False
 
     def may_read(self, table: str) -> bool:
         """Return whether the user may read a table; an empty name stands for the default table."""
@@ -363,6 +367,7 @@ def _user(file: _Place, name: str, values: object) -> User:
             write=_patterns(table, "write"),
             admin=_patterns(table, "admin"),
             metrics=table.take("metrics", bool, False),
+            backup=table.take("backup", bool, False),
         ),
     )
 

@@ -121,5 +121,5 @@ def changes_between(old: Users, new: Users) -> dict[str, list[str] | dict[str, l
 
 def _fields(old: User, new: User) -> list[str]:
     fields = [name for name in ("password", "certificates", "tokens") if getattr(old, name) != getattr(new, name)]
-    rights = ("read", "write", "admin", "metrics")
+    rights = ("read", "write", "admin", "metrics", "backup")
     return fields + [name for name in rights if getattr(old.rights, name) != getattr(new.rights, name)]

@@ -63,6 +63,9 @@ class Wire(Protocol):
     def set_session(self, call: int, table_id: int | None, protocol: int, *, hands_all: bool, is_silent: bool) -> None:
         """Say how the door may answer for a connection of RESP."""
 
+    def set_subscriptions(self, call: int, protocol: int, words: bytes) -> None:
+        """Say to what a connection of RESP has subscribed."""
+
 
 class Context:
     """One call.
@@ -209,6 +212,10 @@ class Context:
     def set_session(self, table_id: int | None, protocol: int, hands_all: bool, is_silent: bool) -> None:
         """Say how the door may answer for the connection."""
         self._wire.set_session(self._opened.id, table_id, protocol, hands_all=hands_all, is_silent=is_silent)
+
+    def set_subscriptions(self, protocol: int, words: bytes) -> None:
+        """Say to what the connection has subscribed."""
+        self._wire.set_subscriptions(self._opened.id, protocol, words)
 
     def with_metadata(self, metadata: Metadata) -> Context:
         """Return a context of the same call that shows this."""

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from gpkvs.batch import Batch
+from gpkvs.changes import Changes
 from gpkvs.config import ServerConfig
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.engine.left import Left
@@ -159,6 +160,7 @@ class RespStats(ctypes.Structure):
         ("errors", c_uint64 * 3),
         ("opened", c_uint64),
         ("closed", c_uint64),
+        ("messages", c_uint64),
     ]
 
 
@@ -168,7 +170,7 @@ class Stats(ctypes.Structure):
     _fields_ = [
         ("methods", MethodStats * 7),
         ("refused", c_uint64 * 4),
-        ("connections_refused", c_uint64 * 17),
+        ("connections_refused", c_uint64 * 18),
         ("cancelled", c_uint64),
         ("expired", c_uint64),
         ("conflicts", c_uint64),
@@ -242,6 +244,7 @@ _SLOW: _Functions = {
     "run_left": (c_bool, []),
     "hand_on_left": (c_bool, []),
     "left_without": (c_uint64, [c_uint32]),
+    "tell": (c_int, [c_uint64, c_uint64, *[c_void_p] * 3]),
 }
 # These take microseconds and keep Python's lock: to get it back may take much longer.
 _QUICK: _Functions = {
@@ -270,6 +273,7 @@ _QUICK: _Functions = {
     "respond": (c_int, [c_uint64, c_char_p, c_uint64]),
     "finish": (c_int, [c_uint64, c_int, c_char_p, c_char_p]),
     "set_session": (c_int, [c_uint64, c_uint32, c_uint32, c_bool, c_bool]),
+    "set_subscriptions": (c_int, [c_uint64, c_uint32, c_char_p]),
     "charge": (c_int, [c_uint64, c_int, c_int64]),
     "ask_for_logins": (None, []),
     "set_rights": (c_int, [c_uint64, ctypes.POINTER(c_uint32), c_char_p, c_uint64]),
@@ -594,6 +598,23 @@ class Library:
         """
         found = _NO_TABLE if table is None else table
         _require(self._call["set_session"](self._door, call, found, protocol, hands_all, is_silent))
+
+    def set_subscriptions(self, call: int, protocol: int, words: bytes) -> None:
+        """Say to what such a connection has subscribed; before the answer, behind which it is told.
+
+        Parameters
+        ----------
+        call, protocol
+            As of `set_session`.
+        words
+            The channels, and then the patterns, as the door hands on the words of a command.
+        """
+        _require(self._call["set_subscriptions"](self._door, call, protocol, words))
+
+    def tell(self, database: int, changes: Changes) -> None:
+        """Tell those who have subscribed of keys of a database that changed; from one thread at a time."""
+        columns = (column.ctypes.data for column in (changes.kinds, changes.keys, changes.key_lengths))
+        _require(self._call["tell"](self._door, database, len(changes), *columns))
 
     def charge(self, connection: int, kind: Kind, size: int) -> None:
         """Count what Python holds for a connection; less, if the size is negative."""

@@ -10,6 +10,7 @@ from concurrent.futures import Executor, wait
 from dataclasses import replace
 from typing import NamedTuple
 
+from gpkvs.changes import Changes
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.audit import AuditLog
@@ -100,7 +101,7 @@ class NativeDoor:
             tls.give(self._take_tls)
         self._metrics = metrics
         self._slow_log = slow_log
-        self._stats = DoorStats(self._library.stats)
+        self._stats = DoorStats(self._library.stats, self._library.connections, bounds.connections_max)
         metrics.registry.register(self._stats)
         metrics.tables.follow(lambda: table_counts(self._library.table_stats()))
         self.redis_stats = RedisStats(lambda: redis_counts(self._library.stats(), self._library.redis_commands))
@@ -185,6 +186,16 @@ class NativeDoor:
         self.engine_thread.begin(self._turns.turn)
         self._library.open()
         self._give_back_freed(FreeMemory(self._free_bytes_max, self._helpers))
+
+    def tell(self, database: int, changes: Changes) -> None:
+        """Tell the connections of the Redis protocol that have subscribed of keys that changed; from one thread.
+
+        Raises
+        ------
+        MemoryError
+            If not all of them were told.
+        """
+        self._library.tell(database, changes)
 
     def tables_changed(self) -> None:
         """Return when the door knows which tables there are: it would take a table for an older one of its name.

@@ -20,6 +20,11 @@ CLOSED: Reasons = {
     ),
     "invalid": (logging.DEBUG, "what they sent breaks the rules of its protocol"),
     "user_gone": (logging.INFO, "whoever has logged in over them may not any more"),
+    "behind": (
+        logging.ERROR,
+        "clients of the Redis protocol have subscribed to keys that change and did not read as fast as these came "
+        "(--stream-bytes-max, --memory-max): what they keep of these keys may be old, so they read it anew",
+    ),
 }
 """Of connections that were of use before."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gpkvs.batch import COPY, INCREMENT_DECIMAL, LENGTH, REQUIRE, SETRANGE, Op, Status
@@ -47,10 +47,16 @@ class DoorStats(Collector):
     ----------
     stats
         Returns them.
+    connections
+        Returns how many connections there are, at both ports.
+    connections_max
+        So many there may be.
     """
 
-    def __init__(self, stats: Callable[[], Stats]) -> None:
+    def __init__(self, stats: Callable[[], Stats], connections: Callable[[], int], connections_max: int) -> None:
         self._stats = stats
+        self._connections = connections
+        self._connections_max = connections_max
 
     def collect(self) -> Iterator[Metric]:
         """Return families of the names that Python's have (`gpkvs.server.exporter`, `gpkvs.server.interceptor`)."""
@@ -66,6 +72,7 @@ class DoorStats(Collector):
             if count:
                 refused.add_metric([reason], count)
         yield refused
+        yield from self._open_connections(stats)
         connections = CounterMetricFamily(
             "gpkvs_connections_refused",
             "Connections that ended before they were of use, by reason: limits, strangers that took too long, and "
@@ -100,6 +107,18 @@ class DoorStats(Collector):
             _add(family, [], histogram, bounds, unit)
             yield family
 
+    def _open_connections(self, stats: Stats) -> Iterator[Metric]:
+        redis = stats.resp.opened - stats.resp.closed
+        family = GaugeMetricFamily("gpkvs_connections", "Connections that are open, by port", labels=["port"])
+        family.add_metric(["grpc"], max(self._connections() - redis, 0))
+        family.add_metric(["redis"], redis)
+        yield family
+        yield GaugeMetricFamily(
+            "gpkvs_connections_max",
+            "How many connections clients may have, at all ports but that of the metrics",
+            value=self._connections_max,
+        )
+
 
 def refused_connections(stats: Stats) -> dict[str, int]:
     """Return how many connections were refused, by reason."""
@@ -127,7 +146,14 @@ def redis_counts(stats: Stats, names: Sequence[str]) -> DoorCounts:
     commands: dict[str, int] = {}
     for command, count in zip(names, resp.commands, strict=True):  # one may be there in several ways
         commands[command] = commands.get(command, 0) + count
-    return DoorCounts(commands, dict(zip(_REDIS_ERRORS, resp.errors, strict=True)), resp.opened, resp.closed)
+    return DoorCounts(
+        commands,
+        dict(zip(_REDIS_ERRORS, resp.errors, strict=True)),
+        resp.opened,
+        resp.closed,
+        resp.messages,
+        closed_connections(stats)["behind"],
+    )
 
 
 def _calls(stats: Stats) -> Iterator[Metric]:

@@ -12,6 +12,7 @@ from gpkvs.batch import HAS_VALUE, RETURNS_VALUE, Condition, Op, Status
 from gpkvs.server.codec import Request, Response
 from gpkvs.server.options import Options
 from gpkvs.server.redis.overlay import ABSENT, Record
+from gpkvs.server.redis.own_error import own_error
 from gpkvs.server.redis.reply import Error
 from gpkvs.store import OpenTable
 
@@ -55,7 +56,7 @@ def found_by(response: Response, keys: Sequence[bytes]) -> dict[bytes, Record]:
         end += lengths[at] + lengths[at + 1]
         at += 2
         if Status.CORRUPT in (status, response.status[2 * number + 1]):
-            raise Error("ERR the record fails its checksum, so no value is returned: run gpkvs check")
+            raise own_error("ERR", "the record fails its checksum, so no value is returned: run gpkvs check")
         found[key] = Record(value, int.from_bytes(expiry, "little"), version) if status == Status.OK else ABSENT
     return found
 

@@ -216,6 +216,11 @@ def _fits(words: Words, arity: int) -> bool:
 
 def unknown_command(words: Words) -> Error:
     """Return what a command is answered with that there is not."""
+    if words[0].lower() == b"publish":
+        return Error(
+            f"ERR unknown command '{_shown(words[0])}': clients send each other nothing; SUBSCRIBE tells of keys that "
+            "change"
+        )
     arguments = ""
     for word in words[1:]:
         if len(arguments) >= SHOWN_BYTES_MAX:

@@ -27,6 +27,8 @@ async def ping(session: Session, words: Words) -> Reply:
     if len(words) > 2:
         raise wrong_number("ping")
     session.service.gate.serving()
+    if session.is_only_told:
+        return [b"pong", words[1] if len(words) == 2 else b""]
     return words[1] if len(words) == 2 else Simple("PONG")
 
 
@@ -172,14 +174,14 @@ async def client(session: Session, words: Words) -> Reply:
         case b"REPLY", [word]:
             reply = _set_replies(session, word)
         case ((b"TRACKING" | b"CACHING" | b"TRACKINGINFO" | b"GETREDIR"), _):
-            raise Error("ERR CLIENT TRACKING is not supported: nothing is pushed to clients")
+            raise Error("ERR CLIENT TRACKING is not supported: PSUBSCRIBE __keyspace@0__:* tells of keys that change")
         case _:
             raise syntax_error()
     return reply
 
 
 def _chosen(session: Session, options: Words) -> list[Session]:
-    """Return the sessions that CLIENT LIST [TYPE type] [ID id ...] tells of; all are of the type ``normal``."""
+    """Return the sessions that CLIENT LIST [TYPE type] [ID id ...] tells of; their types are normal and pubsub."""
     sessions = {number: one for number, one in session.service.sessions.items() if session.may_see(one)}
     match [option.upper() for option in options[:1]], options[1:]:
         case [], _:
@@ -187,7 +189,8 @@ def _chosen(session: Session, options: Words) -> list[Session]:
         case [b"TYPE"], [name]:
             if name.lower() not in (b"normal", b"replica", b"slave", b"pubsub", b"master"):
                 raise Error(f"ERR Unknown client type '{shown(name)}'")
-            return list(sessions.values()) if name.lower() == b"normal" else []
+            types = {b"normal": False, b"pubsub": True}
+            return [one for one in sessions.values() if bool(one.subscriptions) is types.get(name.lower())]
         case [b"ID"], [_, *_] as words:
             numbers = [long_of(word, "ERR Invalid client ID") for word in words]
             return [sessions[number] for number in numbers if number in sessions]
@@ -232,8 +235,10 @@ def _described(session: Session) -> bytes:
         "addr": session.peer,
         "name": session.name.decode(),
         "age": int(time.monotonic() - session.began),
-        "flags": "x" if session.transaction is not None else "N",
+        "flags": "P" * bool(session.subscriptions) + "x" * (session.transaction is not None) or "N",
         "db": session.number,
+        "sub": len(session.subscriptions.channels),
+        "psub": len(session.subscriptions.patterns),
         "multi": -1 if session.transaction is None else len(session.transaction.steps),
         "watch": len(session.watched),
         "cmd": session.last_command,

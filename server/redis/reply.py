@@ -1,7 +1,7 @@
 """Replies, as Python objects and as the bytes of RESP2 and RESP3.
 
-A reply is an int, bytes (a bulk string), None, a list of replies, a dict (a map; in RESP2 a flat list), a `Simple` or
-an `Error`.
+A reply is an int, bytes (a bulk string), None, a list of replies, a dict (a map; in RESP2 a flat list), a `Simple`, an
+`Error`, or `Pushes`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,20 @@ class Error(Exception):
 
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+
+
+class Push(list[Any]):
+    """A message to a client: in RESP3 a push, in RESP2 a list."""
+
+    __slots__ = ()
+
+
+class Pushes(list[Push]):
+    """Messages, one after the other, in the place of a reply."""
+
+    __slots__ = ()
+
+
 OK = Simple("OK")
 QUEUED = Simple("QUEUED")
 
@@ -91,15 +105,17 @@ def encode(to: BytesIO, reply: Reply, protocol: int) -> None:
             to.write(b"*%d\r\n" % (2 * len(reply)) if protocol == 2 else b"%%%d\r\n" % len(reply))
             _encode_all(to, (item for pair in reply.items() for item in pair), protocol)
         case list():
-            encode_head(to, reply)
+            encode_head(to, reply, protocol)
             _encode_all(to, reply, protocol)
         case _:
             raise TypeError(f"no reply: {type(reply)}")
 
 
-def encode_head(to: BytesIO, reply: list[Reply]) -> None:
+def encode_head(to: BytesIO, reply: list[Reply], protocol: int) -> None:
     """Append what stands before the items of a list."""
-    to.write(b"*%d\r\n" % len(reply))
+    if not isinstance(reply, Pushes):
+        kind = b">" if isinstance(reply, Push) and protocol == 3 else b"*"
+        to.write(b"%b%d\r\n" % (kind, len(reply)))
 
 
 def _encode_all(to: BytesIO, items: Iterable[Reply], protocol: int) -> None:

@@ -72,8 +72,19 @@ _MEANINGLESS = re.compile("save|.*-max-(?:listpack|intset|ziplist)-.*|lfu-.*|max
 
 def _require_setting(session: Session, name: str, value: str) -> None:
     """Accept a setting that is so already, or means nothing here."""
+    if name == "notify-keyspace-events" and _are_told(value):
+        return
     if _settings(session).get(name) != value and not _MEANINGLESS.fullmatch(name):
         raise _no_setting(name, "can't set immutable config: settings are given to `gpkvs serve`")
+
+
+# What is told: DEL, SET, and keys that expired, by key and by event. There are no other types, and nothing is evicted.
+_EVENTS, _EVENTS_OF_NOTHING = "g$xKE", "lshztdeA"
+
+
+def _are_told(events: str) -> bool:
+    """Return whether clients that subscribe are told of these events."""
+    return not set(events) - set(_EVENTS + _EVENTS_OF_NOTHING) and not set("KE").isdisjoint(events)
 
 
 def _no_setting(name: str, reason: str) -> Error:
@@ -97,6 +108,7 @@ def _settings(session: Session) -> dict[str, str]:
         "databases": "16",
         "maxmemory": "0",
         "maxmemory-policy": "noeviction",
+        "notify-keyspace-events": _EVENTS,
         "proto-max-bulk-len": str(limits.value_bytes_max),
         "save": "",
         "slowlog-log-slower-than": str(int(1000 * slow_log.over_ms)),
@@ -230,15 +242,20 @@ def _keyspace(session: Session) -> dict[str, object]:
     for number, table in sorted(databases_of(store.open_tables()).items()):
         if not session.may_read(table.name):
             continue
-        records = store.records(table.name)
+        expires = store.table_expiry(table.id).keys
+        records = store.records(table.name)  # last: what was counted is durable then
         if records:
-            fields[f"db{number}"] = f"keys={records},expires=0,avg_ttl=0"
+            fields[f"db{number}"] = f"keys={records},expires={expires},avg_ttl=0"
     return fields
 
 
 _SECTIONS: dict[str, Callable[[Session], dict[str, object]]] = {
     "server": _server,
-    "clients": lambda session: {"connected_clients": session.service.stats.connections(), "blocked_clients": 0},
+    "clients": lambda session: {
+        "connected_clients": session.service.stats.connections(),
+        "blocked_clients": 0,
+        "pubsub_clients": len(session.service.stats.subscribers),
+    },
     "persistence": lambda _: {"loading": 0, "aof_enabled": 1, "rdb_bgsave_in_progress": 0},
     "stats": lambda session: {
         "total_connections_received": session.service.stats.connections_opened(),

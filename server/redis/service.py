@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpkvs.errors import NoSpaceError
 from gpkvs.server.access.caller import Caller, LoginError
@@ -26,6 +26,7 @@ from gpkvs.server.redis import (  # noqa: F401 - registers
     scripts,
     server,
     strings,
+    subscribing,
     tables,
     transactions,
 )
@@ -38,6 +39,9 @@ from gpkvs.server.redis.stats import Stats
 from gpkvs.server.running_call import RunningCall, running
 from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.threads import begun_threads
+
+if TYPE_CHECKING:
+    from gpkvs.server.redis.key_events import KeyEvents, Tell
 
 Made = TypeVar("Made")
 
@@ -63,6 +67,12 @@ class Connected(Protocol):
     def set_session(self, table_id: int | None, protocol: int, hands_all: bool, is_silent: bool) -> None:
         """Say how the door may answer."""
 
+    def set_subscriptions(self, protocol: int, words: bytes) -> None:
+        """Say to what it has subscribed."""
+
+    def half_closed(self) -> None:
+        """Take note that no command comes any more."""
+
     def with_metadata(self, metadata: Sequence[tuple[str, str]]) -> Any:
         """Return a call of the connection that shows this."""
 
@@ -82,9 +92,11 @@ class Service:
         Counts commands.
     slow_log
         Has those that took long.
+    tell
+        Tells all connections that have subscribed of keys of a database that changed.
     """
 
-    def __init__(self, gate: Gate, memory: Memory, logins: Logins, stats: Stats, slow_log: SlowLog) -> None:
+    def __init__(self, gate: Gate, memory: Memory, logins: Logins, stats: Stats, slow_log: SlowLog, tell: Tell) -> None:
         self.gate = gate
         self.stats: Stats = stats
         self.slow_log = slow_log
@@ -95,6 +107,27 @@ class Service:
         self.began = time.monotonic()
         self.sessions: dict[int, Session] = {}
         self._scan_thread = begun_threads("redis-scan")
+        self._tell = tell
+        self._key_events: KeyEvents | None = None
+
+    async def join_key_events(self, session: Session) -> None:
+        """Have a session told of keys that change (`KeyEvents.join`).
+
+        The module comes with the first one: few servers have any.
+        """
+        serving = self.gate.serving()
+        if self._key_events is None:
+            from gpkvs.server.redis.key_events import KeyEvents  # noqa: PLC0415
+
+            self._key_events = KeyEvents(self._tell, self.stats.note_lost)
+        await self._key_events.join(session, serving)
+        self.stats.subscribers.add(session.id)
+
+    def leave_key_events(self, session: Session) -> None:
+        """Tell a session no more."""
+        self.stats.subscribers.discard(session.id)
+        if self._key_events is not None:
+            self._key_events.leave(session)
 
     async def scan(self, job: Callable[[], Made]) -> Made:
         """Return what a job makes that looks through a table, in a thread of its own."""
@@ -128,8 +161,9 @@ class Service:
             lambda *shown: self._log_in(context, *shown),
             lambda: self._logins.known(context),
         )
+        session.hang_up = context.half_closed
         try:
-            told = None
+            told, told_by = None, session.told_by()
             while not session.is_over:
                 message = await context.ask()
                 if not isinstance(message, bytes):
@@ -140,6 +174,9 @@ class Service:
                 if state != told:
                     context.set_session(*state)
                     told = state
+                if session.told_by() != told_by:
+                    context.set_subscriptions(session.protocol, session.subscriptions.message())
+                    told_by = session.told_by()
                 context.respond(replies)
                 del message, replies  # the replies are the door's now
                 session.account.forget_responses()
@@ -156,6 +193,7 @@ class Service:
         try:
             session.room.take(2 * len(message) + _WORD_BYTES * sum(words))
         except NoSpaceError as error:
+            self._begin_call(session)
             return self._refused(session, len(words), session.refuse(error))
         return await self._replies(session, commands_of(message))
 
@@ -210,7 +248,7 @@ async def _encode_in_turns(to: BytesIO, reply: Reply, protocol: int) -> None:
     if not isinstance(reply, list):
         encode(to, reply, protocol)
         return
-    encode_head(to, reply)
+    encode_head(to, reply, protocol)
     for number, part in enumerate(reply, 1):
         encode(to, part, protocol)
         if number % _PARTS_AT_ONCE == 0:

@@ -17,6 +17,7 @@ from gpkvs.server.access.rights import (
     require_all_tables,
     require_any,
     require_read,
+    require_read_everywhere,
     require_write,
     require_write_everywhere,
 )
@@ -25,13 +26,18 @@ from gpkvs.server.memory import Account, Room
 from gpkvs.server.redis.command import COMMANDS, Command, Step, Words, unknown_command
 from gpkvs.server.redis.executor import WatchedError
 from gpkvs.server.redis.overlay import Record, require_key
+from gpkvs.server.redis.own_error import own_error, request_id_now
 from gpkvs.server.redis.reply import NULL_ARRAY, OK, QUEUED, Error, Reply, held_bytes
+from gpkvs.server.redis.subscriptions import Subscriptions
+from gpkvs.server.status import log_failure
 from gpkvs.store import OpenTable
 
 if TYPE_CHECKING:
     from gpkvs.server.redis.service import Service
 
 DEFAULT_TABLE = "default"
+
+_NUMBER_MAX = (1 << 63) - 1  # that SELECT takes
 
 
 def name_of_table(number: int) -> str:
@@ -47,12 +53,18 @@ def name_of_table(number: int) -> str:
     return str(number) if number else DEFAULT_TABLE
 
 
+def number_of_table(name: str) -> int | None:
+    """Return which database a table is by its name; None: none."""
+    number = 0 if name == DEFAULT_TABLE else int(name) if name.isdecimal() else -1
+    return number if 0 <= number <= _NUMBER_MAX and name_of_table(number) == name else None
+
+
 def databases_of(tables: Iterable[OpenTable]) -> dict[int, OpenTable]:
     """Return the tables that are databases, by number: those whose keys and values are bytes, with such a name."""
     found: dict[int, OpenTable] = {}
     for table in tables:
-        number = 0 if table.name == DEFAULT_TABLE else int(table.name) if table.name.isdecimal() else -1
-        if number >= 0 and name_of_table(number) == table.name and is_database(table):
+        number = number_of_table(table.name)
+        if number is not None and is_database(table):
             found[number] = table
     return found
 
@@ -74,6 +86,8 @@ _WORD_BYTES, _QUEUED_BYTES = 64, 1024
 _OPEN = frozenset((b"auth", b"hello", b"quit", b"reset"))
 # These are not queued.
 _RULES = frozenset((b"exec", b"discard", b"multi", b"watch", b"quit", b"reset"))
+# These alone a client of RESP2 may call that has subscribed: it would take a message for a reply.
+_SUBSCRIBED = frozenset((b"subscribe", b"psubscribe", b"unsubscribe", b"punsubscribe", b"ping", b"quit", b"reset"))
 # These would cut the reply of EXEC.
 _NOT_INSIDE = frozenset(("client|reply",))
 
@@ -130,6 +144,9 @@ class Session:
         self.last_command = ""
         self.library: dict[str, bytes] = {}
         self.is_over = False  # the connection ends behind the reply
+        self.hang_up: Callable[[], None] = lambda: None  # no command comes any more
+        self.subscriptions = Subscriptions()
+        self._subscribed_bytes = 0
         self._held_bytes = 0  # of the transaction, and of what is watched
         self._skipped = 0  # replies that are not sent, that of this command among them
         self.clear()
@@ -141,6 +158,8 @@ class Session:
         self.name = b""
         self._is_off = False  # no replies are sent
         self.forget_transaction()
+        if self.subscriptions:
+            self.unsubscribe(self.subscriptions.without([*self.subscriptions.channels], [*self.subscriptions.patterns]))
 
     def forget_transaction(self) -> None:
         """Forget the transaction and what was watched."""
@@ -152,7 +171,63 @@ class Session:
     def close(self) -> None:
         """Hold nothing any more: the connection has ended."""
         self.forget_transaction()
+        self._keep_subscriptions(Subscriptions())
+        self.service.leave_key_events(self)
         self.room.keep(0)
+
+    def end(self) -> None:
+        """End the connection, behind the reply to a command that is executed now."""
+        self.is_over = True
+        self.hang_up()
+
+    @property
+    def is_only_told(self) -> bool:
+        """Whether the client may do nothing but subscribe: it speaks RESP2, and has subscribed."""
+        return self.protocol == 2 and bool(self.subscriptions)
+
+    async def subscribe(self, more: Subscriptions) -> None:
+        """Have the client told of these from the reply on.
+
+        Raises
+        ------
+        NoSpaceError
+            If there is no room for them.
+        GpkvsError
+            If nobody can follow the store.
+        """
+        self.account.require_room(more.held_bytes - self._subscribed_bytes)
+        await self.service.join_key_events(self)
+        self._keep_subscriptions(more)
+
+    def unsubscribe(self, fewer: Subscriptions) -> None:
+        """Have the client told of no more than these from the reply on."""
+        self._keep_subscriptions(fewer)
+        if not fewer:
+            self.service.leave_key_events(self)
+
+    def _keep_subscriptions(self, subscriptions: Subscriptions) -> None:
+        self.account.connection.change("calls", subscriptions.held_bytes - self._subscribed_bytes)
+        self._subscribed_bytes = subscriptions.held_bytes
+        self.subscriptions = subscriptions
+
+    def require_told(self, database: int | None) -> None:
+        """Refuse a caller who may not be told of the keys of a database; None: of all of them."""
+        if database is not None:
+            self.require_read(name_of_table(database))
+        elif self.service.asks_for_logins and self.caller is not None:
+            require_read_everywhere(self.caller)
+
+    def may_be_told(self) -> bool:
+        """Return whether the caller may still be told of all to which it has subscribed, and note that it may not."""
+        try:
+            if self.caller is None:
+                raise self._why_out()
+            for database in self.subscriptions.databases:
+                self.require_told(database)
+        except (LoginError, RightsError) as error:
+            self._note(error)
+            return False
+        return True
 
     def _hold(self, size: int) -> None:
         """Count what is kept for EXEC.
@@ -229,7 +304,8 @@ class Session:
     @property
     def hands_all(self) -> bool:
         """Whether no command may be answered but here."""
-        return not self.is_logged_in or self.transaction is not None or bool(self.watched) or self._skipped > 0
+        holds = self.transaction is not None or bool(self.watched) or self.is_only_told
+        return not self.is_logged_in or holds or self._skipped > 0
 
     def state(self) -> tuple[int | None, int, bool, bool]:
         """Return the parameters of `Connected.set_session`; without a table there is no id."""
@@ -238,6 +314,10 @@ class Session:
         except (Error, GpkvsError):
             table_id = None
         return table_id, self.protocol, self.hands_all, self.is_silent
+
+    def told_by(self) -> tuple[int, int]:
+        """Return another value when the door must hear of the subscriptions again."""
+        return self.subscriptions.version, self.protocol if self.subscriptions else 0
 
     async def execute_joint(self, commands: Sequence[Words]) -> list[Reply] | None:
         """Run commands on keys as one transaction; return their replies. None if each is to be run by itself."""
@@ -255,7 +335,7 @@ class Session:
 
     def _joint_steps(self, commands: Sequence[Words]) -> list[Step]:
         """Return what to run as one; nothing, if a command is wrong, or may not run now, or is not on keys alone."""
-        if not self.is_logged_in or self.transaction is not None:
+        if not self.is_logged_in or self.transaction is not None or self.is_only_told:
             return []
         steps = []
         for words in commands:
@@ -307,6 +387,11 @@ class Session:
             self.last_command = command.full_name(words)
             if not self.is_logged_in and name not in _OPEN:
                 raise Error("NOAUTH Authentication required.") from self._why_out()
+            if self.is_only_told and name not in _SUBSCRIBED:
+                raise Error(
+                    f"ERR Can't execute '{self.last_command}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / "
+                    "RESET are allowed in this context"
+                )
             if self.transaction is None or name in _RULES:
                 return await self._run(Step(command, words))
             if command.run is None and (not command.in_transactions or self.last_command in _NOT_INSIDE):
@@ -506,17 +591,18 @@ def message_bytes(words: Words) -> int:
 
 
 def _error_of(error: GpkvsError) -> Error:
-    """Return how Redis would say it."""
-    text = " ".join(str(error).splitlines())
+    """Return how Redis would say it; the log names what is no refusal."""
+    text = str(error)
     match error:
         case NotServingError():
-            return Error(f"LOADING {text}" if "recovering" in text else f"ERR {text}")
+            return own_error("LOADING" if "recovering" in text else "ERR", text)
         case NoSpaceError():
-            return Error(f"OOM {text}")
+            return own_error("OOM", text)
         case LoginError(reason="wrong" | "malformed"):
             return _wrong_password()
         case LoginError():
-            return Error(f"WRONGPASS {text}")
+            return own_error("WRONGPASS", text)
         case RightsError():
-            return Error(f"NOPERM {text}")
-    return Error(f"ERR {text}")
+            return own_error("NOPERM", text)
+    log_failure(error, request_id_now())
+    return own_error("ERR", text)

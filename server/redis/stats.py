@@ -23,12 +23,18 @@ class DoorCounts(NamedTuple):
         Those that it answered with by itself, by name.
     opened, closed
         Connections.
+    messages
+        Of keys that changed.
+    behind
+        Connections that were closed because they did not read these.
     """
 
     commands: Mapping[str, int]
     errors: Mapping[str, int]
     opened: int
     closed: int
+    messages: int
+    behind: int
 
 
 class Stats(Collector):
@@ -44,6 +50,12 @@ class Stats(Collector):
         self._door = door
         self._commands: dict[str, int] = {}
         self._errors: dict[str, int] = {}
+        self.subscribers: set[int] = set()  # the sessions that have subscribed to something
+        self._lost = 0
+
+    def note_lost(self, connections: int) -> None:
+        """Note connections that had subscribed and were closed, because the server could not tell them of all."""
+        self._lost += connections
 
     def note(self, name: bytes, reply: Reply) -> None:
         """Note a command that a client has sent, and the errors in its reply; EXEC's may have several."""
@@ -95,6 +107,19 @@ class Stats(Collector):
         )
         yield CounterMetricFamily(
             "gpkvs_redis_connections_opened", "Connections of the Redis protocol that were opened", door.opened
+        )
+        yield GaugeMetricFamily(
+            "gpkvs_redis_subscribers",
+            "Connections of the Redis protocol that have subscribed to keys that change",
+            len(self.subscribers),
+        )
+        yield CounterMetricFamily(
+            "gpkvs_redis_messages", "Messages of keys that changed, to all connections", door.messages
+        )
+        yield CounterMetricFamily(
+            "gpkvs_redis_subscribers_lost",
+            "Connections that were closed because they could not be told of all to which they had subscribed",
+            door.behind + self._lost,
         )
 
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from gpkvs.cli.access import takes_access
 from gpkvs.cli.main import app as gpkvs
 from gpkvs.credentials import VARIABLES, Access, TlsCredentials
+from gpkvs.errors import InvalidArgumentError
 from tests.accounts import Account, Accounts
 from tests.certificates import Authority, server_options
 from tests.server.access.guarded import Guarded
@@ -106,6 +107,21 @@ def test_a_token_from_a_pipe_is_taken() -> None:
     os.close(writing)
     assert made("--token-file", f"/dev/fd/{reading}")[1] == SECRET
     os.close(reading)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n", " \n"])
+def test_a_token_ends_before_the_end_of_its_line(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "token"
+    file.touch(0o600)
+    file.write_bytes((SECRET + end).encode())
+    assert made("--token-file", str(file))[1] == SECRET
+
+
+def test_a_token_with_the_end_of_its_line_is_refused_with_what_to_do() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^token: .* such as the end of its line \(strip\)$"):
+        Access(token=f"{SECRET}\n")
+    with pytest.raises(InvalidArgumentError, match=r"characters only$"):
+        Access(token="two words")
 
 
 @pytest.mark.parametrize("option", ["--credentials", "--token-file", "--password-file"])

@@ -21,6 +21,7 @@ from gpkvs.cli.main import Gpkvs, app
 from gpkvs.config import StoreConfig
 from gpkvs.media.layout import ROOT_OFFSETS
 from gpkvs.store import Store
+from tests.serving import run_gpkvs
 
 ROOT = Path(__file__).parents[2]
 NO_VARIABLES = {"COLUMNS": "1000"}
@@ -72,18 +73,19 @@ def test_it_shows_what_serve_would_use(tmp_path: Path, monkeypatch: pytest.Monke
         'listen = "127.0.0.1:1"\nindex_bytes = "1MiB"\nthreads = 3\nlog_level = "debug"\nkey_bytes_max = 9\n'
     )
     given = ["--config", str(file), "--data", str(tmp_path / "s"), "--index-bytes", "2MiB", "--memory-max", "1GiB"]
-    variables = {"GPKVS_THREADS": "2", "GPKVS_INDEX_BYTES": "4MiB", "GPKVS_LOG_FORMAT": "json", "GPKVS_TLS_KEY": "k"}
+    variables = {"GPKVS_THREADS": "2", "GPKVS_INDEX_BYTES": "4MiB", "GPKVS_LOG_FORMAT": "json", "GPKVS_READY_FILE": "r"}
     handed: list[Settings] = []
     monkeypatch.setattr(serve, "hand_over", handed.append)
     assert CliRunner().invoke(app, ["serve", *given], env=variables).exit_code == 0
     ((options, log_format, log_level, _),) = handed
     used = {name: value for made in (options.store, options.server) for name, value, _ in given_settings(made)}
-    used |= {"data": options.data, "config": file, "ready_file": None, "log_format": log_format, "log_level": log_level}
+    used |= {"data": options.data, "config": file, "ready_file": Path("r")}
+    used |= {"log_format": log_format, "log_level": log_level}
     said = show(*given, **variables)
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in used.items()}
     assert {name: value for name, (value, _) in origins(said).items()} == plain
-    assert [plain[name] for name in ("listen", "index_bytes", "threads", "key_bytes_max", "tls_key")] == [
-        *("127.0.0.1:1", 2 << 20, 2, 9, "k")
+    assert [plain[name] for name in ("listen", "index_bytes", "threads", "key_bytes_max", "ready_file")] == [
+        *("127.0.0.1:1", 2 << 20, 2, 9, "r")
     ]
 
 
@@ -176,23 +178,117 @@ def test_serve_needs_data() -> None:
     assert "--data" in said["faults"][0]["text"]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("lisen = 'x'", ["there is no setting 'lisen'", "the nearest names are listen"]),
-        ("changed = true", ["there is no setting 'changed'"]),
-        ("as_json = true", ["there is no setting 'as_json'"]),
-        ("index_bytes = '64 parsecs'", ["'64 parsecs' is no size"]),
-        ("index_bytes = 1", ["index_bytes: 1 bytes, allowed are"]),
-    ],
-)
-def test_what_serve_refuses_is_refused(tmp_path: Path, text: str, words: list[str]) -> None:
+# What is wrong by itself: a line of a settings file, and what is said.
+WRONG = [
+    ('lisen = "x"', "there is no setting 'lisen'; there are 48, the nearest names are listen,"),
+    ("changed = true", "there is no setting 'changed'"),
+    ("as_json = true", "there is no setting 'as_json'"),
+    ('threads = ["1"]', "threads takes one value"),
+    ('index_bytes = "64 parsecs"', "'64 parsecs' is no size: write bytes, or a number with KiB"),
+    ("index_bytes = 1", "index_bytes: 1 bytes, allowed are 65,536 to 17,592,186,044,416"),
+    ("heap_bytes = 1", "heap_bytes: 1 bytes, allowed are 131,072 to "),
+    ('heap_bytes = "2MiB"\nheap_bytes_max = "1MiB"', "2,097,152 bytes are more than heap_bytes_max allows, 1,048,576"),
+    ("key_bytes_max = 0", "key_bytes_max: 0 bytes, at least 1 are needed"),
+    ("request_ops_max = 0", "--request-ops-max"),
+    ('threads = "many"', "--threads"),
+    ('backend = "abacus"', "'abacus' is not one of"),
+    ('gpus = "0,1"', "gpus=0,1 is of the backend cuda, and this one is cpu: add --backend cuda"),
+    ('durability = "none"\ncommit = "journal"', "commit: a journal cannot be had with durability=none: choose undo"),
+    ('listen = "nonsense"', "listen: 'nonsense' is not HOST:PORT"),
+    ('metrics = "nonsense"', "metrics: 'nonsense' is not HOST:PORT"),
+    ('resp = "nonsense"', "resp: 'nonsense' is not HOST:PORT"),
+    ('listen = "0.0.0.0:7171"', "listen: other machines reach 0.0.0.0:7171, and there is no TLS"),
+    ('metrics = "127.0.0.1:7171"', "metrics: 127.0.0.1:7171 is that of --listen: each has a port of its own"),
+    ('resp = "127.0.0.1:1"\ndoor = "grpcio"', "resp: only the native door speaks the Redis protocol"),
+    ('memory_max = "1MiB"', "memory_max: 1,048,576 bytes, a server needs at least 67,108,864"),
+    ("message_bytes_max = 1", "message_bytes_max: 1 bytes, allowed are 65,536 to 2,147,483,647"),
+    ("audit_bytes_max = 1", "audit_bytes_max: 1 bytes, at least 65,536 are needed"),
+    ('tls_cert = "cert.pem"', "tls_key: TLS takes a certificate (--tls-cert) and its key (--tls-key)"),
+    ('tls_client_ca = "ca.pem"', "tls_cert: TLS takes a certificate"),
+]
+# What is wrong with a file that is named.
+WRONG_FILES = [
+    ('tls_cert = "/none/cert"\ntls_key = "/none/key"', "tls_cert: cannot read /none/cert: No such file or directory"),
+    ('users = "/none/users"', "cannot read /none/users: No such file or directory: restore it"),
+    ('audit_log = "/none/log"', "audit_log: cannot write /none/log: No such file or directory"),
+    ('ready_file = "/none/ready"', "ready_file: cannot write /none/ready: No such file or directory"),
+]
+
+
+def refused(*command: str) -> list[str]:
+    done = CliRunner().invoke(app, command, env=NO_VARIABLES)
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("gpkvs: ") for line in lines)
+    return lines
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG)
+def test_what_serve_refuses_is_refused_by_both_alike(
+    tmp_path: Path, text: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serves(_: object) -> None:
+        pytest.fail("it would serve")
+
+    monkeypatch.setattr(serve, "hand_over", serves)
     file = tmp_path / "gpkvs.toml"
     file.write_text(text)
-    done = CliRunner().invoke(app, ["config", "show", "--config", str(file), "--data", "/x"], env=NO_VARIABLES)
-    assert done.exit_code == 2
-    for word in words:
-        assert word in done.stderr
+    given = "--config", str(file), "--data", str(tmp_path / "s")
+    (line,) = refused("config", "show", *given)
+    assert words in line
+    options = "; there are "  # of these, the one command has some more
+    assert [line.partition(options)[0]] == [line.partition(options)[0] for line in refused("serve", *given)]
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.own_python
+@pytest.mark.parametrize(("text", "words"), WRONG_FILES)
+def test_a_wrong_file_is_said_by_both_alike(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "gpkvs.toml"
+    file.write_text(text)
+    given = "--config", str(file), "--data", str(tmp_path / "s"), "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"
+    (shown,) = refused("config", "show", *given)
+    assert words in shown
+    served = run_gpkvs("serve", *given, "--log-level", "error")
+    assert (served.returncode, served.stderr.decode().splitlines()) == (2, [shown])
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "hand_over", lambda _: pytest.fail("it would serve"))
+    lines: dict[str, str] = {}
+    for text, words in (*WRONG, *WRONG_FILES):
+        names = [line.partition(" = ")[0].replace("tls_key", "tls_cert") for line in text.splitlines()]
+        # One wrong value for each setting, and none that changes what another one means.
+        other = any(f"{name} = " in line for name in names for line in lines)
+        if not (other or {"heap_bytes_max", "tls_client_ca"} & {*names}):
+            lines[text] = words
+    assert len(lines) > 18
+    file = tmp_path / "gpkvs.toml"
+    file.write_text("\n".join(lines))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").touch()
+    given = "--config", str(file), "--data", str(tmp_path / "other"), "--thread", "3", "word", "--log-level=loud"
+    more = "there is no option '--thread'", "nearest names are --threads", "the word 'word' belongs", "--log-level"
+    for command in (["config", "show"], ["serve"]):
+        said = "\n".join(refused(*command, *given))
+        for words in (*lines.values(), *more):
+            assert words in said
+    assert "holds no store" in "\n".join(refused("config", "show", *given))
+
+
+def test_what_serve_says_of_wrong_settings_is_json_where_its_log_is(tmp_path: Path) -> None:
+    done = run_gpkvs("serve", "--log-format", "json", "--listen", "x", "--metrics", "y", "--data", str(tmp_path / "s"))
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["event"], line["message"][:6]) for line in said] == [("failed", "listen"), ("failed", "metric")]
+
+
+def test_a_journal_cannot_be_left_off(tmp_path: Path) -> None:
+    gpkvs.open(tmp_path / "s", commit="journal").close()
+    given = "--data", str(tmp_path / "s"), "--durability", "none"
+    (line,) = refused("config", "show", *given)
+    assert "durability: the store has a journal, which is never off" in line
+    served = run_gpkvs("serve", *given, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--log-level", "error")
+    assert (served.returncode, served.stderr.decode().splitlines()) == (2, [line])
 
 
 @pytest.mark.parametrize("kept", ["undo", "journal"])
@@ -204,10 +300,14 @@ def test_what_an_open_store_does_not_follow(tmp_path: Path, kept: Any, caplog: p
     # The store is open all the time, as a server has it.
     with gpkvs.open(path, commit=kept, store_format="3", index_bytes=1 << 16, heap_bytes=1 << 20) as store:
         store.set(b"k", b"v")
-        before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
-        right = show("--data", str(path))
-        said = show("--data", str(path), *wrong, status=1)
-        assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()} == before
+        for _ in range(100):  # the store's own threads may still be writing zeros ahead
+            before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
+            right = show("--data", str(path))
+            said = show("--data", str(path), *wrong, status=1)
+            after = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
+            if after == before:
+                break
+        assert after == before
     assert right["faults"] == []
     assert right["settings"]["index_bytes"]["meaning"] == "the store has 64KiB"
     assert (right["store"]["commit"], right["store"]["format"], right["store"]["heap_bytes"]) == (kept, "3", 1 << 20)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gpkvs
-from gpkvs.cli import demo
+from gpkvs.cli import demo_story
 from gpkvs.cli.main import app
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerProcess
 from tests.conftest import assert_clean
@@ -36,10 +36,10 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     assert_clean(tmp_path / "store")
 
 
-class Forgetful(demo.Story):
+class Forgetful(demo_story.Story):
     """A demo in which one acknowledged write is undone while the server is down."""
 
-    async def _kill(self, server: ServerProcess, load: demo.Load) -> None:
+    async def _kill(self, server: ServerProcess, load: demo_story.Load) -> None:
         await super()._kill(server, load)
         with gpkvs.open(self._store) as store:
             store.delete(
@@ -51,24 +51,24 @@ class Forgetful(demo.Story):
             )
 
 
-class Careless(demo.Story):
+class Careless(demo_story.Story):
     """A demo in which one number is undone while the server is down."""
 
-    async def _kill(self, server: ServerProcess, load: demo.Load) -> None:
+    async def _kill(self, server: ServerProcess, load: demo_story.Load) -> None:
         await super()._kill(server, load)
         with gpkvs.open(self._store) as store:
             store.delete(7, table="numbers")
 
 
 def test_a_lost_number_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "Story", Careless)
+    monkeypatch.setattr(demo_story, "Story", Careless)
     result = CliRunner().invoke(app, [*SMALL, f"--data={tmp_path}"])
     assert result.exit_code == 1
     assert "1 of 15,000 numbers are lost or have other values" in result.stderr
 
 
 def test_a_lost_write_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "Story", Forgetful)
+    monkeypatch.setattr(demo_story, "Story", Forgetful)
     result = CliRunner().invoke(app, [*SMALL, f"--data={tmp_path}"])
     assert result.exit_code == 1
     assert "lost: key b'single-" in result.stderr

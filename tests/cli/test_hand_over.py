@@ -43,9 +43,9 @@ def test_a_variable_that_somebody_else_set_is_no_hand_over(value: str) -> None:
 
 @pytest.mark.own_python
 def test_settings_that_are_too_long_are_a_wrong_option(tmp_path: Path) -> None:
-    (tmp_path / "long.toml").write_text(f'listen = "{"x" * 150_000}"\n')
+    (tmp_path / "long.toml").write_text(f'ready_file = "{"x" * 150_000}"\n')
     command = [sys.executable, "-m", "gpkvs.cli", "serve", "--data", str(tmp_path / "s")]
-    for given in (["--config", str(tmp_path / "long.toml")], ["--listen", "y" * 100_000]):
+    for given in (["--config", str(tmp_path / "long.toml")], ["--ready-file", "y" * 100_000]):
         done = subprocess.run([*command, *given], capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert "the settings are too long" in " ".join(done.stderr.replace("│", " ").split())

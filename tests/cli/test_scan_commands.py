@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from gpkvs.batch import Op
 from gpkvs.cli import kv
 from gpkvs.cli.main import app
-from gpkvs.cli.scan import printable
+from gpkvs.cli.scan_run import printable
 from gpkvs.client import Client
 from gpkvs.proto.v1 import kv_pb2
 from tests.conftest import assert_clean

@@ -15,7 +15,8 @@ from gpkvs.cli.sizes import format_bytes, parse_bytes
 from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.address import Address, parse_address
-from gpkvs.server.codec import message_limits
+from gpkvs.server.message_limits import message_limits
+from gpkvs.server.setting_checks import setting_faults
 from gpkvs.text import readable_bytes
 
 # Nothing of the suite's own choice of a backend.
@@ -101,9 +102,10 @@ def test_every_response_fits_one_message(message_bytes_max: int) -> None:
     assert limits.value_bytes_max <= limits.result_bytes_max
 
 
-def test_a_message_must_hold_something() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"message_bytes_max: .* at least 65,536"):
-        message_limits(Limits(), 65_535)
+@pytest.mark.parametrize("size", [65_535, 1 << 31])
+def test_a_message_must_hold_something_and_grpc_must_take_it(size: int) -> None:
+    (fault,) = setting_faults(StoreConfig(), ServerConfig(message_bytes_max=size))
+    assert str(fault) == f"message_bytes_max: {size:,} bytes, allowed are 65,536 to 2,147,483,647"
 
 
 def test_default_limits_are_those_of_the_protocol() -> None:

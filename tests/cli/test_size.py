@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 import gpkvs
 from gpkvs import Batch, Op
 from gpkvs.cli.main import app
-from gpkvs.cli.sizes import parse_count
+from gpkvs.cli.sizes import format_bytes, parse_count
 from gpkvs.client import Client
-from gpkvs.config import KIB, MIB
+from gpkvs.config import KIB, MIB, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import REST_BYTES, Estimate, Load, estimate
+from gpkvs.server.bounds import bounds_of
 from tests.serving import StartServer
 
 SECONDS_MAX = 30
@@ -45,7 +46,7 @@ def filled(path: Path, load: Load, index_bytes: int) -> tuple[Load, int]:
     """Fill a store, as the options say; return the load, with what the place is, and the journal's size."""
     commit: Any = "journal" if load.has_journal else "undo"
     first = index_bytes if load.layout == "bytes" else None
-    form: Any = "4" if load.is_format_4 else "3"
+    form: Any = str(load.store_format)
     with gpkvs.open(path, commit=commit, store_format=form, index_bytes=first) as store:
         if load.layout == "u64":
             store.create_table("numbers", layout="u64", records=load.records)
@@ -81,15 +82,15 @@ def wait_for_helpers(path: Path, expected: Estimate) -> None:
 CASES = [
     Load(120_000, 16, 100, layout, form, journal, is_expiring=False, transaction_ops=ops, is_in_memory=False)
     for layout in ("bytes", "u64")
-    for form in (False, True)
+    for form in (3, 4)
     for journal in (False, True)
     for ops in (2_000, 60_000)
 ] + [
-    Load(60_000, 20, 500, "bytes", True, False, is_expiring=True, transaction_ops=1_000, is_in_memory=False),
-    Load(100, 16, 1 << 20, "bytes", True, True, is_expiring=False, transaction_ops=10, is_in_memory=False),
+    Load(60_000, 20, 500, "bytes", 4, False, is_expiring=True, transaction_ops=1_000, is_in_memory=False),
+    Load(100, 16, 1 << 20, "bytes", 4, True, is_expiring=False, transaction_ops=10, is_in_memory=False),
     # Little more than what has the index prepared for its growth, and little less.
-    Load(33_000, 16, 10, "bytes", False, False, is_expiring=False, transaction_ops=1_000, is_in_memory=False),
-    Load(300_000, 8, 8, "u64", False, True, is_expiring=False, transaction_ops=200_000, is_in_memory=False),
+    Load(33_000, 16, 10, "bytes", 4, False, is_expiring=False, transaction_ops=1_000, is_in_memory=False),
+    Load(300_000, 8, 8, "u64", 4, True, is_expiring=False, transaction_ops=200_000, is_in_memory=False),
 ]
 
 
@@ -97,7 +98,7 @@ CASES = [
     "load",
     CASES,
     ids=lambda load: (
-        f"{load.layout}-{'4' if load.is_format_4 else '3'}-{'j' if load.has_journal else 'u'}-"
+        f"{load.layout}-{load.store_format}-{'j' if load.has_journal else 'u'}-"
         f"{load.records}x{load.value_bytes}-{load.transaction_ops}"
     ),
 )
@@ -126,7 +127,7 @@ def test_stores_take_what_is_predicted(folder: Path, load: Load) -> None:
 
 
 def test_a_journal_grows_with_the_indexes(tmp_path: Path) -> None:
-    load = Load(3_000_000, 8, 8, "u64", False, True, is_expiring=False, transaction_ops=1, is_in_memory=False)
+    load = Load(3_000_000, 8, 8, "u64", 4, True, is_expiring=False, transaction_ops=1, is_in_memory=False)
     (journal,) = (part.disk_bytes for part in estimate(load).parts if part.name == "journal")
     assert journal > 20 * MIB
     with gpkvs.open(tmp_path / "s", commit="journal") as store:
@@ -138,10 +139,10 @@ def test_a_journal_grows_with_the_indexes(tmp_path: Path) -> None:
         assert store.info().journal_bytes == journal
 
 
-@pytest.mark.parametrize("form", ["3", "4"])
-def test_a_record_takes_what_is_predicted(tmp_path: Path, form: Any) -> None:
-    load = Load(1, 17, 300, "bytes", form == "4", False, is_expiring=False, transaction_ops=1, is_in_memory=False)
-    with gpkvs.open(tmp_path / "s", store_format=form) as store:
+@pytest.mark.parametrize("form", [3, 4])
+def test_a_record_takes_what_is_predicted(tmp_path: Path, form: int) -> None:
+    load = Load(1, 17, 300, "bytes", form, False, is_expiring=False, transaction_ops=1, is_in_memory=False)
+    with gpkvs.open(tmp_path / "s", store_format=cast(FormatName, str(form))) as store:
         store.set(bytes(17), bytes(300))
         assert store.info().heap_live_bytes == estimate(load).record_bytes
         store.set(bytes(17), bytes(300), ttl=60.0)
@@ -150,7 +151,7 @@ def test_a_record_takes_what_is_predicted(tmp_path: Path, form: Any) -> None:
 
 
 def test_overwritten_records_take_more(folder: Path) -> None:
-    load = Load(150_000, 16, 100, "bytes", False, False, is_expiring=False, transaction_ops=1_000, is_in_memory=False)
+    load = Load(150_000, 16, 100, "bytes", 4, False, is_expiring=False, transaction_ops=1_000, is_in_memory=False)
     path = folder / "s"
     load, _ = filled(path, load, estimate(load).index_bytes)
     ids = np.random.default_rng(7)
@@ -186,15 +187,16 @@ def size(*arguments: str, status: int = 0) -> Any:
 
 
 def test_what_scripts_get() -> None:
-    said = size("--records", "1.5M", "--value", "1KiB", "--key", "20", "--format", "4", "--json")
-    load = Load(1_500_000, 20, 1024, "bytes", True, True, is_expiring=False, transaction_ops=10_000, is_in_memory=False)
+    said = size("--records", "1.5M", "--value", "1KiB", "--key", "20", "--json")
+    load = Load(1_500_000, 20, 1024, "bytes", 4, True, is_expiring=False, transaction_ops=10_000, is_in_memory=False)
     assert said["load"] == vars(load)
     found = estimate(load)
     assert said["parts"][: len(found.parts)] == [part._asdict() for part in found.parts]
     assert said["all"]["disk_bytes"] == sum(part.disk_bytes for part in found.parts)
-    assert said["options"] == [
-        f"gpkvs serve --data DIR --commit journal --format 4 --index-bytes {found.index_bytes // KIB}KiB"
-    ]
+    assert said["options"] == [f"gpkvs serve --data DIR --commit journal --index-bytes {found.index_bytes // KIB}KiB"]
+    older = size("--records", "1.5M", "--value", "1KiB", "--key", "20", "--format", "3", "--json")
+    assert older["record_bytes"] - said["record_bytes"] == 16
+    assert "--format 3" in older["options"][0]
     # An index with a journal is held in memory; else it is the page cache's.
     assert said["parts"][0]["memory_bytes"] > found.index_bytes
     undo = size("--records", "1.5M", "--value", "1KiB", "--commit", "undo", "--json")
@@ -212,14 +214,30 @@ def test_what_people_see() -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [["--value", "200"], ["--layout", "u64"], ["--value", "200", "--in-memory"], ["--value", "9", "--records", "9"]],
+)
+def test_a_server_within_the_limit_of_memory_has_room_for_its_clients(words: list[str]) -> None:
+    said = size("--records", "10M", *words, "--json")
+    limit, whole = said["memory_limit_bytes"], said["all"]
+    assert limit % (64 * MIB) == 0
+    # As deploy/README.md says it.
+    needed = whole["memory_bytes"] + (whole["disk_bytes"] if said["load"]["is_in_memory"] else 0)
+    assert limit >= needed + 1.3 * limit / 4 + 100 * MIB
+    bounds_of(ServerConfig(), Limits(), 64 * MIB, limit // 4)  # it starts
+    shown = size("--records", "10M", *words)
+    assert f"Memory limit (systemd's MemoryMax, a container's): {format_bytes(limit)} or more." in shown
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--records", "10M"], "say how long a value is"),
         (["--records", "10M", "--value", "200", "--layout", "u64"], "have 8 bytes"),
         (["--records", "10M", "--layout", "u64", "--expiring"], "has no expiry"),
         (["--records", "0", "--value", "1"], "allowed are 1 to"),
-        (["--records", "1K", "--value", "64MiB"], "choose format 4"),
-        (["--records", "1K", "--value", "2GiB", "--format", "4"], "a value has at most"),
+        (["--records", "1K", "--value", "64MiB", "--format", "3"], "choose format 4"),
+        (["--records", "1K", "--value", "2GiB"], "a value has at most"),
         (["--records", "1G", "--value", "1MiB"], "at most"),
         (["--records", "1K", "--value", "1", "--ops-per-transaction", "2M"], "allowed are 1 to 1,048,576"),
         (["--records", "ten", "--value", "1"], "'ten' is no count"),
@@ -243,6 +261,6 @@ def test_bad_counts(text: str) -> None:
 
 
 def test_long_keys_and_values_need_their_limits() -> None:
-    said = size("--records", "10", "--value", "512MiB", "--key", "5KiB", "--format", "4", "--json")
+    said = size("--records", "10", "--value", "512MiB", "--key", "5KiB", "--json")
     assert said["options"][0].endswith(" --key-bytes-max 5KiB --value-bytes-max 512MiB")
     assert os.linesep not in said["options"][0]

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -34,6 +36,42 @@ def test_numpy_starts_no_threads_for_a_command_that_multiplies_no_matrices() -> 
 
 def test_a_command_without_a_server_loads_no_client() -> None:
     assert loaded_by("check", "--help")[1:] == ["numpy"]
+
+
+# What takes longest to load, and what only the work of a command needs.
+OF_WORK = ("numpy", "grpc", "google.protobuf", "asyncio", "uvloop", "prometheus_client", "msgpack", "cryptography")
+OF_WORK_HERE = tuple(
+    f"gpkvs.{name}"
+    for name in ("client", "store", "engine", "backends", "recovery", "bench", "export", "backup", "archive")
+)
+LIGHT_HELPS = (
+    *("serve", "config", "config show", "scan", "count", "export", "import", "top", "ycsb", "ycsb load", "ycsb run"),
+    *("backup", "archive", "restore", "doctor", "demo", "bench"),
+)
+
+HELPS = f"""
+import sys
+from gpkvs.cli.main import app
+
+for words in {LIGHT_HELPS}:
+    try:
+        app([*words.split(), "--help"])
+    except SystemExit:
+        loaded = [name for name in {OF_WORK + OF_WORK_HERE} if name in sys.modules]
+        if loaded:
+            sys.exit(f"the help of {{words}} loads {{loaded}}")
+"""
+
+
+def test_help_loads_nothing_that_only_the_work_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", HELPS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage:") == len(LIGHT_HELPS)
+
+
+@pytest.mark.parametrize("arguments", [["--data", "/none"], []])
+def test_settings_are_shown_without_numpy(arguments: list[str]) -> None:
+    assert loaded_by("config", "show", *arguments) == ["1"]
 
 
 def test_help_loads_nothing() -> None:

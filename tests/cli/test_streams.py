@@ -126,6 +126,10 @@ def printing(target: str, metrics: str, folder: Path, new_table: str) -> list[li
 OTHERS = {
     ("serve",),
     ("expire",),
+    ("watch",),
+    ("backup",),
+    ("archive",),
+    ("restore",),
     ("table", "drop"),
     ("user", "add"),
     ("user", "rights"),

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.cli.top import _duration, _phases
+from gpkvs.cli.top_screen import _phases
 from gpkvs.engine.meter import COMMIT_PHASES, PHASES
+from gpkvs.text import readable_seconds
 from tests.record_header import HEADER_BYTES
 from tests.server.wire import GET, SET, batch
 from tests.serving import COMMAND, Server, error_line, run_gpkvs
@@ -79,9 +80,20 @@ def test_json(server: Server) -> None:
     assert table["name"] == "default"
     assert table["records"] == 50
     assert table["load_factor"] == pytest.approx(50 / table["slots"])
+    assert table["heap_bytes"] == 50 * -(-(HEADER_BYTES + 8) // 16) * 16 == seen["heap_live_bytes"]
+    assert table["expiring_keys"] == 0
     assert table["bytes_per_key"] == 32 + -(-(HEADER_BYTES + 8) // 16) * 16  # a slot, a record
     assert 0 < seen["heap_live_bytes"] < seen["heap_bytes"]
     assert 0 < seen["heap_free_bytes"] < seen["heap_bytes"]
+
+
+def test_a_line_of_json_is_there_as_soon_as_its_interval_is_over(server: Server) -> None:
+    command = [*COMMAND, "top", "--json", "--interval", "0.05", "--metrics", server.metrics_address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        for _ in range(2):  # far less than what a pipe is filled with before Python writes it
+            assert json.loads(process.stdout.readline())["serving"]
+        process.terminate()
 
 
 def test_picture(server: Server) -> None:
@@ -113,8 +125,11 @@ def test_tables(server: Server) -> None:
     shown = top(server, "--table", "all")
     assert "default" in shown
     assert "operations" in shown
+    assert max(map(len, shown.splitlines())) <= 80
     shown = top(server, "--table", "default")
     assert "GETs a second" in shown
+    assert "heap of these" in shown
+    assert "keys with an expiry" in shown
     assert max(map(len, shown.splitlines())) <= 80
     result = run_gpkvs("top", "--metrics", server.metrics_address, "--table", "nosuch")
     assert error_line(result, 2) == "gpkvs: table: there is no table 'nosuch'; there are default"
@@ -193,7 +208,7 @@ def test_nothing_there(server: Server) -> None:
     [(0.4, "0 s"), (7, "7 s"), (420, "7 min 0 s"), (3 * 3600 + 59, "3 h 0 min"), (90061, "1 d 1 h")],
 )
 def test_the_time_since_the_start_names_its_units(seconds: float, shown: str) -> None:
-    assert _duration(seconds) == shown
+    assert readable_seconds(seconds) == shown
 
 
 def test_phases_without_work_share_a_row() -> None:

@@ -86,7 +86,10 @@ def test_rights(file: Path) -> None:
     assert rights(file) == (("*",), ("a",), (), True)
     ok(file, "rights", "alice", "--write", "", "--admin", "*")
     assert rights(file) == (("*",), (), ("*",), True)
-    ok(file, "rights", "alice", "--no-metrics")
+    ok(file, "rights", "alice", "--no-metrics", "--backup")
+    assert load_users(file).by_name["alice"].rights.backup
+    ok(file, "rights", "alice", "--no-backup")
+    assert not load_users(file).by_name["alice"].rights.backup
     assert rights(file) == (("*",), (), ("*",), False)
     assert "rights: say what the user may do: --read" in refused(file, "rights", "alice")
     assert "there is no user 'bob'; there are alice" in refused(file, "rights", "bob", "--read", "*")

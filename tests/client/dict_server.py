@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 
 from gpkvs.batch import Op, Status
+from gpkvs.changes import Position
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 NOT_EXECUTED = (("gpkvs-executed", "no"),)
@@ -25,7 +26,9 @@ Fault = Callable[["DictServer", list[Operation], grpc.aio.ServicerContext], Awai
 class DictServer(kv_pb2_grpc.KVServicer):
     """Executes batches; `faults` are applied to the messages in order, one each, and `rule` to all.
 
-    `messages` are the operations of each message that arrived, `executed` those that were carried out.
+    `messages` are the operations of each message that arrived, `executed` those that were carried out. Each watch is
+    refused behind its first response, and so many that only ask for the position as `positions_refused` says before it;
+    `watches` are those that arrived.
     """
 
     def __init__(self) -> None:
@@ -34,6 +37,8 @@ class DictServer(kv_pb2_grpc.KVServicer):
         self.faults: list[Fault] = []
         self.rule: Fault | None = None
         self.mangle: Callable[[kv_pb2.BatchResponse], None] | None = None
+        self.positions_refused = 0
+        self.watches: list[kv_pb2.WatchRequest] = []
         self.messages: list[list[Operation]] = []
         self.executed: list[list[Operation]] = []
         self.arrived = asyncio.Event()  # a first message is here
@@ -53,6 +58,18 @@ class DictServer(kv_pb2_grpc.KVServicer):
         if self.mangle:
             self.mangle(response)
         return response
+
+    async def Watch(  # noqa: N802
+        self, request: kv_pb2.WatchRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[kv_pb2.WatchResponse]:
+        self.watches.append(request)
+        if request.only_position and self.positions_refused:
+            self.positions_refused -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        yield kv_pb2.WatchResponse(position=str(Position(1, 1)))
+        if not request.only_position:
+            trailing = (*NOT_EXECUTED, ("gpkvs-full", "memory"))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "memory full", trailing)
 
     def execute(self, operations: list[Operation]) -> kv_pb2.BatchResponse:
         self.executed.append(operations)

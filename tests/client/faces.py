@@ -66,7 +66,8 @@ class Blocking:
                 return await result if inspect.isawaitable(result) and name != "batch" else result
 
             result = self._loop.run(called())
-            return Blocking(result, self._loop) if type(result).__module__ == async_face.__name__ else result
+            is_async = type(result).__module__ == async_face.__name__ or inspect.isasyncgen(result)
+            return Blocking(result, self._loop) if is_async else result
 
         return call
 

@@ -295,7 +295,7 @@ def test_more_than_a_request_takes(kind: str, tmp_path: Path, serve: Callable[[]
 
 
 def test_a_request_may_read_so_much(db: Any) -> None:
-    size = 1_000_000
+    size = 60_000  # longer ones are sent from where they lie, and do not count
     count = getattr(db, "limits", Limits()).result_bytes_max // size + 1
     value = np.random.default_rng(1).integers(0, 256, size, np.uint8)
     db.set_from(b"long", value)

@@ -194,7 +194,7 @@ def recorder() -> Iterator[tuple[Recorder, str]]:
         server.stop(None).wait()
 
 
-EXPECTED = {"Batch", "Scan", "Count", "CreateTable", "DropTable", "ListTables", "Info"}
+EXPECTED = {"Batch", "Scan", "Count", "Watch", "CreateTable", "DropTable", "ListTables", "Info"}
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,7 @@ def test_the_header_goes_along_with_every_call(
             attempt(call)
         for call in (lambda: client.get(b"k"), lambda: client.drop_table("t"), lambda: list(client.scan_pieces())):
             attempt(call)
+        attempt(client.watch)
     assert notes.headers == dict.fromkeys(EXPECTED, header)
     notes.headers.clear()
 
@@ -230,6 +231,8 @@ def test_the_header_goes_along_with_every_call(
             for call in (client.create_table("t"), client.drop_table("t"), anext(aiter(client.scan_pieces()))):  # type: ignore[assignment]
                 with pytest.raises(GpkvsError):
                     await call
+            with pytest.raises(GpkvsError):
+                await client.follow()
             async with client.pipeline() as pipeline:
                 sent = await pipeline.send(Batch.of([(Op.GET, b"k")]))
                 with pytest.raises(GpkvsError):

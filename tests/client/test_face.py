@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import socket
 import threading
@@ -143,6 +144,27 @@ def test_what_is_like_bytes_and_what_is_not(db: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="0 bytes"):
         db.get(b"")
     assert not db.exists(b"k")
+
+
+def test_what_a_value_cannot_be_says_how_to_pack_it(db: Any) -> None:
+    told = r"a value is bytes, not \w+: pack it, as json\.dumps.* gpkvs\.client\.Objects"
+    for wrong in ({"a": 1}, [1], (1,), {1}, 1.5, None):
+        with pytest.raises(TypeError, match=told):
+            db.set(b"k", wrong)
+    with pytest.raises(TypeError, match=r"not object: convert it with bytes"):
+        db.set(b"k", object())
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_a_timeout_is_a_number(make: Any) -> None:
+    async def main() -> None:
+        client = make("127.0.0.1:1")
+        with pytest.raises(TypeError, match="a timeout is a number of seconds, or None, not str"):
+            found = client.get(b"k", timeout="5")
+            if inspect.isawaitable(found):
+                await found
+
+    asyncio.run(main())
 
 
 def table_of_numbers(db: Any) -> Any:
@@ -581,6 +603,29 @@ def test_a_scan(db: Any) -> None:
         db.count("text")
     handle = db.table(db.list_tables()[0].name)
     assert handle.count() == len(list(handle.scan()))
+
+
+def test_a_scan_of_numbers(db: Any) -> None:
+    db.create_table("scanned", layout="u64", index_bytes=1 << 16, exist_ok=True)
+    numbers = db.table("scanned")
+    given = {key: (key << 40) + 7 for key in (0, 1, 42, (1 << 64) - 1) for key in (key, key // 3)}
+    given = {key: value % (1 << 64) for key, value in given.items()}
+    numbers.set_many(list(given), list(given.values()))
+    found: dict[int, int] = {}
+    for piece in numbers.scan_pieces():
+        keys, values = piece.numbers()
+        assert (keys.dtype, values.dtype) == (np.uint64, np.uint64)
+        found |= dict(zip(keys.tolist(), values.tolist(), strict=True))
+    assert found == given
+    bare = [piece.numbers() for piece in numbers.scan_pieces(keys_only=True)]
+    assert sorted(key for keys, _ in bare for key in keys.tolist()) == sorted(given)
+    assert not any(len(values) for _, values in bare)
+    # One by one they are bytes, as they are stored.
+    assert {int.from_bytes(key, "little") for key in numbers.scan(keys_only=True)} == given.keys()
+    db.set(b"8 bytes.", b"8 bytes.")
+    for piece in db.scan_pieces():
+        with pytest.raises(InvalidArgumentError, match="table: these are of a table whose keys and values are bytes"):
+            piece.numbers()
 
 
 def test_a_scan_tells_of_damaged_records_at_its_end() -> None:

@@ -45,6 +45,8 @@ def calls(client):
     yield "transact", lambda: client.transact(lambda t: t.get(b"k"))
     yield "scan", lambda: client.scan()
     yield "count", lambda: client.count()
+    yield "watch", lambda: client.watch()
+    yield "follow", lambda: client.follow()
     yield "incr_many", lambda: client.incr_many(keys)
     yield "wait_ready", lambda: client.wait_ready()
     yield "info", lambda: client.info()
@@ -122,7 +124,13 @@ else:
 
 @pytest.mark.parametrize("kind", ["blocking", "asyncio", "uvloop"])
 def test_every_method_says_that_the_client_is_the_parents(server: Server, kind: str) -> None:
-    arguments = [sys.executable, "-c", SCRIPT, kind, server.target, str(CHILD_SECONDS_MAX)]
+    run = _forked(SCRIPT, kind, server.target)
+    assert run.stdout.splitlines() == ["[]", "7", "True"], run.stderr
+
+
+def _forked(script: str, kind: str, target: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that forks, again if gRPC crashed in the child."""
+    arguments = [sys.executable, "-c", script, kind, target, str(CHILD_SECONDS_MAX)]
     environment = {**os.environ, "GRPC_VERBOSITY": "INFO"}  # as usual: BUSY is of that level
     for _ in range(TRIES):
         run = subprocess.run(
@@ -131,7 +139,70 @@ def test_every_method_says_that_the_client_is_the_parents(server: Server, kind: 
         # It may die before the end of its line.
         if not (any(line.endswith(("-11", "-6")) for line in run.stdout.splitlines()) and BUSY in run.stderr):
             break
-    assert run.stdout.splitlines() == ["[]", "7", "True"], run.stderr
+    return run
+
+
+# Forks while another thread has the locks of a watch: that of gRPC for its stream, and our own. So at times have the
+# thread that reads for it, and those of gRPC.
+WATCHING = """
+import asyncio, gc, os, signal, sys, threading
+from gpkvs.client import AsyncClient, Client
+
+kind, target, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def end(child):
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        signal.alarm(seconds)
+    return child
+
+def blocking():
+    with Client(target) as client, client.follow() as following:
+        held, forked = threading.Event(), threading.Event()
+        def hold(arrivals):
+            with arrivals._stream._state.condition, arrivals._changed:
+                held.set()
+                forked.wait()
+        holder = threading.Thread(target=hold, args=(following._arrivals,))
+        holder.start()
+        held.wait()
+        if (child := fork()) == 0:
+            with following:
+                following.close()
+            del following
+            gc.collect()
+            os._exit(7)
+        forked.set()
+        holder.join()
+        end(child)
+        client.set(b"k", b"v")
+        print(following.read(timeout=seconds)[0].key_list())
+
+async def asynchronous():
+    async with AsyncClient(target) as client, await client.follow() as following:
+        await following.read(timeout=0.01)
+        if (child := fork()) == 0:
+            async with following:
+                await following.close()
+            os._exit(7)
+        end(child)
+        await client.set(b"k", b"v")
+        print((await following.read(timeout=seconds))[0].key_list())
+
+if kind == "blocking":
+    blocking()
+else:
+    asyncio.run(asynchronous())
+"""
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_who_closes_a_watch_of_the_parent_does_not_wait(server: Server, kind: str) -> None:
+    run = _forked(WATCHING, kind, server.target)
+    assert run.stdout.splitlines() == ["7", "[b'k']"], run.stderr
 
 
 # As an application has it; the start method is the first argument.

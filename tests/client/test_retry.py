@@ -17,6 +17,7 @@ from gpkvs.client.errors import (
     ServerError,
     UnavailableError,
 )
+from gpkvs.client.request_id import request_id
 from gpkvs.client.retry import RetryPolicy, classify
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
 from gpkvs.proto.metadata import REQUEST_ID_KEY
@@ -155,3 +156,6 @@ def test_an_error_has_the_id_by_which_the_server_names_the_call(is_write: bool) 
     error = classify(StatusCode.INTERNAL, "failed", trailing, "server:1").raised(is_write=is_write)
     assert error.request_id == "mine"
     assert classify(StatusCode.INTERNAL, "failed", {}, "server:1").raised(is_write=is_write).request_id == ""
+    with request_id("the-caller's"):
+        lost = classify(StatusCode.INTERNAL, "failed", {}, "server:1").raised(is_write=is_write)
+    assert lost.request_id == "the-caller's"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -23,9 +24,10 @@ import pytest
 
 from gpkvs.config import ServerConfig
 from gpkvs.engine.meter import COMMIT_PHASES, PHASES
-from gpkvs.proto.v1 import kv_pb2
+from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.accounts import Account, Accounts
 from tests.certificates import HERE, Authority, server_options
+from tests.conftest import assert_clean
 from tests.server.access.guarded import Guarded
 from tests.server.wire import DELETE, GET, SET, Refused, batch
 from tests.serving import SIZES, Server, StartServer
@@ -73,11 +75,21 @@ def refuse_one(server: Server, *header: tuple[str, str]) -> None:
         server.kv.Set(kv_pb2.SetRequest(key=b""), metadata=header)
 
 
+def tell_of_copies(server: Server, *header: tuple[str, str]) -> None:
+    """Tell of a backup and an archive, as whoever makes them does."""
+    whole = admin_pb2.NoteBackupRequest(state=admin_pb2.BACKUP_WHOLE, keys=1, bytes=4096, seconds=1.0)
+    server.admin.NoteBackup(whole, metadata=header)
+    watch = server.kv.Watch(kv_pb2.WatchRequest(all_tables=True), metadata=header)
+    synced = admin_pb2.NoteArchiveRequest(position=next(watch).position, time_ms=time.time_ns() // 1_000_000)
+    server.admin.NoteArchive(synced, metadata=header)
+    watch.cancel()
+
+
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
     """Return a server with a journal, TLS, users, an audit log and the Redis protocol."""
     authority = Authority(tmp_path)
-    accounts = Accounts(tmp_path / "users.toml", root=Account(read=("*",), write=("*",), metrics=True))
+    accounts = Accounts(tmp_path / "users.toml", root=Account(read=("*",), write=("*",), metrics=True, backup=True))
     tls = server_options(authority.issue("server", *HERE))
     audit = ("--audit-log", str(tmp_path / "audit.log"))
     resp = ("--resp", "127.0.0.1:0")
@@ -185,6 +197,7 @@ def test_metrics_of_dashboard_alerts_and_documents_exist(guarded: Guarded) -> No
     server, header = guarded.server, guarded.headers["root"]
     server.kv.Set(kv_pb2.SetRequest(key=b"key"), metadata=header)
     refuse_one(server, *header)
+    tell_of_copies(server, *header)
     exported = {sample.name for sample in server.samples()}
     expressions = [*QUERIES, *re.findall(r"expr: (?:\|\n)?((?:.+\n)(?: {10,}.+\n)*)", ALERTS)]
     assert len(expressions) > 40
@@ -215,6 +228,7 @@ def test_promtool_accepts_the_metrics(start_server: StartServer, options: tuple[
     server = start_server(*options)
     server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"))
     refuse_one(server)
+    tell_of_copies(server)
     text = server.metrics_text()
     assert "grpc_server_handled_total{" in text
     command = ["promtool", "check", "metrics"]
@@ -237,11 +251,12 @@ def test_promtool_accepts_the_lines_for_tls_and_users(tmp_path: Path) -> None:
 
 
 @needs_prometheus
-def test_alerts_of_logins_certificates_and_files_fire_when_they_should(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["backup_alerts.yml", "security_alerts.yml", "space_alerts.yml"])
+def test_alerts_fire_when_they_should(tmp_path: Path, name: str) -> None:
     without_texts = re.sub(r"^ +(annotations|summary|action|runbook):.*\n", "", ALERTS, flags=re.MULTILINE)
     (tmp_path / "alerts.yml").write_text(without_texts)
-    shutil.copy(Path(__file__).with_name("security_alerts.yml"), tmp_path)
-    command = ["promtool", "test", "rules", tmp_path / "security_alerts.yml"]
+    shutil.copy(Path(__file__).with_name(name), tmp_path)
+    command = ["promtool", "test", "rules", tmp_path / name]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -258,6 +273,13 @@ def test_every_alert_has_an_entry_in_the_runbook() -> None:
     assert linked == [name.lower() for name in alerts], "each links to its own entry"
     entries = re.findall(r"^### (\w+)\n\n(?=\S)", (REPOSITORY / "docs/runbook.md").read_text(), re.MULTILINE)
     assert sorted(entries) == sorted(alerts)
+
+
+def test_every_entry_of_the_runbook_says_when_it_is_over() -> None:
+    entries = re.split(r"^### ", (REPOSITORY / "docs/runbook.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(entries) == ALERTS.count("- alert: ")
+    told = {entry.split()[0] for entry in entries if re.search(r"It is over\s+when ", entry.partition("\n## ")[0])}
+    assert told == set(re.findall(r"- alert: (\w+)", ALERTS))
 
 
 @needs_prometheus
@@ -285,7 +307,7 @@ def test_prometheus_scrapes_a_server_under_load(server: Server, prometheus: Prom
         # A 4- to 5-byte key and value make a record of 48 bytes, an undo entry of 48 and a slot of 32.
         amplification = "sum(rate(gpkvs_written_bytes_total[5s])) / sum(rate(gpkvs_user_bytes_total[5s]))"
         assert 5 < prometheus.value(amplification) < 50
-        elsewhere = ("journal", "checkpoint", "certificate")  # the next test has them
+        elsewhere = ("journal", "checkpoint", "certificate", "backup_last", "archive")  # the next test has them
         assert all(any(name in query for name in elsewhere) for query in empty_queries(prometheus))
     rules = [rule for group in prometheus.api("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == ALERTS.count("- alert: ")
@@ -298,6 +320,7 @@ def test_prometheus_scrapes_a_server_under_load(server: Server, prometheus: Prom
 def test_prometheus_scrapes_a_server_with_a_journal_tls_and_users(guarded: Guarded, tmp_path: Path) -> None:
     server, header = guarded.server, guarded.headers["root"]
     refuse_one(server, *header)
+    tell_of_copies(server, *header)
     prometheus = Prometheus(server, tmp_path)
     try:
         with Load(server, *header):
@@ -355,6 +378,37 @@ def test_commands_of_the_systemd_unit(tmp_path: Path) -> None:
     assert main.returncode == 0
     assert not (tmp_path / "ready").exists()
     assert subprocess.run(command("ExecStartPost"), env=environment, timeout=60, check=False).returncode == 1
+
+
+def test_the_command_of_the_backup_unit(tmp_path: Path) -> None:
+    unit = (DEPLOY / "gpkvs-backup.service").read_text()
+    (command,) = re.findall(r"^ExecStart=/opt/gpkvs/bin/gpkvs (.*)$", unit, re.MULTILINE)
+    assert re.search(r"^StateDirectory=gpkvs-backups$", unit, re.MULTILINE)
+    server = Server(tmp_path / "store", tmp_path)
+    arguments = shlex.split(command.replace("/var/lib", str(tmp_path)))
+    environment = {**os.environ, "GPKVS_TARGET": server.target}
+    done = subprocess.run([sys.executable, "-m", "gpkvs.cli", *arguments], env=environment, check=False)
+    server.stop()
+    assert done.returncode == 0
+    (backup,) = (tmp_path / "gpkvs-backups").iterdir()
+    assert_clean(backup)
+
+
+def test_the_command_of_the_archive_unit(tmp_path: Path) -> None:
+    unit = (DEPLOY / "gpkvs-archive.service").read_text()
+    (command,) = re.findall(r"^ExecStart=/opt/gpkvs/bin/gpkvs (.*)$", unit, re.MULTILINE)
+    assert re.search(r"^StateDirectory=gpkvs-archive$", unit, re.MULTILINE)
+    server = Server(tmp_path / "store", tmp_path)
+    arguments = shlex.split(command.replace("/var/lib", str(tmp_path)))
+    environment = {**os.environ, "GPKVS_TARGET": server.target}
+    with subprocess.Popen([sys.executable, "-m", "gpkvs.cli", *arguments], env=environment) as process:
+        while not (bases := list((tmp_path / "gpkvs-archive").glob("*Z"))):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+    server.stop()
+    assert process.returncode == 0
+    assert_clean(bases[0])
 
 
 def test_the_image_and_the_compose_file_publish_every_port() -> None:

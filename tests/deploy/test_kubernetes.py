@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import ssl
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,8 +17,9 @@ import pytest
 import yaml
 
 from tests.accounts import Account, Accounts
-from tests.certificates import HERE, Authority, server_options
+from tests.certificates import Authority, server_options
 from tests.server.access.guarded import Guarded
+from tests.serving import COMMAND
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSIONS = ("1.32", "1.34")
@@ -34,6 +38,7 @@ POD = MANIFESTS["stateful-set.yaml"]["spec"]["template"]
 ENVIRONMENT = {one["name"]: one["value"] for one in CONTAINER["env"]}
 PORTS = {one["name"]: one["containerPort"] for one in CONTAINER["ports"]}
 PROBES = {name: CONTAINER[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+OF_COMMANDS = ("GPKVS_TARGET", "GPKVS_METRICS_TARGET", "GPKVS_CLIENT_TLS_CA")  # in the pod
 UNITS = {"MiB": 2**20, "GiB": 2**30, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -104,15 +109,21 @@ def test_the_pod_has_time_to_end() -> None:
     assert POD["spec"]["terminationGracePeriodSeconds"] > 30
 
 
+def names_of_the_document() -> list[str]:
+    """Return the names of the certificate that docs/packaging.md makes."""
+    (text,) = re.findall(r'"subjectAltName=([^"]+)"', (FOLDER.parents[1] / "docs/packaging.md").read_text())
+    return list(text.split(","))
+
+
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
     """Return a server with the options of the pod that name no file."""
-    files = ("GPKVS_TLS_CERT", "GPKVS_TLS_KEY", "GPKVS_USERS")
-    rest = {name.removeprefix("GPKVS_"): value for name, value in ENVIRONMENT.items() if name not in files}
+    others = ("GPKVS_TLS_CERT", "GPKVS_TLS_KEY", "GPKVS_USERS", *OF_COMMANDS)
+    rest = {name.removeprefix("GPKVS_"): value for name, value in ENVIRONMENT.items() if name not in others}
     options = [word for name, value in rest.items() for word in (f"--{name.lower().replace('_', '-')}", value)]
     authority = Authority(tmp_path)
-    certificate = server_options(authority.issue("server", *HERE))
-    accounts = Accounts(tmp_path / "users.toml", root=Account(metrics=True))
+    certificate = server_options(authority.issue("server", *names_of_the_document()))
+    accounts = Accounts(tmp_path / "users.toml", root=Account(read=("*",), metrics=True))
     started = Guarded(accounts, tmp_path, *options, *certificate, authority=authority)
     yield started
     started.close()
@@ -127,6 +138,28 @@ def test_a_server_takes_the_options_and_answers_the_probes(guarded: Guarded, tmp
             assert answer.status == 200
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"{base}/metrics", timeout=10, context=context)
+
+
+def test_a_command_in_the_pod_gets_in_with_a_token_alone(guarded: Guarded, tmp_path: Path) -> None:
+    """The certificate has the name by which the pod's variables call the server."""
+    host, port = ENVIRONMENT["GPKVS_TARGET"].split(":")
+    assert port == str(PORTS["grpc"])
+    assert ENVIRONMENT["GPKVS_METRICS_TARGET"] == f"{host}:{PORTS['metrics']}"
+    assert ENVIRONMENT["GPKVS_CLIENT_TLS_CA"] == f"{Path(ENVIRONMENT['GPKVS_TLS_CERT']).parent}/ca.crt"
+    here = {
+        "GPKVS_TARGET": f"{host}:{guarded.server.target.rpartition(':')[2]}",
+        "GPKVS_METRICS_TARGET": f"{host}:{guarded.server.metrics_address.rpartition(':')[2]}",
+        "GPKVS_CLIENT_TLS_CA": str(tmp_path / "ca.pem"),
+    }
+    token = guarded.secrets[0].encode()
+    for command in (["count"], ["top", "--once", "--interval", "0.1"]):
+        run = [*COMMAND, *command, "--token-file", "/dev/stdin"]
+        done = subprocess.run(run, env=os.environ | here, input=token + b"\n", capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+    names = {name.partition(":")[2] for name in names_of_the_document()}
+    service = MANIFESTS["service.yaml"]["metadata"]["name"]
+    pod = f"{MANIFESTS['stateful-set.yaml']['metadata']['name']}-0"
+    assert {host, service, f"{service}.default.svc", f"{pod}.{service}"} <= names
 
 
 def test_what_the_server_is_told_is_mounted() -> None:

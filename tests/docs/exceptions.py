@@ -142,6 +142,7 @@ EXEMPTIONS = (
             "gpkvs bench growth --json bench/results/growth-process.json",
             "gpkvs bench operations --json bench/results/operations-process.json",
             "gpkvs bench expiry --json bench/results/expiry-process.json",
+            "gpkvs bench backup --json bench/results/backup-process.json",
             "gpkvs bench scan --json bench/results/scan-process.json",
             "gpkvs bench security --json bench/results/security-process.json",
             "gpkvs bench door --json bench/results/door-process.json",
@@ -174,6 +175,19 @@ EXEMPTIONS = (
     ),
     Exemption("deploy/README.md", ("docker compose -f deploy/compose.yml up --build",), "needs a container engine"),
     Exemption(
+        "docs/backup.md",
+        (
+            "sudo cp deploy/gpkvs-backup.service deploy/gpkvs-backup.timer /etc/systemd/system/",
+            "sudo systemctl daemon-reload",
+            "sudo systemctl enable --now gpkvs-backup.timer",
+            "sudo systemctl start gpkvs-backup",
+            "journalctl -u gpkvs-backup",
+            "sudo -u gpkvs /opt/gpkvs/bin/gpkvs user add keeper --users /etc/gpkvs/users.toml --backup",
+            "sudo -u gpkvs /opt/gpkvs/bin/gpkvs user token keeper --users /etc/gpkvs/users.toml",
+        ),
+        "changes the machine, and needs a running systemd; tests/deploy/test_deploy.py runs the unit's command",
+    ),
+    Exemption(
         "docs/packaging.md",
         (
             "make wheel",
@@ -194,8 +208,9 @@ EXEMPTIONS = (
             "kubectl create secret generic gpkvs-users --from-file=users.toml",
             "kubectl create secret generic gpkvs-metrics --from-file=token",
             "kubectl apply -k deploy/kubernetes",
+            "kubectl exec -i gpkvs-0 -- gpkvs count --token-file /dev/stdin < app.token",
         ),
-        "needs a cluster: tests/deploy/test_kubernetes.py looks at the manifests",
+        "needs a cluster: tests/deploy/test_kubernetes.py looks at the manifests, and runs a command as in the pod",
     ),
 )
 

@@ -13,6 +13,7 @@ import ast
 import contextlib
 import io
 import json
+import signal
 import sys
 import tokenize
 import traceback
@@ -59,6 +60,8 @@ def run(text: str, file: Path, main: types.ModuleType) -> None:
 
 def serve() -> None:
     """Answer blocks until standard input ends."""
+    # A shell starts what it runs in the background with Ctrl-C ignored; a reader is in the foreground.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     answers = sys.stdout

@@ -17,6 +17,7 @@ from gpkvs.config import GIB, MIB
 from gpkvs.doctor import clock, file_system, folder, gpus, memory, persistent_memory, probe, processors, software
 from gpkvs.doctor.fact import Fact, Group, Verdict
 from gpkvs.doctor.report import as_dict, lines_of, worst
+from gpkvs.engine.heap_growth import ON_DISK
 from gpkvs.media.file_space import reserves
 from gpkvs.mounts import Mount, mount_of, parse_mount
 from gpkvs.server.bounds import usual_memory_bytes
@@ -93,12 +94,25 @@ def test_kinds_of_file_systems(kind: str, verdict: Verdict) -> None:
 def test_room_on_the_disk() -> None:
     verdicts = [file_system.space_fact(free, 2 * GIB, 9 * MIB).verdict for free in (9 * MIB - 1, 9 * MIB, GIB - 1, GIB)]
     assert verdicts == [WRONG, BETTER, BETTER, FINE]
-    assert file_system.space_fact(0, 2 * GIB, 0).verdict is BETTER  # a store that is there goes on
     assert "takes 9.0 MiB" in file_system.space_fact(0, 2 * GIB, 9 * MIB).mend
     verdicts = [file_system.inodes_fact(free, 5_000, 7).verdict for free in (0, 6, 7, 999, 1_000)]
     assert verdicts == [WRONG, WRONG, BETTER, BETTER, FINE]
     assert file_system.inodes_fact(0, 5_000, 0).verdict is BETTER
     assert file_system.inodes_fact(0, 0, 7).verdict is FINE  # btrfs counts none
+
+
+def test_room_under_a_store_that_is_there() -> None:
+    """A large disk is nearly full with less than the largest step of a heap, a small one with less than a twentieth."""
+
+    def judged(free_bytes: int, all_bytes: int) -> Verdict:
+        return file_system.space_under_store_fact(free_bytes, all_bytes, Path("/a b")).verdict
+
+    assert ON_DISK.step_bytes_max == 256 * MIB
+    large = [judged(free, 100 * GIB) for free in (0, 256 * MIB - 1, 256 * MIB, GIB - 1, GIB)]
+    small = [judged(free, 100 * MIB) for free in (0, 5 * MIB - 1, 5 * MIB, 100 * MIB)]
+    assert large == [WRONG, WRONG, BETTER, BETTER, FINE]
+    assert small == [WRONG, WRONG, BETTER, BETTER]
+    assert "du -xhd2 '/a b'" in file_system.space_under_store_fact(0, GIB, Path("/a b")).mend
 
 
 def test_what_a_new_store_takes(tmp_path: Path, in_memory: Path) -> None:

@@ -12,19 +12,14 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.heap import charge_of
 from gpkvs.errors import NoSpaceError
-from gpkvs.media.layout import UNIT_BYTES
-from tests.conftest import assert_clean
-from tests.record_header import HEADER_BYTES
+from gpkvs.media.layout import FORMAT_3, RECORD_HEADER_BYTES, SHORT_RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.recovery.startup.opening import format_of
+from tests.conftest import assert_clean, assert_counted
 
 SEGMENT_BYTES = 64 << 10
 SEGMENT_UNITS = SEGMENT_BYTES // UNIT_BYTES
 
 ValueBytes = Callable[[random.Random], int]
-
-
-def charge_units(key: bytes, value_bytes: int) -> int:
-    units = -(-(HEADER_BYTES + len(key) + value_bytes) // UNIT_BYTES)
-    return int(charge_of(np.array([units], np.uint64), SEGMENT_UNITS)[0])
 
 
 class HeapDriver:
@@ -55,6 +50,8 @@ class HeapDriver:
             "journal_bytes": 1 << 20,
             **options,
         }
+        # As it will be made: some tests say what it holds before they open it.
+        self._header_bytes = RECORD_HEADER_BYTES if format_of("auto") == FORMAT_3 else SHORT_RECORD_HEADER_BYTES
         self.expected: dict[bytes, bytes] = {}
         self.charged = 0
         self.written = 0
@@ -75,12 +72,17 @@ class HeapDriver:
             self.expected[key] = value
             self.charged += self.charge_of_key(key)
 
+    def charge_units(self, key: bytes, value_bytes: int) -> int:
+        """Return what a record is charged, which has no expiry."""
+        units = -(-(self._header_bytes + len(key) + value_bytes) // UNIT_BYTES)
+        return int(charge_of(np.array([units], np.uint64), SEGMENT_UNITS)[0])
+
     def charge_of_key(self, key: bytes) -> int:
-        return charge_units(key, len(self.expected[key])) if key in self.expected else 0
+        return self.charge_units(key, len(self.expected[key])) if key in self.expected else 0
 
     def write(self, key: bytes, value: bytes) -> bool:
         """Store a value; it must be accepted exactly if the charge allows it."""
-        raised = charge_units(key, len(value)) - self.charge_of_key(key)
+        raised = self.charge_units(key, len(value)) - self.charge_of_key(key)
         allowed = raised <= 0 or self.charged + raised <= self.heap.charged_max
         refusal = None
         try:
@@ -125,6 +127,9 @@ class HeapDriver:
             part = keys[first : first + 500]
             result = self.store.execute(Batch.of([(Op.GET, key) for key in part]))
             assert result.value_list() == [self.expected[key] for key in part]
+        assert_counted(self.store)
+        (table,) = self.store.info().tables
+        assert table.heap_bytes == heap.live_bytes
         self.store.close()
         assert_clean(self.path)
         self.open()

@@ -32,7 +32,7 @@ from gpkvs.media.layout import (
 )
 from gpkvs.native import crc32c
 from gpkvs.recovery.startup.check import check
-from tests.conftest import SMALL, assert_clean
+from tests.conftest import SMALL, assert_clean, assert_counted
 
 KIB, MIB = 1 << 10, 1 << 20
 LARGER = SMALL | {"heap_bytes": 64 * MIB}
@@ -117,6 +117,7 @@ def test_any_operations_are_those_of_a_dictionary(store: gpkvs.Store, store_path
             assert dict(opened.scan()) == model
             live = sum(reference_length(reference) for reference in references_of(opened))
             assert opened.info().blobs_live_bytes == live * PAGE_BYTES
+            assert_counted(opened)
         assert_clean(store_path)
 
 

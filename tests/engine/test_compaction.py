@@ -21,7 +21,7 @@ from gpkvs.media.layout import UNIT_BYTES, reference_offset
 from gpkvs.native import keyed_digest
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
-from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver, ValueBytes, charge_units
+from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver, ValueBytes
 from tests.record_header import IS_SHORT, LENGTHS_AT
 
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
@@ -162,7 +162,8 @@ def refused_of(driver: HeapDriver, requests: list[list[Operation]]) -> set[int]:
     room = driver.heap.charged_max - driver.charged
     raised = [
         sum(
-            (charge_units(key, len(value[0])) if value else 0) - driver.charge_of_key(key) for _, key, *value in request
+            (driver.charge_units(key, len(value[0])) if value else 0) - driver.charge_of_key(key)
+            for _, key, *value in request
         )
         for request in requests
     ]

@@ -24,6 +24,7 @@ from gpkvs.media.layout import BYTES_LAYOUT, Root
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.proof.batch_runner import BatchRunner
 from gpkvs.recovery.startup.check import check
+from tests.conftest import assert_counted
 from tests.record_header import IS_SHORT
 from tests.recovery.startup.harness import kill_at
 
@@ -238,6 +239,7 @@ def test_any_operations_do_what_a_dictionary_with_a_clock_does(opened: Opened, c
         model.begin(clock.now)
         first = opened.store._engine.next_sequence - sum(map(len, requests))  # removals have taken versions too
         model.expect(requests, result, first)
+        assert_counted(opened.store)
         if rng.random() < 0.05:
             # A new process knows the clock, and the time that was kept. What somebody saw as gone stays so.
             run(opened.store, *[Asked(Op.EXISTS, b"key %d" % number) for number in range(14)])

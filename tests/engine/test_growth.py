@@ -32,7 +32,7 @@ from gpkvs.native import crc32c
 from gpkvs.pm.region import Region
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
-from tests.conftest import assert_clean
+from tests.conftest import assert_clean, assert_counted
 
 SIZES: dict[str, Any] = {
     "index_bytes": 64 << 10,
@@ -82,6 +82,7 @@ class Grown:
         result = self.store.execute(Batch.of([(Op.GET, key) for key in keys]), table="t")
         assert result.value_list() == list(self.held.values())
         assert self.store.info().tables[1].records == len(keys)
+        assert_counted(self.store)
 
     def step(self, rng: random.Random) -> None:
         """Begin growth if there is none, and move some blocks: where no block has moved, or when all have, too."""
@@ -274,6 +275,37 @@ def test_growth_waits_for_the_disk_and_goes_on_by_itself(store_path: Path, monke
         store.execute(sets(list(range(1500, 3000))))
         assert store.info().tables[0].growth_waits == ""
         assert store.info().tables[0].records == 3000
+
+
+@pytest.mark.parametrize("mended", ["disk", "deletes"])
+def test_it_waits_no_more_when_nobody_writes_new_keys(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, mended: str
+) -> None:
+    def refuse(file: int, first: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with gpkvs.open(store_path, **SIZES) as store, monkeypatch.context() as patch:
+        patch.setattr(growth, "_RETRY_SECONDS", 0.01)
+        monkeypatch.setattr(growth, "_LACK_SECONDS", 0.0)
+        patch.setattr(directory.os, "posix_fallocate", refuse)
+        with pytest.raises(NoSpaceError, match="the disk has no room for 131,072 bytes"):
+            store.execute(sets(list(range(3000))))
+        store.execute(sets(list(range(1500))))
+        for _ in range(10):
+            store.maintain()
+            assert "the disk has no room" in store.info().tables[0].growth_waits, "it is still too full"
+        if mended == "disk":
+            patch.undo()
+        else:
+            store.execute(Batch.of([(Op.DELETE, number.to_bytes(8, "little")) for number in range(1000)]))
+        deadline = time.monotonic() + 60
+        while store.info().tables[0].growth_waits:
+            assert time.monotonic() < deadline
+            store.maintain()
+        if mended == "deletes":  # and stays so, on the full disk
+            for _ in range(10):
+                store.maintain()
+                assert not store.info().tables[0].growth_waits
 
 
 def test_the_catalogue_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import HEAP_BYTES_MAX, CommitName
-from gpkvs.engine import heap_growth
+from gpkvs.engine import given_space, heap_growth
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.heap_growth import prefers_growth
 from gpkvs.engine.native_planner import OPS_MAX
@@ -186,7 +186,7 @@ def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
 _LIFE = """
 import sys
 import gpkvs
-from gpkvs.engine import heap_growth
+from gpkvs.engine import given_space, heap_growth
 heap_growth.pace_of = lambda *_: heap_growth.Pace(2, 64 << 10, 64 << 10, 4, 64 << 20)
 with gpkvs.open(sys.argv[1], index_bytes=1 << 18, heap_bytes=128 << 10, heap_bytes_max=16 << 20, log_bytes=1 << 20,
                 journal_bytes=4 << 20, commit=sys.argv[2], durability="process") as store:
@@ -323,6 +323,57 @@ def test_a_refused_step_is_tried_again(store_path: Path, monkeypatch: pytest.Mon
         store.execute(sets_of(range(28, 40)))
         assert not store.info().heap_growth_waits
         require_heap_end(store)
+
+
+@pytest.mark.parametrize("who", ["idle", "batches"])
+def test_it_waits_no_more_when_keys_were_deleted(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, commit: CommitName
+) -> None:
+    """The disk stays full, and nobody needs more of it."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(heap_growth, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(heap_growth, "_LACK_SECONDS", 0.0)
+    monkeypatch.setattr(given_space, "LOOK_SECONDS", 0.0)
+    has_short_steps(monkeypatch, 512 * KIB)
+    with opened(store_path, OPS_MAX, **SMALL, heap_bytes_max=64 * MIB, commit=commit) as store:
+        growth = store._engine._heap_growth
+
+        def look() -> None:
+            if who == "idle":
+                store.maintain()
+            else:
+                store.get(b"0")
+                store._engine.own_turn.end()
+
+        def fill() -> None:
+            for first in range(0, 10_000, 4):
+                store.execute(sets_of(range(first, first + 4)))
+
+        monkeypatch.setattr(heap_growth, "extend_file", refuse)
+        with pytest.raises(NoSpaceError, match="heap full"):
+            fill()
+        for _ in range(20):
+            look()
+            assert store.info().heap_growth_waits, "it still needs more"
+        growth._may_end.set()  # as where space was to be given back
+        assert growth._helper
+        growth._helper.join()
+        look()
+        assert growth._helper.is_alive(), "it is tried again"
+        store.execute(Batch.of([(Op.DELETE, b"%d" % number) for number in range(10_000)]))
+        deadline = time.monotonic() + 60
+        while store.info().heap_growth_waits:
+            assert time.monotonic() < deadline
+            look()
+        assert not growth._helper.is_alive()
+        for _ in range(20):
+            look()
+            assert not store.info().heap_growth_waits
+        with pytest.raises(NoSpaceError, match=r"heap full.*asked for"):
+            fill()
 
 
 @pytest.mark.format3

@@ -26,7 +26,7 @@ from gpkvs.media.layout import PAGE_BYTES, blob_pages, reference_length, referen
 from gpkvs.recovery.proof.model import Asked, Held, Kept, Model, batch_of
 from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store
-from tests.conftest import SMALL, assert_clean
+from tests.conftest import SMALL, assert_clean, assert_counted
 from tests.engine.native_driver import NativeDriver, result_of
 from tests.engine.test_blobs import LARGER, MIB, SIZES, flip, references_of, reopened
 
@@ -149,6 +149,7 @@ def test_a_batch_may_touch_its_key_again(store: gpkvs.Store, store_path: Path, b
         for number in range(4):
             store.delete(b"more%d" % number)
         expect_blobs(store, model.held)
+        assert_counted(store)
     store.close()
     with reopened(store_path) as again:
         assert held_by(again, keys) == model.held
@@ -195,6 +196,7 @@ def test_any_batches_are_those_of_a_dictionary(
             assert not differences(model, store, requests)
         assert held_by(store, keys) == model.held
         expect_blobs(store, model.held)
+        assert_counted(store)
     store.close()
     with reopened(store_path) as again:
         assert held_by(again, keys) == model.held

@@ -81,14 +81,14 @@ def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monke
             planned.append(operations)
             order(self, operations)
 
-        stored, store_chunks = [], ChunkedSlots.store
+        stored, prepare = [], ChunkedSlots.prepare
 
-        def store_noted(self: ChunkedSlots, parts: Any, writes: TableWrites, *rest: Any) -> None:
+        def prepare_noted(self: ChunkedSlots, writes: TableWrites) -> Any:
             stored.append(writes)
-            store_chunks(self, parts, writes, *rest)
+            return prepare(self, writes)
 
         monkeypatch.setattr(NumberPlan, "order", noted)
-        monkeypatch.setattr(ChunkedSlots, "store", store_noted)
+        monkeypatch.setattr(ChunkedSlots, "prepare", prepare_noted)
         for name in ("launch", "launch_unawaited"):
             monkeypatch.setattr(CpuBackend, name, counted(getattr(CpuBackend, name)))
         store.set_many(keys, keys + np.uint64(2), table="t")

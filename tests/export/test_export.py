@@ -212,7 +212,7 @@ def test_a_store_without_a_server_is_exported(store_path: Path, tmp_path: Path) 
         store.set(b"user:1", b"ann", table="users", ttl=1000)
         store.set(b"item", b"x", table="users")
         locked = export("out", "--data", store_path, "--table", "users")
-        assert (locked.exit_code, "is in use by process" in locked.stderr) == (3, True)
+        assert (locked.exit_code, "is open in this process already" in locked.stderr) == (3, True)
     assert export("out", "--data", store_path, "--table", "users", "--prefix", "user:").exit_code == 0
     header, (key, value, expiry), end = msgpack.Unpacker((tmp_path / "out").open("rb"))
     assert (header["table"], key, value, end["records"]) == ("users", b"user:1", b"ann", 1)

@@ -87,7 +87,7 @@ def test_mistakes_are_named(kernels: Kernels, place: Place, memory: Path) -> Non
             kernels.launch(name, 4, **{**good, **change})
     with pytest.raises(InvalidArgumentError, match="of uint32, and got uint64"):
         kernels.launch("sums", 1, **{"in": xp.zeros(64, "u8")}, out=xp.zeros(1, "u8"))
-    for items, words in ((-1, "-1 items"), (1.5, "whole number")):
+    for items, words in ((-1, "items: it must be at least 0, not -1"), (1.5, "whole number")):
         with pytest.raises(InvalidArgumentError, match=words):
             kernels.launch("scale", items, **good)  # type: ignore[arg-type]
     with (

@@ -332,7 +332,7 @@ def test_refusals(place: Place, memory: Path, tmp_path: Path, kernels: Kernels) 
     path = memory / "l.gpm"
     with pytest.raises(InvalidArgumentError, match="multiple of 8"):
         CoalescedLog.create(path, 10, 12)
-    with pytest.raises(InvalidArgumentError, match="threads: 0"):
+    with pytest.raises(InvalidArgumentError, match="threads: it must be at least 1"):
         CoalescedLog.create(path, 0, 8)
     with pytest.raises(InvalidArgumentError, match="multiple of 8"):
         PartitionedLog.create(path, 1, 12)

@@ -144,9 +144,14 @@ def test_an_update_changes_rows_once_and_is_undone_whole(folder: Path, place: Pl
         inserted = work.result()["table"]
         at = np.arange(COLUMNS, size.rows * COLUMNS, dtype=np.uint64)
         np.testing.assert_array_equal(inserted[1:].ravel(), at * np.uint64(stride))
+        chosen = work.place.to_host(work.chosen())
+        assert (np.diff(chosen.astype(np.int64)) > 0).all()
         work.step()
-        changed = (work.result()["table"][1:] != inserted[1:]).any(1)
-        assert changed.sum() == size.updated
+        changed = 1 + np.flatnonzero((work.result()["table"][1:] != inserted[1:]).any(1))
+        np.testing.assert_array_equal(changed, chosen)
+        np.testing.assert_array_equal(
+            changed, sorted(1 + number * stride % (size.rows - 1) for number in range(size.updated))
+        )
         assert (work.rows, work.updates) == (size.rows - 1, 1)
         before = work.result()["table"]
         with suppress(KeyboardInterrupt), work.log.transaction():

@@ -15,6 +15,7 @@ from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import Op
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.stores import COUNT_LIVE
+from gpkvs.engine.table import Held, Table
 from gpkvs.engine.write_set import TableWrites
 from gpkvs.media import layout
 from gpkvs.media.layout import Root
@@ -68,7 +69,7 @@ def test_layout_numbers_are_those_of_the_kernels() -> None:
     assert int(constants["STRIPE_ENTRIES"]) == layout.STRIPE_ENTRIES
     assert int(constants["RECORD_HEADER_BYTES"]) == layout.RECORD_HEADER_BYTES
     assert int(constants["SHORT_RECORD_HEADER_BYTES"]) == layout.SHORT_RECORD_HEADER_BYTES
-    assert f"RECORDS_3 = {layout.RECORDS_3}, RECORDS_4 = {layout.RECORDS_4}" in source
+    assert f"RECORDS_3 = {layout.FORMAT_3}, RECORDS_4 = {layout.FORMAT_4}" in source
     assert f"sizeof(BytesSlot) == {layout.BYTES_LAYOUT.slot_bytes}" in source
     assert f"sizeof(U64Slot) == {layout.U64_LAYOUT.slot_bytes}" in source
 
@@ -163,8 +164,10 @@ def test_units_of_references_are_counted_alike_on_host_and_gpu() -> None:
     writes = TableWrites(SimpleNamespace(heap=SimpleNamespace(address=0)), backend, heap)  # type: ignore[arg-type]
     writes.index = SimpleNamespace(layout=layout.BYTES_LAYOUT)  # type: ignore[assignment]
     writes.keep(freed_reference=reference)
-    writes.set(freed=len(reference))
+    table = Table(SimpleNamespace(), Held(heap_units=sum(expected)))  # type: ignore[arg-type]
+    writes.set(freed=len(reference), held=table.held_address)
     COUNT_LIVE(writes.address, 0, 1)
+    assert table.held == Held()
     assert heap.live_units.tolist() == heap.charged_units.tolist() == [0] * 7
     assert heap.charged == 0
     backend.close()

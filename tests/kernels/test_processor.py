@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -26,6 +27,17 @@ def of_an_old_processor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_this_processor_lacks_nothing() -> None:
     assert native.library.gpkvs_processor_lacks() == b""
+
+
+def test_the_doctor_sends_an_old_processor_to_no_other_build(of_an_old_processor: Path) -> None:
+    environment = os.environ | {"GPKVS_KERNELS": str(of_an_old_processor)}
+    command = [sys.executable, "-m", "gpkvs.cli", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1, done.stderr
+    (fact,) = json.loads(done.stdout)["facts"]
+    assert "lacks ssse3, sse4_2" in fact["value"]
+    assert fact["mend"].startswith("another machine; ")
+    assert "install" not in fact["mend"]
 
 
 @pytest.mark.parametrize("command", [["--version"], ["demo"], ["check", "store"]])

@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.config import Sizes
+from gpkvs.config import INDEX_BYTES_MAX, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Sizes
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.media.directory import (
-    INDEX_BYTES_MAX,
-    JOURNAL_BYTES_MAX,
-    JOURNAL_BYTES_MIN,
-    checked_sizes,
-    journal_segment_bytes_for,
-)
+from gpkvs.media.directory import checked_sizes, journal_segment_bytes_for
 from gpkvs.media.journal import Ring
 from gpkvs.media.layout import BLOCK_BYTES, HEAP_UNITS_MAX, UNIT_BYTES
 from gpkvs.recovery.copy.copy import CopySizes, copy_store

@@ -53,7 +53,7 @@ def test_an_open_store_is_in_use_under_every_name(tmp_path: Path, make: Make, co
         store.set(b"k", b"v")
         make(old, new)
         for opening in OPENINGS.values():
-            with pytest.raises(StoreLockedError, match=f"{new} is in use by process {os.getpid()}: stop it first"):
+            with pytest.raises(StoreLockedError, match=f"{new} is open in this process already: share that store"):
                 opening(new)
         assert store.get(b"k") == b"v"
     assert not (tmp_path / "copied").exists()

@@ -2,6 +2,7 @@
 
     python -m tests.models.runs chunks 20000 right right+rot          the right rules
     python -m tests.models.runs chunks 3000 wrong harmless            every wrong one, and what might be taken for wrong
+    python -m tests.models.runs stream 20000 right                    those of followers and backups
 
 With `+rot`, something that a crash left is damaged: then a store may be refused, and must not be served wrong.
 """
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from types import ModuleType
 
-from tests.models import chunks, frames
+from tests.models import chunks, frames, stream
 from tests.models.memory import CrashError, RefusedError, WrongError
 from tests.models.tables import Tables
-
-MODELS = {"chunks": chunks, "frames": frames}
 
 
 def run(model: type[Tables], seed: int, rule: str = "", reached: Counter[str] | None = None) -> str:
@@ -86,16 +88,23 @@ def _recover(store: Tables) -> None:
         store.memory.fuel = -1
 
 
+MODELS: dict[str, tuple[ModuleType, Callable[..., str]]] = {
+    "chunks": (chunks, partial(run, chunks.Store)),
+    "frames": (frames, partial(run, frames.Store)),
+    "stream": (stream, stream.run),
+}
+
+
 def main() -> None:
     """Run rules of a model, and print what was found."""
-    model, runs = MODELS[sys.argv[1]], int(sys.argv[2])
+    (model, run_once), runs = MODELS[sys.argv[1]], int(sys.argv[2])
     lists = {"wrong": [rule for rules in model.WRONG.values() for rule in rules], "harmless": model.HARMLESS}
     for rule in (rule for name in sys.argv[3:] for rule in lists.get(name, [name])):
         found: Counter[str] = Counter()
         reached: Counter[str] = Counter()
         first = ""
         for seed in range(runs):
-            if said := run(model.Store, seed, rule.removeprefix("right"), reached):
+            if said := run_once(seed, rule.removeprefix("right"), reached):
                 found[said.split(":")[0]] += 1
                 first = first or f"{seed}: {said}"
         print(f"{rule:30} {runs} runs: {dict(found) or 'nothing'} {first}", flush=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from tests.mutants import (
     access,
+    archive,
     audit,
+    backup,
+    changes,
     client,
     compaction,
     door,
@@ -16,12 +19,15 @@ from tests.mutants import (
     gpu,
     growth,
     kernels,
+    noted,
     operations,
     redis_guards,
     scan,
     server,
     storage,
+    subscribers,
     users,
+    watches,
 )
 from tests.mutants.mutant import Mutant
 
@@ -36,15 +42,21 @@ _ALL: tuple[Mutant, ...] = (
     *kernels.MUTANTS,
     *compaction.MUTANTS,
     *scan.MUTANTS,
+    *changes.MUTANTS,
+    *backup.MUTANTS,
+    *archive.MUTANTS,
+    *noted.MUTANTS,
     *expiry.MUTANTS,
     *formats.MUTANTS,
     *operations.MUTANTS,
     *exports.MUTANTS,
     *faces.MUTANTS,
     *users.MUTANTS,
+    *watches.MUTANTS,
     *audit.MUTANTS,
     *door.MUTANTS,
     *redis_guards.MUTANTS,
+    *subscribers.MUTANTS,
 )
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -23,6 +23,22 @@ MUTANTS = (
         _tests("test_a_key_expires_when_its_time_has_come"),
     ),
     Mutant(
+        "expiring-keys-never-go",
+        "gpkvs/kernels/native_planner.hpp",
+        "        w.old_expiring += has_expiry(a.old_meta[chain]);\n",
+        "",
+        "a table seems to have ever more keys with an expiry",
+        _tests("test_any_operations_do_what_a_dictionary_with_a_clock_does"),
+    ),
+    Mutant(
+        "phases-count-no-expiring-keys",
+        "gpkvs/engine/device/phase_planner.py",
+        "new_expiring=0 if expiries is None else int(np.count_nonzero(expiries[plan.records.op])),",
+        "new_expiring=0,",
+        "keys with an expiry that large batches bring are not counted",
+        _tests("test_any_operations_do_what_a_dictionary_with_a_clock_does"),
+    ),
+    Mutant(
         "phase-planner-serves-expired-keys",
         "gpkvs/engine/device/phases_bytes.py",
         "        if met[0]:\n",

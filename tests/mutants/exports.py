@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "export-stopped-unsaved",
-        "gpkvs/cli/export.py",
+        "gpkvs/cli/export_run.py",
         "            writer.save()\n",
         "",
         "an export that is ended by a signal forgets what came since the last save",
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "import-gives-up",
-        "gpkvs/cli/export.py",
+        "gpkvs/cli/import_run.py",
         "                if isinstance(error, TlsError) or time.monotonic() + delay_s > give_up:",
         "                if delay_s:",
         "an import does not wait for a server that is restarted",
@@ -107,15 +107,15 @@ MUTANTS = (
     ),
     Mutant(
         "export-makes-a-store",
-        "gpkvs/cli/export.py",
-        "gpkvs.open(data, create=False)",
-        "gpkvs.open(data)",
+        "gpkvs/cli/export_run.py",
+        "gpkvs.open(asked.data, create=False)",
+        "gpkvs.open(asked.data)",
         "an export of a directory that was mistyped makes a store there",
         (f"{_TESTS}test_a_store_without_a_server_is_exported",),
     ),
     Mutant(
         "import-makes-tables-of-bytes",
-        "gpkvs/cli/export.py",
+        "gpkvs/cli/import_run.py",
         "client.create_table(name, layout=source.layout, exist_ok=True)",
         "client.create_table(name, exist_ok=True)",
         "--create makes a table into which numbers cannot be imported",
@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "scan-begins-again",
-        "gpkvs/cli/scan.py",
+        "gpkvs/cli/scan_run.py",
         "cursor=behind, ",
         "",
         "gpkvs scan --cursor shows the same keys again",

@@ -55,10 +55,10 @@ MUTANTS = (
     Mutant(
         "root-opens-any-draft",
         "gpkvs/media/layout.py",
-        "if version == DRAFT_FORMAT_VERSION and draft not in drafts:",
-        "if version == DRAFT_FORMAT_VERSION and not draft:",
-        "a store of a later draft is read as if it were of this one",
-        (f"{_FORMATS}test_another_draft_is_refused_untouched",),
+        "if version == FORMAT_4 and draft not in drafts:",
+        "if version == FORMAT_4 and draft in DRAFTS and draft not in drafts:",
+        "a store of an unknown draft is read as if it were final",
+        (f"{_FORMATS}test_an_unknown_draft_is_refused_untouched",),
     ),
     Mutant(
         "blob-is-not-checked",

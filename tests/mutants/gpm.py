@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _DEVICE, _LOG, _FLAG = "gpkvs/kernels/gpm_log.cuh", "gpkvs/gpm/log.py", "gpkvs/gpm/transaction.py"
 _CHECKPOINT, _VERSIONS, _FILE = "gpkvs/gpm/checkpoint.py", "gpkvs/gpm/versions.py", "gpkvs/gpm/file.py"
 _NAMES = "gpkvs/gpm/names.py"
+_BLOCKS, _SAVE = "gpkvs/gpm/blocks.py", "gpkvs/kernels/gpm_save.cu"
 _CRASHES = "recovery/proof/gpmfail/test_explorer.py::test_no_state_breaks_a_promise"
 _LOGS, _CHECKPOINTS = "gpm/test_log.py::", "gpm/test_checkpoint.py::"
 
@@ -126,8 +127,9 @@ MUTANTS = (
     Mutant(
         "checkpoint-counts-before-it-is-durable",
         _CHECKPOINT,
-        "        if self.place.is_gpu and not self._disk:",
-        "        store_current(self._file, group.number, new)\n        if self.place.is_gpu and not self._disk:",
+        "        to = 0 if self._disk else self._file.address + at\n",
+        "        store_current(self._file, group.number, new)\n"
+        "        to = 0 if self._disk else self._file.address + at\n",
         "a crash leaves a checkpoint that counts and is not whole, and the one before is gone",
         (_CRASHES,),
     ),
@@ -140,12 +142,36 @@ MUTANTS = (
         (_CRASHES,),
     ),
     Mutant(
-        "half-a-save-passes-for-what-its-copy-held",
-        _CHECKPOINT,
-        "        group.known[new.copy] = None\n",
-        "",
+        "half-a-save-passes-for-all-of-it",
+        _BLOCKS,
+        "        are_known, held.are_known = held.are_known, False\n",
+        "        are_known = held.are_known\n",
         "the save after one that failed leaves out blocks that were never written",
-        (f"{_CHECKPOINTS}test_what_a_failed_save_wrote_is_not_taken_for_older_blocks",),
+        (f"{_CHECKPOINTS}test_a_failed_save_wrote_nobody_knows_what",),
+    ),
+    Mutant(
+        "a-copy-is-taken-for-the-other",
+        _CHECKPOINT,
+        "group.held.get(new.copy)\n        if not held:\n            held = group.held[new.copy] =",
+        "group.held.get(0)\n        if not held:\n            held = group.held[0] =",
+        "a save leaves out blocks that are those of the save before, which are in the other copy",
+        (f"{_CHECKPOINTS}test_only_what_differs_is_stored",),
+    ),
+    Mutant(
+        "the-end-of-a-block-is-not-stored",
+        _SAVE,
+        "for (u64 at = 16 * whole + lane; at < block.bytes; at += lanes)",
+        "for (u64 at = 16 * whole + lane; at + 8 < block.bytes; at += lanes)",
+        "an array is restored with the end of an older one, or not at all",
+        (f"{_CHECKPOINTS}test_only_what_differs_is_stored",),
+    ),
+    Mutant(
+        "copies-of-a-gpu-are-not-waited-for",
+        "gpkvs/kernels/gpm_save.hpp",
+        "        const int settled = on.settle(on.queue);",
+        "        const int settled = 0;",
+        "a checkpoint counts while its arrays are on their way",
+        ("gpm/test_save_on_gpu.py",),
     ),
     Mutant(
         "version-counts-before-its-data",
@@ -214,7 +240,7 @@ MUTANTS = (
     ),
     Mutant(
         "the-digest-of-the-part-before",
-        "gpkvs/kernels/gpm_digest.cu",
+        _SAVE,
         "if (parts[middle].first_block <= block)",
         "if (parts[middle].first_block < block)",
         "the first block of an array is digested as one of the array before: it can change and is not saved",

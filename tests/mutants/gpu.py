@@ -7,11 +7,13 @@ from tests.mutants.mutant import Mutant
 _CHUNKS = "gpkvs/kernels/chunks.hpp"
 _OF_CHUNKS = "backends/test_chunks.py"
 _ORDER = f"{_OF_CHUNKS}::test_no_slot_is_stored_before_its_chunk_is_marked"
+_FLIGHT = "engine/test_flight.py"
 _OF_KILLS = "recovery/startup/test_chunk_kills.py"
 _KILLED = f"{_OF_KILLS}::test_a_killed_batch_is_not_there"
 _PARTS = "engine/test_shared_slots.py::test_each_processor_stores_a_part"
 _STORES = "gpkvs/kernels/launch_stores.hpp"
 _DRIVER = "backends/test_stores.py"
+_LOOKS = "backends/test_look_up.py"
 _LAUNCHED = "engine/test_launched_phases.py"
 _SHARDS = "engine/test_sharded_phases.py"
 
@@ -27,23 +29,23 @@ MUTANTS = (
     Mutant(
         "host-stores-before-the-marker",
         _CHUNKS,
-        "            launcher->settle(marked_of(chunk));\n            launcher->settle(left_of(chunk));",
-        "            launcher->settle(left_of(chunk));",
+        "            waiter->settle(marked_of(chunk));\n            waiter->settle(left_of(chunk));",
+        "            waiter->settle(left_of(chunk));",
         "a slot is stored that no entry would undo",
         (_ORDER,),
     ),
     Mutant(
         "gpu-stores-before-the-marker",
         _CHUNKS,
-        "        launcher->use(slot_queue);\n        launcher->wait(marked_of(chunk));",
-        "        launcher->use(slot_queue);",
+        "        launcher->wait(marked_of(to - 1));  // which comes after the others\n",
+        "",
         "a slot is stored that no entry would undo",
         (_ORDER,),
     ),
     Mutant(
         "host-stores-after-an-error",
         _CHUNKS,
-        "            if (launcher->has_failed()) return;",
+        "            if (launcher->has_failed()) return;  // then a chunk may have no marker",
         "            if (false) return;",
         "a slot is stored whose entry the driver refused",
         (f"{_OF_CHUNKS}::test_the_hosts_threads_store_nothing_after_an_error",),
@@ -51,18 +53,74 @@ MUTANTS = (
     Mutant(
         "stores-of-the-gpu-are-not-awaited",
         _CHUNKS,
-        "        launcher->settle(stored);\n",
-        "",
+        "marked_of(to - 1), stored}) waiter",
+        "marked_of(to - 1)}) waiter",
         "a batch is IDLE while the GPU still stores its slots",
         (_ORDER,),
     ),
     Mutant(
-        "mirror-changes-while-entries-are-read-from-it",
+        "entries-have-not-what-slots-were",
         _CHUNKS,
-        "            launcher->wait(marked_of(to - 1));\n            apply(mirror",
-        "            apply(mirror",
+        "        load(from * chunk_slots, std::min(",
+        "        if (false) load(from * chunk_slots, std::min(",
         "an entry has what its slot becomes",
         (_ORDER,),
+    ),
+    Mutant(
+        "third-batch-does-not-wait-for-the-first",
+        "gpkvs/engine/undo_committer.py",
+        "        self.land()\n        self.waited_seconds",
+        "        self.waited_seconds",
+        "entries, and the flag, of a batch are stored over while its slots are stored",
+        (f"{_FLIGHT}::test_a_third_batch_waits_for_the_first",),
+    ),
+    Mutant(
+        "reader-does-not-wait-for-what-it-saw",
+        "gpkvs/engine/undo_committer.py",
+        """        \"\"\"See `Committer.read_gate`.\"\"\"\n        return self._flight.begun""",
+        """        \"\"\"See `Committer.read_gate`.\"\"\"\n        return 0""",
+        "a reader hears of a batch that a crash takes back",
+        (f"{_FLIGHT}::test_the_next_batch_is_planned_while_one_is_stored",),
+    ),
+    Mutant(
+        "scan-reads-slots-that-are-being-stored",
+        "gpkvs/store.py",
+        "        self._engine.committer.land()\n",
+        "",
+        "a scan returns what was there before a batch, or half of it",
+        (f"{_FLIGHT}::test_who_uses_the_store_in_another_way_waits",),
+    ),
+    Mutant(
+        "compaction-reads-slots-that-are-being-stored",
+        "gpkvs/engine/compaction.py",
+        "        self._committer.land()  # slots are read where they are stored\n",
+        "",
+        "compaction stores what slots were over what a batch made of them",
+        (f"{_FLIGHT}::test_records_survive_compaction_beside_their_batches",),
+    ),
+    Mutant(
+        "host-runs-beside-what-is-being-stored",
+        "gpkvs/kernels/native_engine.hpp",
+        "    e.committer->land(*e.commit);\n",
+        "",
+        "a client reads slots that a batch of a GPU has not stored yet",
+        (f"{_FLIGHT}::test_a_turn_of_the_host_waits_with_its_first_batch",),
+    ),
+    Mutant(
+        "next-plan-reads-an-old-mirror",
+        _CHUNKS,
+        "        if (mirror)\n            apply(mirror",
+        "        if (false)\n            apply(mirror",
+        "a batch does not see the one before",
+        (f"{_FLIGHT}::test_submitted_batches_are_answered_as_by_a_dictionary",),
+    ),
+    Mutant(
+        "landing-leaves-out-the-hosts-slots",
+        "gpkvs/engine/chunked_slots.py",
+        "            return Steps.STORE_ON_HOST | Steps.WAIT",
+        "            return Steps.WAIT",
+        "a batch is IDLE without the slots of the host's threads",
+        (f"{_FLIGHT}::test_a_closed_store_has_what_was_submitted",),
     ),
     Mutant(
         "key-is-not-logged",
@@ -138,6 +196,22 @@ MUTANTS = (
         "mirror_args, items, nullptr);",
         "the mirror lacks the slots that the host's threads store",
         (f"{_DRIVER}::test_a_mirror_gets_all_slots_where_others_store_some",),
+    ),
+    Mutant(
+        "piece-is-sent-before-it-is-copied",
+        "gpkvs/kernels/pool.hpp",
+        "                if (!take_chunk()) std::this_thread::yield();\n            if (!error)",
+        "                break;\n            if (!error)",
+        "a GPU looks up keys of an earlier batch",
+        (f"{_LOOKS}::test_a_piece_of_plain_keys_is_looked_up_once_it_is_copied",),
+    ),
+    Mutant(
+        "nobody-waits-for-every-other-piece",
+        "gpkvs/kernels/look_up.hpp",
+        "        launcher->wait(after);\n",
+        "",
+        "a GET returns while its values are on their way",
+        (f"{_LOOKS}::test_a_piece_of_plain_keys_is_looked_up_once_it_is_copied",),
     ),
     Mutant(
         "get-of-a-written-key-is-not-ordered",

@@ -89,6 +89,14 @@ MUTANTS = (
         ("engine/test_full_store.py::test_overwriting_forever_does_not_fill_the_heap",),
     ),
     Mutant(
+        "table-keeps-what-it-frees",
+        "gpkvs/kernels/write_set.hpp",
+        "            w.held->heap_units -= part.units;\n",
+        "",
+        "a table seems to take ever more of the heap",
+        ("engine/test_compaction.py::test_any_write_is_accepted_below_the_limit",),
+    ),
+    Mutant(
         "writes-taken-as-reads",
         _NATIVE,
         "return reads == a.n;",

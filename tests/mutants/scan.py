@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _KERNEL, _SCAN = "gpkvs/kernels/scan.hpp", "gpkvs/engine/scan.py"
-_TESTS = "engine/test_scan.py::"
+_TESTS, _INSIDE = "engine/test_scan.py::", "server/test_scans_inside.py::"
 _PARTS = (f"{_TESTS}test_each_step_has_the_fingerprints_of_its_part",)
 _DAMAGE = (f"{_TESTS}test_damaged_records_are_counted_and_not_returned",)
 _EXPIRED = (f"{_TESTS}test_expired_keys_are_removed_before_a_piece_is_seen",)
@@ -99,6 +99,46 @@ MUTANTS = (
         "        return piece\n",
         "a scan returns what a power failure takes back (I4)",
         (f"{_TESTS}test_records_and_pieces_are_durable_when_they_are_returned",),
+    ),
+    Mutant(
+        "scan-in-large-steps-beside-batches",
+        _SCAN,
+        "if self._traffic.is_lately():",
+        "if False:",
+        "batches wait for milliseconds, again and again, while somebody scans",
+        (f"{_TESTS}test_a_step_is_small_while_others_use_the_store",),
+    ),
+    Mutant(
+        "scan-leaves-no-time-to-batches",
+        "server/scan.py",
+        "self._thread.pause(serving.store.is_in_use)",
+        "pass",
+        "who writes keeps a fifth of the rate while somebody scans",
+        (f"{_INSIDE}test_beside_batches_a_piece_has_small_steps_with_time_between_them",),
+    ),
+    Mutant(
+        "scan-sends-each-step-alone",
+        "server/scan.py",
+        "len(pieces) == _STEPS_MAX",
+        "len(pieces) == 1",
+        "a scan beside batches takes a message for each small step",
+        (f"{_INSIDE}test_beside_batches_a_piece_has_small_steps_with_time_between_them",),
+    ),
+    Mutant(
+        "scan-forgets-its-limit-between-steps",
+        "server/scan.py",
+        "            keys_left -= len(piece)\n",
+        "",
+        "a scan returns more keys than its limit",
+        (f"{_INSIDE}test_a_limit_counts_for_all_steps_of_a_piece",),
+    ),
+    Mutant(
+        "scan-joins-keys-without-their-expiries",
+        "gpkvs/scan.py",
+        "expire = any(len(piece.expiries) for piece in pieces)",
+        "expire = False",
+        "keys of a backup that was taken beside batches never expire",
+        (f"{_INSIDE}test_pieces_are_joined",),
     ),
     Mutant(
         "scan-with-the-cursor-of-another-store",

@@ -162,11 +162,19 @@ MUTANTS = (
     ),
     Mutant(
         "answer-larger-than-a-message",
-        "server/codec.py",
-        "message_bytes_max - _RESPONSE_BYTES - _RESPONSE_BYTES_PER_OP * request_ops_max",
-        "message_bytes_max - _RESPONSE_BYTES",
+        "server/message_limits.py",
+        "message_bytes_max - RESPONSE_BYTES - RESPONSE_BYTES_PER_OP * request_ops_max",
+        "message_bytes_max - RESPONSE_BYTES",
         "the answer to a request with many operations and values does not fit a message and is lost",
         ("cli/test_serve_options.py::test_every_response_fits_one_message",),
+    ),
+    Mutant(
+        "addresses-not-checked-before-the-start",
+        "server/setting_checks.py",
+        "    yield from address_faults(server)\n",
+        "",
+        "gpkvs config show passes an address that gpkvs serve refuses later, and serve says one error at a time",
+        ("cli/test_config_show.py::test_all_that_is_wrong_is_said_at_once",),
     ),
     Mutant(
         "request-never-released",

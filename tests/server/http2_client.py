@@ -76,10 +76,7 @@ class Http2Client:
         """Make a call, a DATA frame for each chunk, and wait for its end."""
         stream = self.begin(headers, ends=ends_with_headers)
         if not ends_with_headers:
-            for number, chunk in enumerate(chunks):
-                self.send(stream, chunk, ends=number == len(chunks) - 1)
-            if not chunks:
-                self.send(stream, b"", ends=True)
+            self.send_all(stream, chunks)
         return self.answer(stream)
 
     def begin(self, headers: Headers, *, ends: bool = False) -> int:
@@ -104,6 +101,11 @@ class Http2Client:
             else:
                 self._receive()
 
+    def send_all(self, stream: int, chunks: Sequence[bytes]) -> None:
+        """Send all of a call, a DATA frame for each chunk."""
+        for number, chunk in enumerate(chunks or [b""]):
+            self.send(stream, chunk, ends=number >= len(chunks) - 1)
+
     def message(self, stream: int, number: int) -> bytes | None:
         """Wait for a message of a call, by its number; return its bytes, or None if the call has ended before."""
         while True:
@@ -121,6 +123,10 @@ class Http2Client:
         """Wait for the end of a call."""
         while not self._has_ended(stream):
             self._receive()
+        return self.so_far(stream)
+
+    def so_far(self, stream: int) -> Answer:
+        """Return what came of a call; nothing more is kept of it."""
         events = self._answers.pop(stream)
         blocks = [event.headers for event in events if isinstance(event, h2.events.ResponseReceived)]
         trailers = [event.headers for event in events if isinstance(event, h2.events.TrailersReceived)]

@@ -11,6 +11,7 @@ from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.caller import ANYONE
 from gpkvs.server.admin import AdminService
+from gpkvs.server.backup_notes import BackupNotes
 from gpkvs.server.memory import Account, Memory
 from gpkvs.server.rpc import Call
 from gpkvs.server.slow_log import SlowLog
@@ -40,7 +41,7 @@ async def change_and_leave(store: SlowStore, noted: Noted) -> None:
     gate: Any = SimpleNamespace(serving=lambda: SimpleNamespace(store=store))
     context: Any = SimpleNamespace(peer=lambda: "ipv4:192.0.2.1:5000")
     memory = Memory(1 << 30, 1)
-    service = AdminService(gate, noted, SlowLog(10.0, 128), "native")
+    service = AdminService(gate, noted, SlowLog(10.0, 128), "native", BackupNotes())
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
 

@@ -20,6 +20,7 @@ from gpkvs.engine.begun_batch import BegunBatch
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.server.access.audit import NO_AUDIT
 from gpkvs.server.admin import AdminService
+from gpkvs.server.backup_notes import BackupNotes
 from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import Bounds, bounds_of
 from gpkvs.server.exporter import Metrics
@@ -80,7 +81,7 @@ async def serving(store: gpkvs.Store) -> AsyncIterator[Services]:
         server = grpc.aio.server(interceptors=[GrpcioInterceptor(CallMetrics(metrics.registry))])
         for module, name, service in (
             (kv_pb2, "KV", KVService(access, gate, receives, metrics)),
-            (admin_pb2, "Admin", AdminService(gate, NO_AUDIT, SlowLog(10.0, 128), "native")),
+            (admin_pb2, "Admin", AdminService(gate, NO_AUDIT, SlowLog(10.0, 128), "native", BackupNotes())),
         ):
             add_service(server, module.DESCRIPTOR.services_by_name[name], service, doors)
         port = server.add_insecure_port("127.0.0.1:0")

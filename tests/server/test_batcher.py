@@ -279,8 +279,8 @@ async def test_work_not_yet_in_a_batch_is_dropped(store: gpkvs.Store) -> None:
     assert store.get(b"in batch") == b""  # a batch commits whole, whoever still waits for it
 
 
-@asynchronous
 @pytest.mark.format3
+@asynchronous
 async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> None:
     async with running(store) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
@@ -298,8 +298,8 @@ async def test_a_request_that_does_not_fit_fails_alone(store: gpkvs.Store) -> No
     assert [i for i in range(40) if store.get(b"%d" % i) is None] == refused
 
 
-@asynchronous
 @pytest.mark.format3
+@asynchronous
 async def test_what_the_engine_leaves_over_runs_next(store: gpkvs.Store) -> None:
     """The store cuts a batch whose responses are too large; the rest keeps its place."""
     store.set(b"large", bytes(2 << 20 >> 2))

@@ -143,6 +143,8 @@ class Client:
         asked.set_result(packed(self._commands.pop(0)) if self._commands else None)
         return asked
 
+    def half_closed(self) -> None: ...
+
     def respond(self, message: object) -> None:
         assert isinstance(message, bytes)
         self.replies.append(message)
@@ -185,7 +187,9 @@ async def redis_service(store: gpkvs.Store, memory: Memory) -> AsyncIterator[tup
         gate = Gate()
         gate.open(Serving(store, batcher, 64 << 20, 100, 64 << 20))
         stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
-        service = Service(gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128))
+        service = Service(
+            gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128), lambda *_: None
+        )
         try:
             yield service, gate
         finally:

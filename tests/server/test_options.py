@@ -144,7 +144,7 @@ def test_multi_get(start_server: StartServer) -> None:
     server = start_server("--message-bytes-max", "1MiB")
     kv = server.kv
     version = kv.Set(kv_pb2.SetRequest(key=b"a", value=b"1")).version
-    kv.Set(kv_pb2.SetRequest(key=b"large", value=bytes(300_000)))
+    kv.Set(kv_pb2.SetRequest(key=b"large", value=bytes(60_000)))
     response = kv.MultiGet(kv_pb2.MultiGetRequest(keys=[b"a", b"none", b"a"]))
     one = kv_pb2.GetResponse(found=True, value=b"1", version=version)
     assert list(response.results) == [one, kv_pb2.GetResponse(), one]
@@ -158,8 +158,8 @@ def test_multi_get(start_server: StartServer) -> None:
     with Refused(grpc.StatusCode.NOT_FOUND, "no table"):
         kv.MultiGet(kv_pb2.MultiGetRequest(table="none", keys=[b"a"]))
     with Refused(grpc.StatusCode.INVALID_ARGUMENT):
-        kv.MultiGet(kv_pb2.MultiGetRequest(keys=[b"large"] * 4))
-    assert len(kv.MultiGet(kv_pb2.MultiGetRequest(keys=[b"large"] * 2)).results[1].value) == 300_000
+        kv.MultiGet(kv_pb2.MultiGetRequest(keys=[b"large"] * 20))
+    assert len(kv.MultiGet(kv_pb2.MultiGetRequest(keys=[b"large"] * 10)).results[1].value) == 60_000
 
 
 COLUMNS = {

@@ -15,6 +15,7 @@ import pytest
 from gpkvs.config import StoreConfig
 from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from gpkvs.server.running_call import RunningCall
 from gpkvs.server.slow_log import PHASES, SlowCall, SlowLog
 from gpkvs.store import Store
 from tests import warm
@@ -51,6 +52,38 @@ def command(*words: str, env: dict[str, str]) -> Any:
 
 def total_ms(call: admin_pb2.SlowCall) -> float:
     return sum(getattr(call, f"{phase}_ms") for phase in PHASES)
+
+
+def test_scans_are_in_it_with_what_their_pieces_took(server: Server) -> None:
+    kv = server.kv
+    kv.Batch(batch([(SET, b"key%03d" % number, bytes(1000)) for number in range(300)]))
+    server.admin.SlowLog(admin_pb2.SlowLogRequest(clear=True))
+    found = list(kv.Scan(kv_pb2.ScanRequest(prefix=b"key1"), metadata=given("mine")))
+    assert sum(len(piece.key_lengths) // 4 for piece in found) == 100
+    next(iter(kv.Scan(kv_pb2.ScanRequest(limit=1))))
+    assert kv.Count(kv_pb2.CountRequest(prefix=b"key2")).count == 100
+    scan, one, count = (call for call in log(server) if call.command in ("Scan", "Count"))
+    assert (scan.command, scan.request_id, scan.table, scan.key) == ("Scan", "mine", "default", b"key1")
+    assert (scan.operations, scan.bytes_out) == (100, 100 * (6 + 1000))
+    assert (one.command, one.operations, one.key_bytes) == ("Scan", 1, 0)
+    assert MADE.fullmatch(one.request_id)
+    assert (count.command, count.operations, count.bytes_out) == ("Count", 100, 600)
+    for call in (scan, one, count):
+        assert call.executing_ms > 0
+        assert call.durable_ms == 0
+
+
+def test_a_scan_does_not_count_its_reader() -> None:
+    noted = SlowLog(over_ms=30, entries_max=8)
+    for read_ms in (10, 30):
+        call = RunningCall(noted, "ipv4:127.0.0.1:1", "grpc", "Scan")
+        call.begin()
+        for _ in range(2):
+            call.was_scanned(waited_ns=1_000_000, read_ns=500_000 * read_ms, keys=5, bytes_out=50)
+        call.end_scan()
+    [(_, slow)] = noted.last()
+    assert (slow.waiting_ns, slow.executing_ns, slow.durable_ns, slow.answering_ns) == (2_000_000, 30_000_000, 0, 0)
+    assert (slow.operations, slow.bytes_out) == (10, 100)
 
 
 def test_each_method_says_what_it_did(server: Server) -> None:

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
+from gpkvs.media.layout import RECORD_HEADER_BYTES
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from tests.record_header import HEADER_BYTES
 from tests.server.wire import APPEND, DELETE, GET, SET, TTL_MS_MAX, batch, u64
 from tests.serving import Server, StartServer, start_server
 
@@ -58,6 +60,33 @@ def test_each_table_has_its_own(start_server: StartServer, door: str) -> None:
     assert operations(server, "other") == {}
     server.kv.Get(kv_pb2.GetRequest(table="other", key=b"k"))
     assert operations(server, "other") == {"get": 1}
+
+
+def test_what_each_table_holds_outlives_a_restart(start_server: StartServer) -> None:
+    server = start_server()
+    for name, layout in (("numbers", "u64"), ("other", "bytes")):
+        server.admin.CreateTable(admin_pb2.CreateTableRequest(name=name, layout=layout))
+    server.kv.Batch(batch([(SET, b"key%d" % number, bytes(100 + number)) for number in range(9)]))
+    server.kv.Batch(batch([(SET, u64(1), u64(2))], table="numbers"))
+    for number in range(3):
+        server.kv.Set(kv_pb2.SetRequest(table="other", key=b"key%d" % number, value=bytes(100), ttl_ms=3_600_000))
+    server.kv.Set(kv_pb2.SetRequest(table="other", key=b"key0", value=bytes(500)))
+    server.kv.Batch(batch([(DELETE, b"key1")], table="other"))
+    # Of a record the header, the key and the value, in units of 16 bytes.
+    units = [-(-(HEADER_BYTES + 4 + length) // 16) for length in range(100, 109)]
+    expiring, plain = -(-(RECORD_HEADER_BYTES + 4 + 100) // 16), -(-(HEADER_BYTES + 4 + 500) // 16)
+    expected = {"default": (16 * sum(units), 0), "numbers": (0, 0), "other": (16 * (expiring + plain), 1)}
+    for _ in range(2):
+        info = server.admin.Info(admin_pb2.InfoRequest())
+        assert {table.name: (table.heap_bytes, table.expiring_keys) for table in info.tables} == expected
+        assert info.heap_live_bytes == sum(heap_bytes for heap_bytes, _ in expected.values())
+        listed = server.admin.ListTables(admin_pb2.ListTablesRequest()).tables
+        assert {table.name: (table.heap_bytes, table.expiring_keys) for table in listed} == expected
+        for name, (heap_bytes, expiring_keys) in expected.items():
+            assert server.metric("gpkvs_table_heap_bytes", table=name) == heap_bytes
+            assert server.metric("gpkvs_table_expiring_keys", table=name) == expiring_keys
+        server.stop()
+        server = start_server()
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -338,9 +338,9 @@ def test_a_bad_new_file_changes_nothing(site: Site, stream: Stream, name: str) -
     good = file.rename(site.folder / "good")
     file.touch(0o600)
     file.write_text("-----BEGIN NONSENSE-----\n")
+    wait_until(lambda: site.log_lines(f"{file} holds no ") > 0)  # before, it may have seen that there was no file
     wait_until(lambda: site.server.metric("gpkvs_tls_files_good") == 0)
     assert site.serial() == old
-    assert site.log_lines(f"{file} holds no ")
     file.unlink()
     wait_until(lambda: site.log_lines(f"cannot read {file}: No such file or directory; TLS stays as it was") > 0)
     assert site.is_let_in(site.client)

@@ -15,6 +15,7 @@ import pytest
 import gpkvs
 from gpkvs import Batch, Op
 from gpkvs.errors import ForkedError
+from gpkvs.following import Following
 from tests.conftest import SMALL
 
 _NUMBERS = np.arange(4, dtype=np.uint64)
@@ -25,6 +26,10 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "execute": lambda store: store.execute(Batch.of([(Op.SET, b"key", b"of the child")])),
     "execute_requests": lambda store: store.execute_requests(Batch.of([(Op.SET, b"key", b"of the child")])),
     "begin_requests": lambda store: store.begin_requests(Batch.of([(Op.SET, b"key", b"of the child")])),
+    "submit": lambda store: store.submit(Batch.of([(Op.SET, b"key", b"of the child")])),
+    "submit_set_many": lambda store: store.submit_set_many(_NUMBERS, _NUMBERS, table="numbers"),
+    "submit_get_many": lambda store: store.submit_get_many(_NUMBERS, table="numbers"),
+    "submit_delete_many": lambda store: store.submit_delete_many(_NUMBERS, table="numbers"),
     "begin_turns": lambda store: store.begin_turns(lambda: None),
     "turn": lambda store: store.turn().__enter__(),
     "set_many": lambda store: store.set_many(_NUMBERS, _NUMBERS, table="numbers"),
@@ -61,6 +66,11 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "__contains__": lambda store: b"key" in store,
     "create_table": lambda store: store.create_table("more", index_bytes=1 << 16),
     "drop_table": lambda store: store.drop_table("numbers"),
+    "follow": lambda store: store.follow(),
+    "watch": lambda store: store.watch(),
+    "selection": lambda store: store.selection("default", b""),
+    "backup": lambda store: store.backup(f"{store.path}-backup"),
+    "end_making": lambda store: store.end_making(0),
     "info": lambda store: store.info(),
     "maintain": lambda store: store.maintain(),
     "reset_time": lambda store: store.reset_time(),
@@ -68,6 +78,26 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "__enter__": lambda store: store.__enter__(),
     "__exit__": lambda store: store.__exit__(None, None, None),
 }
+
+
+def _read_what_follows(following: Following, answers: Connection) -> None:
+    try:
+        following.read()
+    except ForkedError as error:
+        answers.send(str(error))
+    answers.close()
+
+
+def test_the_child_is_told_nothing(tmp_path: Path) -> None:
+    with gpkvs.open(tmp_path / "store", **SMALL) as store, store.follow() as following:
+        store.set(b"a", b"1")
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=_read_what_follows, args=(following, theirs))
+        child.start()
+        theirs.close()
+        assert "fork" in ours.recv()
+        child.join(60)
+        assert len(following.read()) == 1
 
 
 def test_every_public_method_is_tried() -> None:
@@ -100,7 +130,7 @@ def test_every_method_raises_in_the_child_and_nothing_is_touched(store: gpkvs.St
     for name in METHODS:
         assert raised[name].startswith("ForkedError: the store at "), (name, raised[name])
     assert store.get(b"key") == b"of the parent"
-    assert store.set(b"key", b"again") == 2  # no version was given in the child
+    assert store.set(b"key", b"again") == 3  # the table has taken one, and none was given in the child
 
 
 def test_writes_of_parent_and_child_at_the_same_time_lose_nothing(store: gpkvs.Store) -> None:
@@ -147,5 +177,5 @@ def test_the_parent_keeps_its_lock_when_a_child_ends(store: gpkvs.Store) -> None
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    with pytest.raises(gpkvs.GpkvsError, match="in use by process"):
+    with pytest.raises(gpkvs.GpkvsError, match="open in this process already"):
         gpkvs.open(store.path)

@@ -56,7 +56,7 @@ def test_a_call_of_one_key_loads_what_it_takes(server: Server) -> None:
         assert "grpc" in loaded
         assert loaded.isdisjoint(SLOW)
         assert {name.split(".")[1] for name in loaded if name.startswith("gpkvs.")} == OF_A_CALL
-        parts = ("access", "connection", "kv", "output", "typed_keys", *ENTRY)
+        parts = ("access", "channel", "connection", "kv", "output", "typed_keys", *ENTRY)
         assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {f"gpkvs.cli.{part}" for part in parts}
 
 

@@ -17,7 +17,7 @@ import pytest
 import gpkvs
 from gpkvs.backends.path_costs import ALL_OPS
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.config import CommitName, Sizes
+from gpkvs.config import CommitName, Limits, Sizes
 from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.own_batch import OwnBatch
 from gpkvs.engine.write_set import WriteSet
@@ -110,7 +110,7 @@ def test_second_process_is_refused_with_the_pid_of_the_first(store_path: Path) -
         with pytest.raises(StoreLockedError) as refused:
             gpkvs.open(store_path)
         assert refused.value.pid == os.getpid()
-        with pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
+        with pytest.raises(StoreLockedError, match="is open in this process already: share that store"):
             check(store_path)
 
 
@@ -119,6 +119,18 @@ def test_removing_the_lock_file_lets_nobody_in(store_path: Path) -> None:
         (store_path / "LOCK").unlink()
         with pytest.raises(StoreLockedError):
             gpkvs.open(store_path)
+
+
+def test_another_process_of_the_same_number_is_not_taken_for_this_one(store_path: Path) -> None:
+    """Two containers that share a volume both begin with process 1."""
+    gpkvs.open(store_path, **SMALL).close()
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(store_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        (store_path / "LOCK").write_text(f"{os.getpid()}\n")
+        with pytest.raises(StoreLockedError, match=f"is in use by process {os.getpid()}: stop it first"):
+            gpkvs.open(store_path)
+        process.kill()
 
 
 def test_lock_left_by_a_kill_does_not_hinder(store_path: Path) -> None:
@@ -387,6 +399,34 @@ def test_a_setting_that_means_nothing(tmp_path: Path, setting: str, value: objec
         gpkvs.open(tmp_path / "store", **settings)
     assert (str(raised.value), raised.value.field) == (said, setting)
     assert (tmp_path / "store").exists() is not is_new
+
+
+def test_all_settings_that_mean_nothing_are_named_at_once(tmp_path: Path) -> None:
+    wrong: dict[str, Any] = {"commit": "jurnal", "threads": 1.5, "index_bytes": 1, "gpus": "0", "backend": "cpu"}
+    with pytest.raises(InvalidArgumentError) as raised:
+        gpkvs.open(tmp_path / "store", **wrong, limits=Limits(key_bytes_max=0))
+    said = str(raised.value)
+    assert said.startswith("5 settings are wrong:\n  ")
+    for words in ("commit: it must", "threads: it must", "index_bytes: 1 bytes", "key_bytes_max: 0", "gpus=0 is of"):
+        assert words in said
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Client", ": from gpkvs.client import Client"),
+        ("NoSpaceError", ": from gpkvs.errors import NoSpaceError"),
+        ("os", ""),
+        ("connect", ""),
+    ],
+)
+def test_a_name_that_is_elsewhere(name: str, told: str) -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(gpkvs, name)
+    assert str(raised.value) == f"module 'gpkvs' has no attribute '{name}'{told}"
+    if told:
+        exec(told.removeprefix(": "))
 
 
 def test_unknown_table(store: gpkvs.Store) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Argument, Column, Processor, Result, Stored
+from gpkvs.backends.base import Argument, Column, Leaving, Processor, Result, Stored
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.path_costs import ALL_OPS, PathCosts
@@ -182,7 +182,7 @@ class CpuBackend:
 
     def upload_later(self, column: Column, /) -> Callable[[], Column]:
         """See `Processor.upload_later`."""
-        return lambda: column
+        return lambda: self.upload(column)
 
     def download(self, column: Column, /) -> Column:
         """See `Processor.download`."""
@@ -197,6 +197,10 @@ class CpuBackend:
 
     def delivered(self) -> None:
         """See `Processor.delivered`; all are."""
+
+    def leaving(self) -> Leaving:
+        """See `Processor.leaving`; they are there."""
+        return Leaving(0, ())
 
     def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
         """See `Processor.download_later`; done at once."""
@@ -325,10 +329,11 @@ class CpuBackend:
         if not self.launcher:
             raise NoMemoryError
 
-    def chunk_queues(self) -> dict[str, int]:
+    def chunk_queues(self, turn: int, /) -> dict[str, int]:
         """See `Processor.chunk_queues`; all is done when it is launched."""
+        del turn
         assert self.launcher
-        return {"launcher": self.launcher}
+        return {"launcher": self.launcher, "waiter": self.launcher}
 
     def stores_durably(self, region: Region | Image, /) -> bool:
         """See `Processor.stores_durably`."""

@@ -1,7 +1,7 @@
 """Two processors of one store, where there is only one: threads stand for a GPU, and others for its host.
 
-For tests and for the crash explorer: what a GPU plans goes through the same steps here, columns "on the device" and
-slots that both processors store. There is no mirror and no link.
+For tests and for the crash explorer: what a GPU plans goes through the same steps here, columns "on the device", a
+mirror, and slots that both processors store. There is no link.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 from gpkvs.backends.base import Argument, Stored
 from gpkvs.backends.cpu.backend import CpuBackend, host_ops_asked
+from gpkvs.backends.cpu.mirrored import MirroredThreads, Mirrors
 from gpkvs.batch import U64
 from gpkvs.media.image import Image
+from gpkvs.media.index import Index
 from gpkvs.pm.region import Region
 
 
-class PairBackend(CpuBackend):
+class PairBackend(MirroredThreads):
     """Runs the kernels of a GPU on threads of its own.
 
     Parameters
@@ -27,8 +29,7 @@ class PairBackend(CpuBackend):
     description = "cpu, in place of a GPU and its host"
 
     def __init__(self, threads: int = 0) -> None:
-        super().__init__(threads)
-        self.launch_natively()
+        super().__init__(threads, Mirrors())
         self._host = CpuBackend(threads)
         self.host_ops_max = host_ops_asked() or 0
         self._launches = 0
@@ -69,6 +70,33 @@ class PairBackend(CpuBackend):
             return run
         stored = run()
         return lambda: stored
+
+    def attach_index(self, index: Index, /) -> None:
+        """See `Backend.attach_index`."""
+        self._mirrors.add(index)
+
+    def detach_index(self, index: Index, /) -> None:
+        """See `Backend.detach_index`."""
+        self._mirrors.remove(index)
+
+    def follow(self, index: Index, slots: U64, contents: U64, /) -> None:
+        """See `Backend.follow`."""
+        del slots, contents
+        self._mirrors.are_behind(index)
+
+    def host_stored(self, index: Index, slots: U64, /) -> None:
+        """See `Backend.host_stored`."""
+        del slots
+        self._mirrors.are_behind(index)
+
+    def late_slots(self, index: Index, /) -> int:
+        """See `Backend.late_slots`."""
+        return self._mirrors.late_slots(index)
+
+    def host_stored_blocks(self, index: Index, first: int, last: int, /) -> None:
+        """See `Backend.host_stored_blocks`."""
+        del first, last
+        self._mirrors.are_behind(index)
 
     def begin(self) -> None:
         """See `Backend.begin`."""

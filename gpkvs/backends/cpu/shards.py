@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpkvs.backends.base import Processor, Result
-from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.backends.cpu.mirrored import MirroredThreads
 from gpkvs.backends.cpu.pair import PairBackend
 
 _SHARDS = 3
@@ -28,9 +28,7 @@ class ShardsBackend(PairBackend):
 
     def __init__(self, threads: int = 0) -> None:
         super().__init__(threads)
-        self._others = [CpuBackend(threads) for _ in range(_SHARDS - 1)]
-        for other in self._others:
-            other.launch_natively()
+        self._others = [MirroredThreads(threads, self._mirrors) for _ in range(_SHARDS - 1)]
         self._turn = 0
 
     @property

@@ -11,7 +11,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -41,10 +41,27 @@ from gpkvs.pm.region import Region
 
 _log = logging.getLogger("gpkvs")
 
+_NULL = 0  # the stream that waits for the others, and they for it
+
 _HOST_AWAKE_NS = 100_000  # the host's shares of chunks follow each other: to wake a thread takes as long
 _DLPACK_CUDA = 2  # kDLCUDA
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
 _SHARED_OPS_MIN = 1 << 17  # a smaller batch takes one GPU less time than it takes to have several begin
+
+
+class Entered(NamedTuple):
+    """What a thread used before `CudaBackend.enter`.
+
+    Attributes
+    ----------
+    device
+        The GPU.
+    streams
+        On the GPUs of the store, the last one first.
+    """
+
+    device: int
+    streams: list[Any]
 
 
 class CudaBackend(GpuProcessor):
@@ -99,17 +116,34 @@ class CudaBackend(GpuProcessor):
         """See `Backend.each`; one thread makes them in turns."""
         return self._turns.run(calls)
 
-    def enter(self) -> int:
-        """See `Backend.enter`: the thread uses the first GPU."""
-        device: int = runtime.getDevice()
-        if device != self.number:
-            runtime.setDevice(self.number)
-        return device
+    def enter(self) -> Entered:
+        """See `Backend.enter`: the thread uses the first GPU, and the streams of the store, which follow its own."""
+        entered = Entered(runtime.getDevice(), [])
+        try:
+            for processor in self.processors[::-1]:  # the first one last: it is this thread's
+                runtime.setDevice(processor.number)
+                theirs, ours = cupy.cuda.get_current_stream(), processor.stream
+                if theirs.ptr not in (_NULL, ours.ptr):
+                    ours.wait_event(theirs.record())
+                entered.streams.append(theirs)
+                ours.use()
+        except BaseException:  # an interrupt, too: the thread is the program's
+            self.leave(entered)
+            raise
+        return entered
 
-    def leave(self, entered: int, /) -> None:
-        """See `Backend.leave`: the thread uses the GPU again that its program has chosen."""
-        if entered != self.number:
-            runtime.setDevice(entered)
+    def leave(self, entered: Entered, /) -> None:
+        """See `Backend.leave`: the thread uses the GPU and the streams again that its program has chosen.
+
+        What it launches there from now on comes after what the store has launched.
+        """
+        taken = self.processors[len(self.processors) - len(entered.streams) :]
+        for processor, theirs in zip(taken, entered.streams[::-1], strict=True):
+            runtime.setDevice(processor.number)
+            if theirs.ptr not in (_NULL, processor.stream.ptr):
+                theirs.wait_event(processor.stream.record())
+            theirs.use()
+        runtime.setDevice(entered.device)
 
     @explained
     def catch_up(self, index: Index, /) -> None:
@@ -247,7 +281,7 @@ class CudaBackend(GpuProcessor):
 
     def adopt(self, column: Any, /) -> NDArray[Any]:
         """See `Backend.adopt`."""
-        if isinstance(column, np.ndarray):
+        if isinstance(column, np.ndarray | cupy.ndarray):
             return column
         if not hasattr(column, "__dlpack_device__") or column.__dlpack_device__()[0] != _DLPACK_CUDA:
             return adopt_on_host(column)

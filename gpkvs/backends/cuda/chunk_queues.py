@@ -9,7 +9,8 @@ import cupy
 
 from gpkvs.media.layout import CHUNK_MARKERS
 
-_FIRST = -1  # the priority of a stream whose kernels go before those of others
+# Priorities of streams: entries go before plans, which wait for the GPU and not for the link, and these before slots.
+PLANS_FIRST, _ENTRIES_FIRST = -1, -2
 
 
 class ChunkQueues:
@@ -17,10 +18,8 @@ class ChunkQueues:
 
     Parameters
     ----------
-    launcher
-        The address of what launches.
-    mirror
-        The stream of the mirror.
+    launcher, waiter
+        The addresses of what launches, and of what another thread waits with.
 
     Attributes
     ----------
@@ -28,27 +27,24 @@ class ChunkQueues:
         What native code is given.
     """
 
-    def __init__(self, launcher: int, mirror: Any) -> None:
-        # Many threads of the slots wait for the link: the next entries go before them.
-        self._log = cupy.cuda.Stream(non_blocking=True, priority=_FIRST)
+    def __init__(self, launcher: int, waiter: int) -> None:
+        self._log = cupy.cuda.Stream(non_blocking=True, priority=_ENTRIES_FIRST)
         self._slots, self._host = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
         self._marked, self._left = ([_untimed() for _ in range(CHUNK_MARKERS)] for _ in range(2))
-        self._followed = _untimed()
         self._planned, self._before, self._stored = (cupy.cuda.Event() for _ in range(3))
         self._handles = [_handles(events) for events in (self._marked, self._left)]
         marked, left = map(ctypes.addressof, self._handles)
         self.fields: dict[str, int] = {
             "launcher": launcher,
+            "waiter": waiter,
             "log_queue": self._log.ptr,
             "slot_queue": self._slots.ptr,
             "host_queue": self._host.ptr,
-            "mirror_queue": mirror.ptr,
             "planned": self._planned.ptr,
             "marked": marked,
             "left": left,
             "before": self._before.ptr,
             "stored": self._stored.ptr,
-            "followed": self._followed.ptr,
         }
 
 

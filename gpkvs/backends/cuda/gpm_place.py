@@ -6,6 +6,7 @@ import ctypes
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ from gpkvs.backends.fields import KernelFields, fields_of_user
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.kernels.gpu_source import translation_unit, with_headers
+from gpkvs.native import library
 from gpkvs.pm.ddio import Ddio, ddio_of
 from gpkvs.pm.region import Region
 
@@ -33,6 +35,9 @@ _log = logging.getLogger("gpkvs")
 _THREADS = 256  # of a block, where the kernel does not say it
 _PIECE_BYTES = 16 << 20  # of what crosses the link through pinned memory
 _FIELDS_BYTES = 1024  # GPM_DESCRIBED in kernels/gpm.cuh
+# From so many bytes on, the copy engine stores what a save finds changed: multiprocessors go on computing. With fewer,
+# the kernel that finds it has stored it before a copy would begin.
+_COPIES_FROM = 32 << 20
 
 
 class GpuPlace:
@@ -42,6 +47,11 @@ class GpuPlace:
     ----------
     number
         As CUDA counts it.
+
+    Attributes
+    ----------
+    copies_from
+        From how many bytes on the copy engine stores what differs, not the kernel.
 
     Raises
     ------
@@ -59,6 +69,7 @@ class GpuPlace:
         self.name = f"cuda:{number}"
         self._registered: dict[int, HostMemory] = {}
         self._has_warned = False
+        self.copies_from = _COPIES_FROM
         self._beside = cupy.cuda.Stream(non_blocking=True)
         self._used: dict[int, cupy.cuda.Stream] = {}  # streams of the caller, since `settle`
 
@@ -178,6 +189,26 @@ class GpuPlace:
         """See `Place.words`."""
         return cupy.asarray(np.array(values, np.uint64))
 
+    def marks(self, count: int, /) -> NDArray[np.uint8]:
+        """See `Place.marks`: pinned memory."""
+        marks: NDArray[np.uint8] = pinned(count, np.uint8)
+        return marks
+
+    @explained
+    def save(self, call: int, count: int, /) -> int:
+        """See `Place.save`."""
+        kernel, stream = self._save_kernel, cupy.cuda.get_current_stream().ptr
+        said = kernel.handle[1], kernel.block_threads, stream, count >= self.copies_from
+        queue = (ctypes.c_uint64 * 7)(*_driver_calls(), *said)
+        differing = ctypes.c_uint64()
+        if status := library.gpkvs_gpm_save_on_gpu(queue, call, ctypes.byref(differing)):
+            raise CUDADriverError(status)
+        return differing.value
+
+    @cached_property
+    def _save_kernel(self) -> UserKernel:
+        return self.own_kernels()("gpm_save")
+
     @explained
     def to_host(self, array: Any, /) -> NDArray[Any]:
         """See `Place.to_host`."""
@@ -216,11 +247,6 @@ class GpuPlace:
                 work()
 
         return follow
-
-    @explained
-    def copy_out(self, column: Any, first: int, last: int, address: int, /) -> None:
-        """See `Place.copy_out`: by the GPU's copy engine."""
-        _copy(address + first, column.data.ptr + first, last - first, runtime.memcpyDeviceToHost)
 
     @explained
     def copy_in(self, column: Any, address: int, /) -> None:
@@ -262,6 +288,14 @@ class GpuPlace:
         """See `Place.free_bytes`."""
         with cupy.cuda.Device(self.number):
             return int(runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
+
+
+@cache
+def _driver_calls() -> tuple[int, ...]:
+    """Return where the driver's functions are that a save calls (`GpmQueue` in kernels/gpm_save.hpp)."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    calls = driver.cuLaunchKernel, driver.cuMemcpyAsync, driver.cuStreamSynchronize
+    return tuple(ctypes.cast(call, ctypes.c_void_p).value or 0 for call in calls)
 
 
 def _copy(to: int, source: int, count: int, kind: int) -> None:

@@ -52,7 +52,7 @@ class GpuKernel:
 
 
 def new_launcher(module: cupy.RawModule) -> int:
-    """Return what native code launches kernels with (``kernels/launcher.hpp``), by its address.
+    """Return what native code launches kernels with on the calling thread's GPU (``kernels/launcher.hpp``).
 
     Raises
     ------
@@ -65,9 +65,13 @@ def new_launcher(module: cupy.RawModule) -> int:
     calls = (
         *(driver.cuLaunchKernel, driver.cuMemsetD8Async, driver.cuEventRecord, driver.cuStreamWaitEvent),
         *(driver.cuMemcpyDtoHAsync_v2, driver.cuEventSynchronize, driver.cuEventElapsedTime),
+        *(driver.cuCtxGetCurrent, driver.cuCtxSetCurrent),
     )
     addresses = (ctypes.c_void_p * len(calls))(*[ctypes.cast(call, ctypes.c_void_p) for call in calls])
-    launcher: int | None = library.gpkvs_gpu_launcher_new(addresses, functions)
+    context = ctypes.c_void_p()
+    if status := driver.cuCtxGetCurrent(ctypes.byref(context)):
+        raise CUDADriverError(status)
+    launcher: int | None = library.gpkvs_gpu_launcher_new(addresses, functions, context)
     if not launcher:
         raise NoMemoryError
     return launcher

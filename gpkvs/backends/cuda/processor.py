@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from time import perf_counter
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -24,19 +23,21 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api.driver import CUDADriverError
 from numpy.typing import NDArray
 
-from gpkvs.backends.base import Argument, Column, Stored
+from gpkvs.backends.base import Argument, Column, Leaving, Stored
 from gpkvs.backends.cpu.backend import CpuBackend
-from gpkvs.backends.cuda.chunk_queues import ChunkQueues
+from gpkvs.backends.cuda.chunk_queues import PLANS_FIRST, ChunkQueues
 from gpkvs.backends.cuda.compiler import own_kernels
 from gpkvs.backends.cuda.errors import explained
 from gpkvs.backends.cuda.host_memory import GrowingHostMemory, HostMemory, pinned
 from gpkvs.backends.cuda.kernel import GpuKernel, new_launcher
 from gpkvs.backends.cuda.mirror import Mirror
 from gpkvs.backends.cuda.order import order_on_gpu
+from gpkvs.backends.cuda.staging import is_pinned
 from gpkvs.backends.cuda.sums import total_on_gpu
 from gpkvs.backends.cuda.transfers import Transfers
 from gpkvs.backends.cuda.turns import Turns
 from gpkvs.backends.fields import Field, KernelFields
+from gpkvs.backends.look_up import LookUp
 from gpkvs.backends.stores import launch_stores
 from gpkvs.batch import U8, U32, U64, Status
 from gpkvs.media.image import Image
@@ -44,9 +45,6 @@ from gpkvs.media.index import Index
 from gpkvs.native import launch_sum, library
 from gpkvs.pm.region import Region
 
-# Of long plain arrays: one is looked up while the next one is on its way. Several GPUs have so many together, since one
-# thread launches all.
-_PARTS = 4
 _SUMMED = (np.uint64, np.uint8, np.bool_)  # columns whose sums native code launches
 
 
@@ -73,12 +71,6 @@ class _Looked(NamedTuple):
     values: U64
     if_there: int
     missed: int  # an address; 0: nobody asks
-
-
-_LOOK_UP: Final = (
-    *("keys", "hash_key0", "hash_key1", "index", "blocks", "unmoved", "if_there", "seen", "source_word", "missed"),
-)
-assert tuple(field.name for field in KernelFields("get_u64").fields) == _LOOK_UP
 
 
 class GpuProcessor:
@@ -111,18 +103,35 @@ class GpuProcessor:
         self._kernels: dict[str, GpuKernel] = {}
         self._transfers = Transfers()
         self.launcher = new_launcher(self._module)
-        self._beside = cupy.cuda.Stream(non_blocking=True, priority=-1)  # ahead of the long queue of stores to PM
+        self._waiter = new_launcher(self._module)
+        self.stream = cupy.cuda.Stream(priority=PLANS_FIRST)  # the null stream's kernels, before and after, wait for it
+        self._beside = cupy.cuda.Stream(non_blocking=True, priority=PLANS_FIRST)
         # Of the kernel that `launch_unawaited` has launched.
         self._before, self._after, self._followed = (cupy.cuda.Event() for _ in range(3))
-        self._chunk_queues = ChunkQueues(self.launcher, self._beside)
+        # The slots of one batch leave for the host while those of the one before are stored.
+        self._chunk_queues = [ChunkQueues(self.launcher, self._waiter) for _ in range(2)]
         self._total: U64 = pinned(1, np.uint64)
         self._missed: Any = cupy.zeros(1, np.uint64)
+        self._look_up_beside = cupy.cuda.Stream(non_blocking=True)
+        self._look_up_turns = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+        self._looked_up = cupy.cuda.Event(disable_timing=True)
+        before, after = self._look_up_turns
+        self._launched_look_up = LookUp(
+            launcher=self.launcher,
+            pool=host.host_threads,
+            beside=self._look_up_beside.ptr,
+            before=before.ptr,
+            after=after.ptr,
+            done=self._looked_up.ptr,
+            told=self._total.ctypes.data,
+        )
 
     def close_processor(self) -> None:
         """End what brings columns over, and what launches."""
         self._transfers.close()
         if self.launcher:
             library.gpkvs_launcher_delete(self.launcher)
+            library.gpkvs_launcher_delete(self._waiter)
             self.launcher = 0
 
     @explained
@@ -194,6 +203,10 @@ class GpuProcessor:
         """See `Processor.delivered`."""
         self._transfers.delivered()
 
+    def leaving(self) -> Leaving:
+        """See `Processor.leaving`."""
+        return self._transfers.leaving()
+
     @explained
     def download_later(self, column: Column, into: Column, /) -> Callable[[], None]:
         """See `Processor.download_later`."""
@@ -250,16 +263,10 @@ class GpuProcessor:
 
     @explained
     def get_numbers(self, keys: U8, index: Index, status: U8, values: U64, /) -> int:
-        """See `Processor.get_numbers`.
-
-        One kernel reads pinned keys, and stores what they see, in the host's memory: the link carries both directions
-        at once. Long plain arrays come in parts.
-        """
+        """See `Processor.get_numbers`."""
         if not len(status):
             return 0
-        missed = self._missed
-        missed.data.memset_async(0, missed.nbytes, cupy.cuda.get_current_stream())
-        self._look_up(keys, index, _Looked(status, values, Status.OK.value, missed.data.ptr))
+        self._look_up(keys, index, _Looked(status, values, Status.OK.value, self._missed.data.ptr))
         return int(self._total[0])
 
     @explained
@@ -269,34 +276,33 @@ class GpuProcessor:
 
     def _look_up(self, keys: U8, index: Index, looked: _Looked) -> None:
         """Look up keys, and wait: who is interrupted, too, since the GPU stores to columns that are given back."""
-        reached = self._transfers.reached(self._own(keys))  # it lives until the GPU has read it
+        own, plain = self._own(keys), 0
+        reached: Any = own  # by the GPU
+        if isinstance(own, np.ndarray) and not is_pinned(own):
+            reached, plain = pinned(own.size, np.uint8), own.ctypes.data
+        hash_key0, hash_key1 = index.hash_keys
+        self._launched_look_up.set(
+            queue=self.queue,
+            count=len(looked.seen),
+            plain=plain,
+            keys=self.address(reached),
+            hash_key0=hash_key0,
+            hash_key1=hash_key1,
+            index=self.address(index),
+            **index.geometry,
+            if_there=looked.if_there,
+            seen=self.address(looked.seen),
+            values=self.address(looked.values),
+            missed=looked.missed,
+        )
         try:
-            if reached is None:
-                self._look_up_in_parts(keys, index, looked)
-            else:
-                self._launch_look_up(reached, index, looked)
-            stream: Any = cupy.cuda.get_current_stream()
-            if looked.missed:
-                self._missed.data.copy_to_host_async(self._total.ctypes.data, self._missed.nbytes, stream)
-            self._wait_for(stream.record())
+            if status := self._launched_look_up.launch():
+                raise CUDADriverError(status)
+            self._wait_for(self._looked_up)
         except BaseException:
-            cupy.cuda.get_current_stream().synchronize()
+            for stream in (cupy.cuda.get_current_stream(), self._look_up_beside):
+                stream.synchronize()
             raise
-
-    def _look_up_in_parts(self, keys: U8, index: Index, looked: _Looked) -> None:
-        count, parts = len(looked.seen), max(1, _PARTS // self._turns.calls)
-        bounds = [count * part // parts for part in range(parts + 1)]
-        arriving = [self.upload_later(keys[8 * first : 8 * last]) for first, last in pairwise(bounds)]
-        for (first, last), arrived in zip(pairwise(bounds), arriving, strict=True):
-            of_part = looked._replace(seen=looked.seen[first:last], values=looked.values[first:last])
-            self._launch_look_up(arrived(), index, of_part)
-
-    def _launch_look_up(self, keys: U8, index: Index, looked: _Looked) -> None:
-        code, address = self._code("get_u64"), self.address
-        of_index = *index.hash_keys, address(index), index.geometry["blocks"], index.geometry["unmoved"]
-        of_result = looked.if_there, address(looked.seen), address(looked.values), looked.missed
-        code.words[:] = np.array((address(keys), *of_index, *of_result), np.uint64)
-        code.launch(len(looked.seen))
 
     @explained
     def launch_unawaited(
@@ -459,9 +465,9 @@ class GpuProcessor:
         """See `Processor.settle`."""
         self._wait_for(cupy.cuda.get_current_stream().record())
 
-    def chunk_queues(self) -> dict[str, int]:
+    def chunk_queues(self, turn: int, /) -> dict[str, int]:
         """See `Processor.chunk_queues`."""
-        return {**self._chunk_queues.fields, "queue": self.queue}
+        return {**self._chunk_queues[turn].fields, "queue": self.queue}
 
     def stores_durably(self, region: Region | Image, /) -> bool:
         """See `Processor.stores_durably`."""
@@ -541,6 +547,8 @@ class GpuProcessor:
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel that stores to an index on its mirror alone: nothing is durable by it."""
+        if not items:
+            return
         code = self._code(kernel)
         stored_to = _index_stored_to(code.fields, arguments)
         assert stored_to

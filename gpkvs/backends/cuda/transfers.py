@@ -9,9 +9,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from gpkvs.backends.base import Column
+from gpkvs.backends.base import Column, Leaving
 from gpkvs.backends.cuda.host_memory import pinned
-from gpkvs.backends.cuda.staging import Staging, is_pinned, is_plain
+from gpkvs.backends.cuda.staging import Staging, is_plain
 from gpkvs.config import MIB
 
 _COPIED_BYTES_MAX = 2 * MIB  # of a plain column that the calling thread copies to pinned memory itself
@@ -67,34 +67,31 @@ class Transfers:
         """See `Processor.upload_later`."""
         if isinstance(column, cupy.ndarray) or column.strides == (0,):
             return lambda: self.upload(column)
-        copy = None
-        if is_plain(column):
-            if column.nbytes > _COPIED_BYTES_MAX:
-                return self._stage(column)
-            column = copy = self._pinned_copy(column)
+        is_copied = is_plain(column)
+        if is_copied and column.nbytes > _COPIED_BYTES_MAX:
+            return self._stage(column)
         device = cupy.empty(column.shape, column.dtype)
         # Memory that was just given back may still be in use by the kernels launched before.
         self._uploads.wait_event(cupy.cuda.get_current_stream().record())
-        if column.nbytes:
-            device.data.copy_from_host_async(column.ctypes.data, column.nbytes, self._uploads)
-        arrived = self._arrived = self._uploads.record()
-        if copy is not None:
-            self._copied.append((copy, arrived))
+        sent = None if is_copied else self._send(column, device)
 
         def wait() -> Any:
+            arrived = sent
+            if arrived is None:  # this thread copies it while the GPU does what was launched meanwhile
+                copy = self._pinned_copy(column)
+                arrived = self._send(copy, device)
+                self._copied.append((copy, arrived))
             cupy.cuda.get_current_stream().wait_event(arrived)
             return device
 
         return wait
 
-    def reached(self, column: Any) -> Any:
-        """Return a column that kernels reach where it is, on the GPU or pinned: a short plain one is copied there.
-
-        Of a long plain one return None: it is better brought over.
-        """
-        if isinstance(column, cupy.ndarray) or is_pinned(column):
-            return column
-        return self._pinned_copy(column) if column.nbytes <= _COPIED_BYTES_MAX else None
+    def _send(self, column: Any, device: Any) -> Any:
+        """Have a column of the host cross the link; return the event that says that it has arrived."""
+        if column.nbytes:
+            device.data.copy_from_host_async(column.ctypes.data, column.nbytes, self._uploads)
+        self._arrived = self._uploads.record()
+        return self._arrived
 
     def _pinned_copy(self, column: Any) -> Any:
         """Return a short column in pinned memory; to wake other threads for it takes as long as to copy it here."""
@@ -140,6 +137,13 @@ class Transfers:
             self.download_later(column, host)
             self._leaving.append(column)
         self._to_leave.clear()
+
+    def leaving(self) -> Leaving:
+        """See `Processor.leaving`."""
+        self.start_delivery()
+        delivered, self._delivered = self._delivered, None
+        columns, self._leaving = self._leaving, []
+        return Leaving(delivered.ptr if delivered else 0, (delivered, *columns))
 
     def download_later(self, column: Any, into: Any) -> Callable[[], None]:
         """See `Processor.download_later`."""

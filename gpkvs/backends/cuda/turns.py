@@ -23,17 +23,11 @@ class Turns:
     ----------
     numbers
         Of the GPUs, as CUDA counts them.
-
-    Attributes
-    ----------
-    calls
-        How many are made now.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = numbers
         self._main: greenlet | None = None  # while calls are made
-        self.calls = 1
 
     def run(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """Make the calls, one for each GPU; return what they return.
@@ -52,7 +46,7 @@ class Turns:
                 errors[at] = error
 
         waiting = deque((number, greenlet(partial(make, at, call))) for at, (number, call) in self._numbered(calls))
-        self._main, self.calls = getcurrent(), len(calls)
+        self._main = getcurrent()
         try:
             while waiting:
                 number, call = waiting.popleft()
@@ -61,7 +55,7 @@ class Turns:
                 if not call.dead:
                     waiting.append((number, call))
         finally:  # an interrupt may come between two turns
-            self._main, self.calls = None, 1
+            self._main = None
             runtime.setDevice(self._numbers[0])
         if errors:
             raise errors[min(errors)]

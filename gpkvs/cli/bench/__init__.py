@@ -54,6 +54,10 @@ class Bench(LazyGroup):
             "Insert keys into a small store that grows: how late batches are meanwhile, beside a store made "
             "large, and redis.",
         ),
+        "backup": (
+            "gpkvs.cli.bench.backup:backup_command",
+            "Back up a server that is used: how long it takes, and what writers feel, beside BGSAVE of redis.",
+        ),
         "calls": (
             "gpkvs.cli.bench.calls:calls_command",
             "Set, get and count in an embedded store, one operation a call, beside LMDB.",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from enum import IntEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Processor
-from gpkvs.backends.fields import fields_of
+from gpkvs.backends.words import Words, places_of
 from gpkvs.batch import U64
 from gpkvs.native import library, number_plan
 
-_FIELDS: Final = tuple(field.name for field in fields_of(library.gpkvs_number_plan_fields()))
-_AT: Final = {name: at for at, name in enumerate(_FIELDS)}
+_PLACES: Final = places_of(library.gpkvs_number_plan_fields())
 # What the kernels tell, a word each (`NumberCount` in kernels/number_plan.hpp).
 _TOLD: Final = ("NEEDED", "UNSORTED", "CHAINS", "CHANGES", "BLOCKS", "PLACED", "VALUES")
 assert library.gpkvs_number_counts().decode().split(";") == [*_TOLD, ""]
@@ -64,7 +62,7 @@ class Counts(NamedTuple):
     values: int
 
 
-class NumberPlan:
+class NumberPlan(Words):
     """The kernels of one plan.
 
     Parameters
@@ -76,24 +74,15 @@ class NumberPlan:
     """
 
     def __init__(self, place: Processor, **given: int) -> None:
+        super().__init__(_PLACES)
         self._place = place
-        self._words = (ctypes.c_uint64 * len(_FIELDS))()
         self._told: U64 = place.result_column(len(_TOLD), np.uint64)
         self._kept: list[NDArray[Any]] = []  # memory of columns
         self.set(launcher=place.launcher, queue=place.queue, told=place.address(self._told), **given)
 
-    def set(self, **words: int) -> None:
-        """Set fields of the struct."""
-        for name, word in words.items():
-            self._words[_AT[name]] = word
-
-    def get(self, name: str) -> int:
-        """Return a field of the struct."""
-        return self._words[_AT[name]]
-
     def run(self, step: Step) -> None:
         """Launch the kernels of a step."""
-        self._place.run_native(partial(number_plan, ctypes.addressof(self._words), step))
+        self._place.run_native(partial(number_plan, self.address, step))
 
     def begin(self) -> None:
         """Launch the first step, in memory of its own."""
@@ -108,12 +97,11 @@ class NumberPlan:
         self._make_room(Step.FINISH)
 
     def _make_room(self, step: Step) -> NDArray[np.uint8]:
-        address = ctypes.addressof(self._words)
         self.set(room=0)
-        room: NDArray[np.uint8] = self._place.scratch(library.gpkvs_number_plan_room(address, step), np.uint8)
+        room: NDArray[np.uint8] = self._place.scratch(library.gpkvs_number_plan_room(self.address, step), np.uint8)
         self._kept.append(room)
         self.set(room=self._place.address(room))
-        library.gpkvs_number_plan_room(address, step)
+        library.gpkvs_number_plan_room(self.address, step)
         return room
 
     @property

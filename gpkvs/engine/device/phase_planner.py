@@ -208,7 +208,7 @@ class PhasePlanner:
         runs = log_runs(writes, self._run_kind(writes[0]))
         self._check_log(plan.batch, runs)
         self._meter.lap("stage")
-        return WriteSet(writes, len(plan.batch), runs, tail, tuple(plan.records.segments))
+        return WriteSet(writes, len(plan.batch), runs, tail, tuple(plan.records.segments), plan.batch)
 
     def _run_kind(self, writes: TableWrites) -> RunKind:
         """Return what the entries of a batch hold, and how they are stored."""
@@ -220,6 +220,7 @@ class PhasePlanner:
         writes = TableWrites(self._files, self._backend, self._heap)
         writes.index = phases.table.index
         writes.operations = len(plan.batch)
+        expiries = plan.batch.expiries
         writes.set(
             slots=plan.slots,
             records=len(plan.records),
@@ -227,6 +228,8 @@ class PhasePlanner:
             removed_keys=phases.removed(plan),
             user_bytes=plan.batch.write_bytes,
             heap_units=plan.records.units,
+            new_expiring=0 if expiries is None else int(np.count_nonzero(expiries[plan.records.op])),
+            old_expiring=phases.old_expiring(plan),
             index=writes.index.address,
             table_id=writes.index.entry.id,
         )

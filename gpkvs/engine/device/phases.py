@@ -432,6 +432,11 @@ class Phases(ABC):
     def freed(self, plan: Plan) -> U64:
         """Return the references that no slot will hold any more."""
 
+    def old_expiring(self, plan: Plan) -> int:
+        """Return how many slots with an expiry lose their record, to a new one or for good."""
+        del plan
+        return 0
+
 
 def _as_it_is(column: Column) -> Column:
     return column

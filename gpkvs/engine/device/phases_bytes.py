@@ -10,6 +10,7 @@ from gpkvs.engine.device.phases import Phases
 from gpkvs.engine.device.plan import Plan, Seen
 from gpkvs.engine.device.planned import ExpiredKeysError
 from gpkvs.media.layout import NO_SLOT, ChangeKind
+from gpkvs.media.slot_kinds import names_expiry
 
 _NO_BLOBS = {"blobs": 0, "blob_file_pages": 0}  # a batch that may meet any is the host's
 
@@ -34,7 +35,7 @@ class BytesPhases(Phases):
             meta=0 if meta is None else download(meta),
             heap=self._files.heap.address,
             heap_bytes=self._files.heap.bytes,
-            record_format=self._files.root.record_format,
+            record_format=self._files.root.store_format,
             now=plan.now,
             met=met,
         )
@@ -58,9 +59,10 @@ class BytesPhases(Phases):
             "reference": reference,
             "key_lengths": plan.key_lengths,
             "value_lengths": plan.value_lengths,
-            "record_format": self._files.root.record_format,
+            "record_format": self._files.root.store_format,
             "expiries": 0 if plan.batch.expiries is None else self._backend.upload(plan.batch.expiries),
             "first_sequence": plan.first_sequence,
+            "given_versions": 0,
         }
 
     def _bounds(self, plan: Plan) -> U32:
@@ -76,7 +78,7 @@ class BytesPhases(Phases):
             segment_units=self._files.segment_units,
             heap=0,
             heap_bytes=0,
-            record_format=self._files.root.record_format,
+            record_format=self._files.root.store_format,
             **_NO_BLOBS,
             lends_blobs=0,
             length=lengths,
@@ -103,7 +105,7 @@ class BytesPhases(Phases):
             key_lengths=plan.host_key_lengths,
             heap=heap.address,
             heap_bytes=heap.bytes,
-            record_format=self._files.root.record_format,
+            record_format=self._files.root.store_format,
             **_NO_BLOBS,
             table_id=self.table.entry.id,
             status=plan.seen.status,
@@ -125,7 +127,7 @@ class BytesPhases(Phases):
             values=plan.batch.values,
             value_offsets=0 if reads_only else plan.value_offsets,
             heap=self._files.heap.address,
-            record_format=self._files.root.record_format,
+            record_format=self._files.root.store_format,
             **_NO_BLOBS,
             length=self.lengths(plan),
             offset=offset,
@@ -144,7 +146,18 @@ class BytesPhases(Phases):
 
     def freed(self, plan: Plan) -> U64:
         """See `Phases.freed`."""
+        return self._of_changed_slots(plan, plan.chains.old_word)
+
+    def old_expiring(self, plan: Plan) -> int:
+        """See `Phases.old_expiring`."""
+        if not self.table.held.expiring:
+            return 0
+        return self._backend.total(names_expiry(self._of_changed_slots(plan, plan.chains.old_meta)))
+
+    @staticmethod
+    def _of_changed_slots(plan: Plan, of_chains: U64) -> U64:
+        """Return of a column of all chains what it has of those that store over a slot."""
         if plan.batch.has_only_sets and not plan.placed.new_keys:
-            return plan.chains.old_word
-        freed: U64 = plan.chains.old_word[(plan.chains.slot != NO_SLOT) & (plan.folded.change != ChangeKind.NONE.value)]
-        return freed
+            return of_chains
+        of_changed: U64 = of_chains[(plan.chains.slot != NO_SLOT) & (plan.folded.change != ChangeKind.NONE.value)]
+        return of_changed

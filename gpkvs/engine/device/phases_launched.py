@@ -70,7 +70,7 @@ class LaunchedPhases(U64Phases):
     def _begin(self, plan: Plan) -> NumberPlan:
         """Look the keys up."""
         backend, batch = self._backend, plan.batch
-        plan.fetch()  # kinds and values, too: behind a look-up they would wait until it is done
+        plan.fetch()  # kinds and values, too: begun behind a look-up, they would wait until it is done
         looks = 2 * batch.gets >= len(batch)
         # A word has room for the number of a slot and that of an operation (kernels/number_plan.cu).
         assert self._index.slots_mapped << len(batch).bit_length() < 1 << 63
@@ -108,6 +108,8 @@ class LaunchedPhases(U64Phases):
         launched.run(Step.SELECT)
         if not launched.get("selects"):
             return count
+        if not plan.batch.has_only_sets:
+            plan.values  # noqa: B018 - they come while operations are selected
         self._backend.settle()
         return launched.counts.needed
 

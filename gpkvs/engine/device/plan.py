@@ -5,7 +5,7 @@ Columns live where the backend's kernels run, in its array module (`Backend.xp`)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -166,6 +166,7 @@ class Plan:
     records: Records  # their new records
     changes: SlotChanges
     result: RequestResult
+    _fetched_ops: Callable[[], U8] | None = None
 
     def __init__(self, place: Processor, batch: Batch, first_sequence: int, now: int) -> None:
         self._backend = place
@@ -174,12 +175,12 @@ class Plan:
         self.now = now
 
     def fetch(self) -> None:
-        """Bring keys, then values where kernels run, once; values arrive while other things are done."""
+        """Bring keys where kernels run, once; kinds and values begin to come, and are there when they are asked for."""
         if "keys" in self.__dict__:
             return
         keys = self._backend.upload_later(self.batch.keys)
         if not self.batch.has_only_sets:
-            self.ops  # noqa: B018 - while the keys are on their way
+            self._fetched_ops = self._backend.upload_later(self.batch.ops)
         self.fetch_values()
         self.keys = keys()
 
@@ -190,7 +191,7 @@ class Plan:
     @cached_property
     def ops(self) -> U8:
         """`Op` of every operation."""
-        return self._backend.upload(self.batch.ops)
+        return self._fetched_ops() if self._fetched_ops else self._backend.upload(self.batch.ops)
 
     @cached_property
     def keys(self) -> U8:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Op, Status
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+from gpkvs.recovery.proof.consistency.copies import Columns, Copies
 from gpkvs.recovery.proof.consistency.filler import Filler
 from gpkvs.recovery.proof.consistency.history import Flags, HistoryRecorder
 from gpkvs.recovery.proof.consistency.looking import LookingClients
@@ -76,15 +78,18 @@ class ConsistencyClients:
         How many clients and keys.
     seed
         Of their choices; the timing is up to the machine.
+    copies
+        A directory for copies of the store, which are taken beside the clients; None: none are.
     """
 
-    def __init__(self, options: ConsistencyClientOptions, seed: int) -> None:
+    def __init__(self, options: ConsistencyClientOptions, seed: int, copies: Path | None = None) -> None:
         self.recorder = HistoryRecorder()
         self.last_error = "none"
         self.cancelled = self.deadlines = self.refused = 0
         self.strange: list[str] = []  # responses that no rule allows
         self.filler = Filler(seed)
         self.looking = LookingClients(seed)
+        self.copies = Copies(copies, seed, _KEY_PREFIX.tobytes(), self._record_copy) if copies else None
         self._options = options
         self._random = np.random.default_rng(seed)
         self._markers_free: list[int] = []
@@ -112,12 +117,16 @@ class ConsistencyClients:
         clients = [client for client, count in kinds for _ in range(count)]
         async with channel(target) as first, channel(target) as second, channel(target) as third:
             stubs = [kv_pb2_grpc.KVStub(connection) for connection in (first, second, third)]
-            filling = asyncio.create_task(self.filler.run(target))
+            beside = [asyncio.create_task(self.filler.run(target))]
+            if self.copies:
+                beside.append(asyncio.create_task(self.copies.run(target)))
             try:
                 await asyncio.gather(*[client(stubs[i % len(stubs)]) for i, client in enumerate(clients)])
             finally:
-                filling.cancel()
-                await asyncio.wait([filling])
+                for task in beside:
+                    task.cancel()
+                ended = await asyncio.gather(*beside, return_exceptions=True)
+                self.strange += [f"{error!r}" for error in ended if isinstance(error, Exception)]
 
     async def read_back(self, target: str) -> int:
         """Read every key and every marker, as the end of the history; return how many keys."""
@@ -265,6 +274,23 @@ class ConsistencyClients:
             return
         found: Flags = status == Status.OK
         self.recorder.respond(number, found, _numbers(lengths, response.values, found[gets]), version)
+
+    def _record_copy(self, copy: Columns, sent_ns: int, answered_ns: int) -> None:
+        """Note what a copy holds: a read of all keys at once."""
+        names = b"".join(copy.names)
+        if len(names) != len(copy.names) * _KEY_BYTES:
+            self.strange.append("a copy has keys that nobody wrote")
+            return
+        key = np.frombuffer(names, np.uint8).reshape(-1, _KEY_BYTES)[:, len(_KEY_PREFIX) :].copy().view("<u4").ravel()
+        if (key >= self._keys_used).any() or len(np.unique(key)) != len(key):
+            self.strange.append("a copy has keys that nobody wrote, or one of them twice")
+            return
+        found = np.zeros(self._keys_used, np.bool_)
+        value, version = np.zeros(self._keys_used, np.uint64), np.zeros(self._keys_used, np.uint64)
+        found[key], version[key] = True, copy.versions
+        value[key] = _numbers(copy.lengths, copy.values.tobytes(), np.ones(len(key), np.bool_))
+        all_keys = np.arange(self._keys_used, dtype=np.uint32)
+        self.recorder.add_reading(sent_ns, answered_ns, all_keys, found, value, version)
 
 
 def _request(op: U8, key: U32, values: U64) -> kv_pb2.BatchRequest:

@@ -2,8 +2,9 @@
 
 All servers serve one store, one after the other. Each dies by SIGKILL, at a random moment or at a failpoint, also of
 recovery (servers/kill_plan.py). Clients cancel some calls, and some calls miss their deadline. Another client has the
-index grow and the heap compacted meanwhile (filler.py). At the end the clients work until they have done enough and
-read everything back, and serializability.py judges the history.
+index grow and the heap compacted meanwhile (filler.py). If it is asked for, backups are taken one after the other, and
+the store is archived (copies.py). At the end the clients work until they have done enough and read everything back,
+moments are restored of the archive, and serializability.py judges the history.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from pathlib import Path
 
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.consistency.clients import ConsistencyClientOptions, ConsistencyClients
+from gpkvs.recovery.proof.consistency.copies import CopyCounts
 from gpkvs.recovery.proof.consistency.serializability import Judgement, judge
 from gpkvs.recovery.proof.servers.kill_plan import plan
 from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, run_gpkvs
 
-_HISTORY_FILE = "history.npz"
+_HISTORY_FILE, _COPIES = "history.npz", "copies"
 _SHOWN_MAX = 20
 _POLL_SECONDS = 0.1
 
@@ -44,6 +46,8 @@ class ConsistencyOptions:
         An empty directory for the store, the server's log and the history.
     server, clients
         How to start the server, and how many clients of each kind.
+    backups
+        So many are taken in the last life of the server, at least, and moments are restored of an archive; 0: neither.
     """
 
     operations: int
@@ -52,6 +56,7 @@ class ConsistencyOptions:
     directory: Path
     server: ServerOptions = field(default_factory=lambda: ServerOptions(index="64KiB", heap="8MiB"))
     clients: ConsistencyClientOptions = field(default_factory=ConsistencyClientOptions)
+    backups: int = 0
 
 
 @dataclass
@@ -70,6 +75,7 @@ class ConsistencyReport:
     conflicts: int = 0  # of those requests, refused by a check
     doublings: int = 0  # of the index
     moved_bytes: int = 0  # by compaction
+    copies: CopyCounts = field(default_factory=CopyCounts)
     kills: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     seconds_judged: float = 0.0
@@ -105,7 +111,9 @@ async def check_consistency(
         If a server did not die or did not start as planned, or `gpkvs check` found anything.
     """
     begin = time.monotonic()
-    clients = ConsistencyClients(options.clients, options.seed)
+    clients = ConsistencyClients(
+        options.clients, options.seed, options.directory / _COPIES if options.backups else None
+    )
     kills, keys = await _kill_and_read_back(options, clients, on_death)
     history, judged = clients.recorder.history(), time.monotonic()
     report = ConsistencyReport(
@@ -119,6 +127,7 @@ async def check_consistency(
         keys_read_back=keys,
         doublings=clients.filler.doublings,
         moved_bytes=clients.filler.moved_bytes,
+        copies=clients.copies.counts if clients.copies else CopyCounts(),
         kills=kills,
     )
     looking = clients.looking
@@ -144,7 +153,7 @@ async def _kill_and_read_back(
             break
         kills.update(await servers.run_and_kill(round))
         on_death(kills.total(), clients.recorder.operations, str(round))
-    keys = await _finish(servers, clients, options.operations)
+    keys = await _finish(servers, clients, options)
     on_death(kills.total(), clients.recorder.operations, "SIGTERM")
     status, output = await asyncio.to_thread(run_gpkvs, "check", str(servers.path))
     if status != 0:
@@ -152,17 +161,26 @@ async def _kill_and_read_back(
     return kills, keys
 
 
-async def _finish(servers: KilledServers, clients: ConsistencyClients, operations: int) -> int:
+async def _finish(servers: KilledServers, clients: ConsistencyClients, options: ConsistencyOptions) -> int:
     """Let the clients do the operations that are left, read everything back, and stop the server in order."""
+    copies = clients.copies
+    wanted = copies.counts.backups + options.backups if copies else 0
     with closing(servers.start()) as server:
         await server.ready()
         load = asyncio.create_task(clients.run(server.target))
-        while clients.recorder.operations < operations and not load.done():
+        while not load.done() and not (copies and copies.error):
+            if clients.recorder.operations >= options.operations and (not copies or copies.counts.backups >= wanted):
+                break
             await asyncio.wait([load], timeout=_POLL_SECONDS)
+        is_lost = load.done()
         clients.stopping = True
         await load
-        if clients.recorder.operations < operations:
+        if is_lost:
             raise server.error(f"the clients lost a server that nobody killed ({clients.last_error})")
+        if copies:
+            if copies.error:
+                raise GpkvsError(copies.error)
+            await copies.finish(server.target)
         keys = await clients.read_back(server.target)
         await server.stop()
     return keys

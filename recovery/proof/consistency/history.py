@@ -126,6 +126,16 @@ class HistoryRecorder:
         requests["end"][number] = time.monotonic_ns()
         requests["outcome"][number] = RequestOutcome.REFUSED
 
+    def add_reading(self, start: int, end: int, key: U32, found: Flags, value: U64, version: U64) -> None:
+        """Note a request that has read any number of keys, when it was sent and when its response came."""
+        rows, number = self._ops.add(len(key)), self._requests.add(1).start
+        for name, column in (("key", key), ("found", found), ("value", value), ("version", version)):
+            self._ops.columns[name][rows] = column
+        self._ops.columns["op"][rows] = Op.GET
+        requests = self._requests.columns
+        for name, told in (("start", start), ("end", end), ("outcome", RequestOutcome.OK), ("first_op", rows.start)):
+            requests[name][number] = told
+
     def is_settled(self, number: int) -> bool:
         """Whether the outcome of a request is known."""
         return bool(self._requests.columns["outcome"][number] != RequestOutcome.UNKNOWN)

@@ -29,6 +29,8 @@ def reached(events: list[Event]) -> Counter[str]:
             counts["tables dropped"] += 1
         elif event.kind is Kind.MARK and event.at == Mark.EXECUTED:
             counts["batches of the native engine" if event.amount else "batches by phases"] += 1
+        elif event.kind is Kind.MARK and event.at in (Mark.TOLD, Mark.SCHEMA_TOLD):
+            counts["entries told"] += 1
     return counts
 
 

@@ -45,12 +45,12 @@ class Progress:
             self.is_open = True
         elif event.at == Mark.BEGUN:
             self.begun = event.amount
-        elif event.at == Mark.ACKNOWLEDGED:
+        elif event.at in (Mark.ACKNOWLEDGED, Mark.TOLD):
             self.acknowledged = max(self.acknowledged, event.amount)
         elif event.at == Mark.SCHEMA_BEGUN:
             self.schema_begun = event.amount
-        elif event.at == Mark.SCHEMA_DONE:
-            self.schema_done = event.amount
+        elif event.at in (Mark.SCHEMA_DONE, Mark.SCHEMA_TOLD):
+            self.schema_done = max(self.schema_done, event.amount)
 
     def __str__(self) -> str:
         if not self.is_open:

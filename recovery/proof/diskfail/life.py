@@ -16,6 +16,7 @@ from typing import Any
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Condition, Op, Status
+from gpkvs.changes import Changes
 from gpkvs.config import DEFAULT_TABLE, FormatName
 from gpkvs.engine import checkpoint, heap_growth, journal_committer, stores
 from gpkvs.engine.engine import Engine
@@ -23,6 +24,7 @@ from gpkvs.engine.growth import Growing
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.table import Table
 from gpkvs.errors import ConflictError
+from gpkvs.following import Following
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.recovery.proof.batch_runner import BatchRunner, EngineName
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
@@ -30,6 +32,7 @@ from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder
 from gpkvs.recovery.proof.expiring import BEGIN_MS, as_stored, at_time, expired, expiries_of, on_removal
 from gpkvs.recovery.proof.model import Asked, Kept, Model, asked_of, batch_of
 from gpkvs.recovery.proof.model import number as number_value
+from gpkvs.recovery.proof.table_changes import on_taken_number
 from gpkvs.store import Store
 
 PlainOperation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
@@ -84,6 +87,7 @@ class Shape:
     is_plain: bool = False  # no request looks first
     store_format: FormatName = "auto"
     blob_share: float = 0.0  # of the SETs in a table of records, in format 4: the value lies in a blob
+    is_followed: bool = False  # somebody is told what changes
 
     @property
     def heap_bytes_all(self) -> int:
@@ -95,6 +99,7 @@ class Shape:
         """Draw a shape."""
         shape = replace(
             Shape._of_fixed_heap(random),
+            is_followed=random.random() < 0.4,
             journal_share=random.choice((0.0, 0.0, 0.05, 0.5)),
             expiry_share=random.choice((0.0, 0.05, 0.5)),
             is_plain=random.random() < 0.5,
@@ -286,6 +291,8 @@ class Life:
         self._changed: dict[tuple[int, bytes], int] = {}  # by which batch each key was changed last
         self._values = random.randrange(1 << 20) << 20
         self._names = 0
+        self._entries: dict[int, int] = {}  # by the number of an entry of the changes, the batch that it tells
+        self._is_native = engine == "native"
         self._errors: list[BaseException] = []
         self._left = shape.batches
         self._stops = threading.Event()
@@ -293,6 +300,7 @@ class Life:
         self.now = BEGIN_MS + self._random.randrange(LIFE_MS)
         at_time(store, lambda: self.now)
         on_removal(store, self._remove)
+        on_taken_number(store, self._take_number)
 
     def _remove(self, table: int, keys: list[bytes], run: Callable[[], None]) -> None:
         """Have keys removed that have expired; called with the mutex. It is a batch of its own."""
@@ -308,7 +316,49 @@ class Life:
             self._changed[table, key] = number
         records[table] = held
         expected.batches.append((self._store._engine.next_sequence, records))
+        self._note_entry(number)
         self._recorder.mark(Mark.BEGUN, number + 1)  # the batch that met them
+
+    def _take_number(self, run: Callable[[], None]) -> None:
+        """Have a number taken, before tables change; called with the mutex. It is a batch of its own, and awaited."""
+        expected, number = self._expected, len(self._expected.batches)
+        self._recorder.mark(Mark.BEGUN, number)
+        run()
+        expected.batches.append((self._store._engine.next_sequence, expected.batches[-1][1]))
+        self._recorder.mark(Mark.ACKNOWLEDGED, number)
+
+    def _note_entry(self, number: int) -> None:
+        """Note which batch the newest entry tells; of one that changed nothing there is none."""
+        self._entries.setdefault(self._store._engine.changes.newest.number, number)
+
+    def follow(self) -> Following:
+        """Follow the store from here on."""
+        following = self._store.follow()
+        with self._store._mutex:  # what comes next is a batch of its own
+            self._note_entry(len(self._expected.batches) - 1)
+        return following
+
+    def hear(self, following: Following, timeout: float = 0.0) -> None:
+        """Take what a follower is told: whoever is told may rely on it, as on what is acknowledged."""
+        for entry in following.read(timeout=timeout):
+            with self._store._mutex:  # then what is told of is noted, too
+                if entry.made or entry.is_dropped:
+                    self._recorder.mark(Mark.SCHEMA_TOLD, self._schema_of(entry))
+                else:
+                    self._recorder.mark(Mark.TOLD, self._entries[entry.number])
+
+    def _schema_of(self, entry: Changes) -> int:
+        """Return behind how many changes of tables one is there that was made, or gone that was dropped."""
+        has = [any(table.id == entry.table for table in tables) for tables in self._expected.schemas]
+        first = has.index(True)
+        return first if entry.made else has.index(False, first)
+
+    def _be_told(self, _random: Random) -> None:
+        """Follow until the others have ended, and hear the rest."""
+        with self.follow() as following:
+            while not self._stops.is_set():
+                self.hear(following, timeout=0.001)
+            self.hear(following)
 
     def run(self) -> None:
         """Run all batches; raises the first error of a caller."""
@@ -318,6 +368,8 @@ class Life:
         callers.append(threading.Thread(target=self._guarded, args=(self._grow, Random(seeds[0] + 3))))
         if self._shape.is_checkpointed_by_hand:
             callers.append(threading.Thread(target=self._guarded, args=(self._checkpoint, Random(seeds[0] + 2))))
+        if self._shape.is_followed and self._is_native:  # while anybody follows, nothing runs phase by phase
+            callers.append(threading.Thread(target=self._guarded, args=(self._be_told, Random(0))))
         for caller in callers:
             caller.start()
         for caller in callers[: self._shape.callers]:
@@ -394,6 +446,7 @@ class Life:
         if has_changed or next_sequence != next_version:
             needed = number
         expected.batches.append((next_sequence, records))
+        self._note_entry(number)
         return result, gate, needed
 
     def _check(

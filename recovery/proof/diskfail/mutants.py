@@ -71,6 +71,13 @@ MUTANTS = (
         ),
         "W1: a result is seen before its batch is durable",
     ),
+    _one(
+        "told-before-gate",
+        "gpkvs.engine.change_log",
+        "durable = self._committer.durable_gate",
+        "durable = 1 << 62",
+        "F3: a follower is told of what a crash takes back",
+    ),
     _several(
         "removal-not-awaited",
         _ENGINE,
@@ -501,6 +508,7 @@ SHOWN_BY = {
     "changed-nothing-gate-0": "told-too-early",
     "read-gate-0": "told-too-early",
     "result-before-gate": "told-too-early",
+    "told-before-gate": "followed-too-early",
     "replay-beyond-a-torn-frame": "frame-torn-before-another",
     "space-when-durable": "space-of-uncovered",
     "no-first-frame": "space-at-opening",

@@ -45,6 +45,8 @@ class Mark(IntEnum):
     WATCHED = 5  # a script says whether the places from here on are of interest: 1 or 0; 2: just this one
     CRASHED = 6  # here the next life of a script begins
     EXECUTED = 7  # a batch is executed: 1 by the native engine, 0 phase by phase
+    TOLD = 8  # a follower was told of this batch: it must survive, and all before it
+    SCHEMA_TOLD = 9  # the same of a change of tables
 
 
 class Event(NamedTuple):

@@ -38,6 +38,7 @@ class Schedule:
 
 SCHEDULES = (
     Schedule("told-too-early", "a flush is held, and callers wait for it", scripts.told_too_early),
+    Schedule("followed-too-early", "a flush is held, and a follower wants to be told", scripts.followed_too_early),
     Schedule("gone-too-early", "the flush of a removal of an expired key is held", scripts.gone_too_early),
     Schedule(
         "space-of-uncovered",

@@ -77,6 +77,28 @@ def told_too_early(stage: Stage) -> None:
         stage.life.wait(each)
 
 
+def followed_too_early(stage: Stage) -> None:
+    """Have a follower be told of writes whose flush is held, and of those before and behind them."""
+    stage.open()
+    following = stage.life.follow()
+    stage.run(stage.sets(1))
+    stage.hold()
+    sent = [stage.execute(request) for request in (stage.sets(2), stage.deletes(1), stage.sets(1, 3))]
+    stage.wait_held()
+    told = stage.attempt(partial(stage.life.hear, following))
+    stage.look()
+    stage.let_through()  # it covers the first ones
+    stage.attempt(partial(stage.life.hear, following))
+    stage.look()
+    stage.release()
+    for each in sent:
+        stage.life.wait(each)
+    told.result()
+    stage.life.hear(following)
+    stage.look()
+    following.close()
+
+
 # E2: who is told that a key is gone which had expired.
 
 

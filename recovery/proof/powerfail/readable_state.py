@@ -30,11 +30,11 @@ from gpkvs.media.layout import (
     BadBytesError,
     Descriptor,
     State,
-    names_blob,
     reference_length,
     reference_offset,
     unpack_flag,
 )
+from gpkvs.media.slot_kinds import names_blob
 from gpkvs.native import crc32c
 from gpkvs.recovery.proof.powerfail.crash_models import Change, Epoch
 from gpkvs.recovery.proof.powerfail.trace import WORD_BYTES, Event, Image, Kind, Words

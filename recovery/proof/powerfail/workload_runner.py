@@ -41,6 +41,7 @@ from gpkvs.recovery.proof.powerfail.workloads import (
     Script,
     Workload,
 )
+from gpkvs.recovery.proof.table_changes import on_taken_number
 from gpkvs.store import Store
 
 
@@ -148,7 +149,13 @@ class WorkloadRunner:
                 recorder.mark()  # it is a transaction of its own, and durable before the batch that met these keys
                 dumps.append(_without(dumps[-1], script.table, gone, script.now))
 
+            def taking(run: Callable[[], None]) -> None:
+                run()
+                recorder.mark()  # a change of the tables comes behind it
+                dumps.append(replace(dumps[-1], next_version=dumps[-1].next_version + 1))
+
             on_removal(store, removing)
+            on_taken_number(store, taking)
             script.take_time(store)
             for step in workload.steps:
                 earlier = len(dumps) - 1

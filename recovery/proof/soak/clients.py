@@ -24,6 +24,7 @@ from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2_grpc
 from gpkvs.recovery.proof.drill.clients import channel
 from gpkvs.recovery.proof.drill.ledger import NUMBER_BYTES, VALUE_BYTES_MIN, Cell
 from gpkvs.recovery.proof.servers.server_process import ready_file_of
+from gpkvs.recovery.proof.soak.copying import Copying
 from gpkvs.recovery.proof.soak.expiring import EXPIRING, ExpiringKeys
 from gpkvs.recovery.proof.soak.heap_use import SHARE_MAX, SHARE_MIN, HeapUse, breaks_promise, heap_use
 from gpkvs.recovery.proof.soak.tables import (
@@ -83,6 +84,8 @@ class SoakClients:
         The store's directory, from whose servers they learn how full the heap is.
     seed
         Of their choices; the timing is up to the machine.
+    copies
+        A directory in which backups are taken, one after the other; None: none are.
 
     Attributes
     ----------
@@ -100,9 +103,11 @@ class SoakClients:
         The same at each look since somebody emptied the list.
     info : admin_pb2.InfoResponse
         What the server said about itself at the last look.
+    copying : Copying or None
+        What takes the backups.
     """
 
-    def __init__(self, data: Path, seed: str) -> None:
+    def __init__(self, data: Path, seed: str, copies: Path | None = None) -> None:
         self._ready_file = ready_file_of(data)
         self.totals = Totals()
         self.refused: Counter[str] = Counter()
@@ -128,6 +133,7 @@ class SoakClients:
         ]
         self._passing: dict[str, SoakTable] = {}
         self.expiring = ExpiringKeys(f"{seed} expiring")
+        self.copying = Copying(copies, lambda: self._is_told_to_stop) if copies else None
 
     @property
     def tables(self) -> Iterator[SoakTable]:
@@ -161,6 +167,8 @@ class SoakClients:
         turns: list[_Turn] = [partial(self._turn_of_records, cells) for cells in self._own]
         turns += [self._turn_of_numbers, self._turn_of_a_table, self._look_again]
         turns += [lambda calls: self.expiring.turn(calls.kv)]
+        if self.copying:
+            turns += [partial(self._turn_of_a_copy, self.copying, target)]
         async with _connection(target) as calls:
             if not await self._survives(self._look(calls)):
                 return
@@ -333,6 +341,12 @@ class SoakClients:
         self.totals.blob_bytes -= table.blob_bytes
         self.totals.released_bytes += table.live_bytes
         self.tables_dropped += 1
+
+    async def _turn_of_a_copy(self, copying: Copying, target: str, calls: _Calls) -> None:
+        """Take a backup; only if the server has gone may it fail."""
+        if problem := await copying.take(target):
+            await self._look(calls)  # raises what says that it has
+            self.problems.append(problem)
 
     async def _look_again(self, calls: _Calls) -> None:
         await asyncio.sleep(_LOOK_SECONDS)

@@ -3,7 +3,8 @@
 Clients (clients.py) keep the heap at 0.80 to 0.85 and remember what was acknowledged. In the first half of the time the
 server is killed again and again: with SIGKILL at a random moment, or at a failpoint. After each kill it is started
 again, everything is read back and compared with the ledgers, and the store is checked. In the second half one server
-lives on, and its memory must not grow (memory.py). At the end everything is read back and checked once more.
+lives on, and its memory must not grow (memory.py). At the end everything is read back and checked once more. If it is
+asked for, backups are taken all the while (copying.py).
 
 Invariants beside those of the ledger:
 
@@ -13,6 +14,7 @@ Invariants beside those of the ledger:
     deletes   no request that only deletes is refused
     blobs     the server says of its blobs that they take what the ledger says, also when it has run for long
     memory    the server's memory stays the same under the same load
+    copies    a backup fails only if its server dies
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from gpkvs.recovery.proof.servers.kill_plan import IN_CHECKPOINT, SIGKILL, Round
 from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess, run_gpkvs
 from gpkvs.recovery.proof.soak.clients import SoakClients
+from gpkvs.recovery.proof.soak.copying import Copying
 from gpkvs.recovery.proof.soak.heap_use import SHARE_MIN
 from gpkvs.recovery.proof.soak.memory import MemoryOfLife, anonymous_bytes_of
 
@@ -63,12 +66,15 @@ class SoakOptions:
         An empty directory for the store and the server's log.
     server
         How to start servers.
+    has_copies
+        Whether backups are taken all the while, one after the other.
     """
 
     seconds: float
     seed: int
     directory: Path
     server: ServerOptions
+    has_copies: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,8 @@ class SoakReport:
     leases_seen: int = 0  # reads of keys that had to be there for some time, before it was over
     expired_seen: int = 0  # and after it
     tables_dropped: int = 0
+    copies: int = 0  # backups that are whole
+    copies_cut: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     refusal_text: str = ""  # of the last one
     is_promised: bool = False  # whether the store promises to refuse nothing up to 0.85
@@ -164,7 +172,8 @@ class _Soak:
         self._options = options
         self._on_life = on_life
         self._random = random.Random(options.seed)
-        self._clients = SoakClients(self.path, f"{options.seed} clients")
+        copies = options.directory / "copies" if options.has_copies else None
+        self._clients = SoakClients(self.path, f"{options.seed} clients", copies)
         self._servers = KilledServers(self.path, options.server, self._clients)
         self._report = SoakReport(options.seed)
         self._began = time.monotonic()
@@ -196,6 +205,8 @@ class _Soak:
         report.writes, report.reads = clients.totals.writes, clients.totals.reads
         report.blobs_written = clients.totals.blobs_written
         report.tables_made, report.tables_dropped = clients.tables_made, clients.tables_dropped
+        if clients.copying:
+            report.copies, report.copies_cut = clients.copying.made, clients.copying.cut
         report.leases_seen, report.expired_seen = clients.expiring.seen_alive, clients.expiring.seen_expired
         report.refused, report.refusal_text = clients.refused, clients.refusal_text
         report.is_promised = clients.use.is_promised
@@ -259,19 +270,29 @@ class _Soak:
         with closing(self._servers.start()) as server:
             await server.ready()
             self._clients.shares.clear()
-            memory.seconds = await self._work(server, seconds, lambda: bool(self._clients.violations), memory.samples)
+            memory.seconds = await self._work(
+                server, seconds, lambda: bool(self._clients.violations), memory.samples, self._clients.copying
+            )
             self._report.shares = list(self._clients.shares)
             await server.stop()
         await self._judge("stopped", memory.seconds)
 
     async def _work(
-        self, server: ServerProcess, seconds_max: float, is_done: Callable[[], bool], samples: list[int] | None = None
+        self,
+        server: ServerProcess,
+        seconds_max: float,
+        is_done: Callable[[], bool],
+        samples: list[int] | None = None,
+        copying: Copying | None = None,
     ) -> float:
-        """Let the clients work for some seconds, or until something is done; return the seconds."""
-        began = time.monotonic()
+        """Let the clients work for some seconds, and until a copy is made, or something is done; return the seconds."""
+        began, copies = time.monotonic(), copying.made if copying else -1
         load = asyncio.create_task(self._clients.run(server.target))
-        while (seconds := time.monotonic() - began) < seconds_max and not load.done() and not is_done():
-            await asyncio.wait([load], timeout=min(_SAMPLE_SECONDS, seconds_max - seconds))
+        while not load.done() and not is_done():
+            left = seconds_max - (time.monotonic() - began)
+            if left <= 0 and not (copying and copying.made == copies):
+                break
+            await asyncio.wait([load], timeout=min(_SAMPLE_SECONDS, left) if left > 0 else _SAMPLE_SECONDS)
             if samples is not None and server.alive:
                 samples.append(anonymous_bytes_of(server.pid))
         if load.done():

@@ -252,7 +252,7 @@ def check_ddio(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (state.value in store.info().backend) is warned
 
 
-@pytest.mark.parametrize("count", [5, 9_000, 300_000])  # short, copied to pinned memory, brought over in parts
+@pytest.mark.parametrize("count", [5, 9_000, 300_000])  # copied by one thread; by several, a MiB at a time
 @pytest.mark.parametrize("missing", [False, True])
 def test_gets_of_plain_pinned_and_device_arrays_agree(store_path: Path, count: int, missing: bool) -> None:
     import cupy  # noqa: PLC0415 - only where there is a GPU

@@ -63,7 +63,7 @@ def test_batches_are_answered_as_by_a_dictionary(gpus: str, store_path: Path, co
             model.check(batch, store.execute_requests(batch).request(0))
         assert store._files.indexes[table.id].blocks >= 512
         keys, values = model.keys, model.values
-        found, there = table.get_many(keys)
+        found, there = table.get_many(keys, atomic=False)
         assert there.all()
         assert (found == values).all()
         if commit == "undo":

@@ -10,7 +10,7 @@ from pathlib import Path
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName, FormatName
-from gpkvs.media.layout import ROOT_OFFSETS, STRUCTURE_BYTES
+from gpkvs.media.layout import FINAL_DRAFT, ROOT_OFFSETS, STRUCTURE_BYTES
 from gpkvs.native import crc32c
 from gpkvs.recovery.copy.copy import CopyReport, CopySizes, copy_store
 from tests.conftest import assert_clean
@@ -37,9 +37,9 @@ def format1(name: str, directory: Path) -> tuple[Path, Expected]:
     return _unpack(f"format1-{name}.tar.xz", directory)
 
 
-def draft(number: int, directory: Path) -> tuple[Path, Expected]:
-    """Unpack the kept store of a draft of format 4; return its directory and what it holds."""
-    return _unpack(f"format4-draft{number}.tar.xz", directory)
+def format4(draft: int, directory: Path) -> tuple[Path, Expected]:
+    """Unpack the kept store of format 4, or of one of its drafts; return its directory and what it holds."""
+    return _unpack(f"format4-draft{draft}.tar.xz" if draft != FINAL_DRAFT else "format4.tar.xz", directory)
 
 
 def _unpack(name: str, directory: Path) -> tuple[Path, Expected]:

@@ -20,7 +20,7 @@ from gpkvs.media.store_lock import StoreLock
 from gpkvs.recovery.copy import copy as copying
 from gpkvs.recovery.copy import records
 from gpkvs.recovery.copy.image import FullError, Image
-from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
+from gpkvs.recovery.startup.opening import COMMIT_VARIABLE, format_of
 from tests.conftest import assert_clean
 from tests.recovery.copy.stores import AFTER, Expected, Records, assert_holds, copy, format1, read_all, snapshot
 from tests.recovery.startup.harness import run_child
@@ -44,7 +44,7 @@ def test_a_store_of_format_1(name: str, commit: CommitName, tmp_path: Path) -> N
     expected = replace(expected, next_sequence=expected.next_sequence + 1)
     for kind in get_args(CommitName):
         before = snapshot(tmp_path / "new")
-        assert copy(tmp_path / "new", tmp_path / kind, kind).old_format == "3"
+        assert copy(tmp_path / "new", tmp_path / kind, kind).old_format == str(format_of("auto"))
         assert snapshot(tmp_path / "new") == before
         assert_holds(tmp_path / kind, expected)
 
@@ -247,9 +247,9 @@ def test_a_record_longer_than_a_segment(tmp_path: Path) -> None:
     with gpkvs.open(old, index_bytes=64 << 10, heap_bytes=8 << 20, store_format="3") as store:
         store.set(b"long", bytes(400_000))
     with pytest.raises(NoSpaceError, match=r"the longest one 400,0(48|32); .* --heap-bytes-max (\d+)MiB") as caught:
-        copy(old, new, heap_bytes=4 << 20)
+        copy(old, new, store_format="3", heap_bytes=4 << 20)
     enough = int(str(caught.value).partition("--heap-bytes-max ")[2].partition("MiB")[0])
-    copy(old, new, heap_bytes=enough << 20)
+    copy(old, new, store_format="3", heap_bytes=enough << 20)
     with gpkvs.open(new) as store:
         assert store.get(b"long") == bytes(400_000)
 
@@ -375,3 +375,23 @@ def test_a_chosen_heap_that_would_refuse_every_write_is_refused(tmp_path: Path) 
     copy(old, tmp_path / "enough", heap_bytes_max=enough)
     with gpkvs.open(tmp_path / "enough") as store:
         store.set(b"one", b"more")
+
+
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_the_digest_of_numbers_is_the_same_while_their_table_grows(tmp_path: Path, commit: CommitName) -> None:
+    path, numbers = tmp_path / "store", np.arange(3000, dtype=np.uint64)
+    with gpkvs.open(path, **SIZES, commit=commit) as store:
+        store.create_table("numbers", layout="u64", index_bytes=4 * BLOCK_BYTES)
+        store.set_many(numbers, numbers, table="numbers", atomic=False)
+    before = copying.digests_of_numbers(path)
+    assert before.keys() == {"numbers"}
+    with gpkvs.open(path) as store:
+        table, growth = store._engine.tables[store.table("numbers").id], store._engine.growth
+        with store._mutex, store._turn_over():
+            assert growth.is_reserved(table, waits=True)
+            growth.begin(table)
+            growth.move_to(table, 2)
+    assert copying.digests_of_numbers(path) == before
+    with gpkvs.open(path) as store:
+        store.set_many([7], [8], table="numbers")
+    assert copying.digests_of_numbers(path) != before

@@ -1,4 +1,4 @@
-"""`gpkvs copy` from each format into each other one: every key, value, version and expiry; and what drafts say."""
+"""`gpkvs copy` from each format into each other one: every key, value, version and expiry; and what drafts are told."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName, FormatName, Limits
 from gpkvs.errors import CorruptStoreError, FormatError, InvalidArgumentError
-from gpkvs.media.layout import DRAFT, UNIT_BYTES, reference_length, reference_offset
+from gpkvs.media.layout import DRAFTS, FINAL_DRAFT, UNIT_BYTES, reference_length, reference_offset
 from gpkvs.recovery.startup.check import check
+from gpkvs.recovery.startup.opening import FORMAT_VARIABLE
 from tests.conftest import assert_clean
-from tests.recovery.copy.stores import AFTER, assert_holds, change_root, copy, draft, flip, snapshot
+from tests.recovery.copy.stores import AFTER, assert_holds, change_root, copy, flip, format4, snapshot
 
 SIZES = {"index_bytes": 128 << 10, "heap_bytes": 4 << 20, "log_bytes": 128 << 10}
 DRAFT_AT = 228
+BEHIND_FIELDS = 464
 LARGE = (65_400, 65_536, 200_000)  # the last ones have blobs in format 4
 ENOUGH = 32 << 20  # bytes of a heap: a record may take a sixteenth
 LARGER = {**SIZES, "heap_bytes": ENOUGH}
@@ -57,11 +59,11 @@ def test_between_formats(tmp_path: Path, first: FormatName, then: FormatName, co
         expected = held(store, keys)
         charged, next_version = store.info().heap_live_bytes, store.info().next_version
     report = copy(tmp_path / "old", tmp_path / "new", commit, store_format=then, heap_bytes_max=ENOUGH)
-    assert report.old_format.split(",")[0] == ("4" if first == "4" else "3")
+    assert report.old_format == first
     assert report.keys == len(expected)
     assert_clean(tmp_path / "new")
     with gpkvs.open(tmp_path / "new") as store:
-        assert store.info().store_format == (f"4, draft {DRAFT}" if then == "4" else "3")
+        assert store.info().store_format == then
         assert store.info().next_version == next_version
         assert_equal(held(store, keys), expected)
         live = store.info().heap_live_bytes
@@ -72,27 +74,35 @@ def test_between_formats(tmp_path: Path, first: FormatName, then: FormatName, co
     assert_clean(tmp_path / "new")
 
 
-def test_by_default_a_copy_keeps_format_4(tmp_path: Path) -> None:
-    gpkvs.open(tmp_path / "old", store_format="4", **SIZES).close()
-    copy(tmp_path / "old", tmp_path / "new")
-    with gpkvs.open(tmp_path / "new") as store:
-        assert store.info().store_format == f"4, draft {DRAFT}"
+@pytest.mark.parametrize("first", ["3", "4"])
+def test_by_default_format_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: FormatName) -> None:
+    monkeypatch.delenv(FORMAT_VARIABLE)
+    gpkvs.open(tmp_path / "old", store_format=first, **SIZES).close()
+    copy(tmp_path / "old", tmp_path / "copy")
+    gpkvs.open(tmp_path / "new", **SIZES).close()
+    for name in ("copy", "new"):
+        with gpkvs.open(tmp_path / name) as store:
+            assert store.info().store_format == "4"
+        version, draft = struct.unpack_from("<8xI216xI", (tmp_path / name / "root").read_bytes())
+        assert (version, draft) == (4, FINAL_DRAFT)
 
 
-@pytest.mark.parametrize("number", range(1, DRAFT))
-def test_the_kept_store_of_another_draft(tmp_path: Path, number: int) -> None:
-    old, expected = draft(number, tmp_path)
+@pytest.mark.parametrize("number", DRAFTS)
+def test_the_kept_store_of_a_draft(tmp_path: Path, number: int) -> None:
+    old, expected = format4(number, tmp_path)
     before = snapshot(old)
     for store_format in ("3", "4"):
-        copy(old, tmp_path / store_format, store_format=store_format)
+        report = copy(old, tmp_path / store_format, store_format=store_format, heap_bytes_max=ENOUGH)
+        assert report.old_format == f"4, draft {number}"
         assert_holds(tmp_path / store_format, expected)
-    with pytest.raises(FormatError, match=f"draft {number} .* opens draft {DRAFT}: run `gpkvs copy OLD NEW`"):
-        gpkvs.open(old)
+    for refuse in (gpkvs.open, check):
+        with pytest.raises(FormatError, match=f"draft {number} .* opens the final one: run `gpkvs copy OLD NEW`"):
+            refuse(old)
     assert {name: found for name, found in snapshot(old).items() if name != "LOCK"} == before
 
 
-def test_the_kept_store_of_this_draft(tmp_path: Path) -> None:
-    old, expected = draft(DRAFT, tmp_path)
+def test_the_kept_store(tmp_path: Path) -> None:
+    old, expected = format4(FINAL_DRAFT, tmp_path)
     before = snapshot(old)
     for number, store_format in enumerate(("3", "4")):
         new = tmp_path / f"new{number}"
@@ -104,25 +114,32 @@ def test_the_kept_store_of_this_draft(tmp_path: Path) -> None:
     assert_holds(old, replace(expected, next_sequence=expected.next_sequence + 1))
 
 
-@pytest.mark.parametrize(("number", "says"), [(DRAFT + 1, "a newer gpkvs"), (0, "a newer gpkvs")])
-def test_another_draft_is_refused_untouched(tmp_path: Path, number: int, says: str) -> None:
-    old, _ = draft(DRAFT, tmp_path)
-    change_root(old, DRAFT_AT, struct.pack("<I", number))
+def test_an_unknown_field_is_refused_untouched(tmp_path: Path) -> None:
+    """This gpkvs would write the root without it."""
+    old, _ = format4(FINAL_DRAFT, tmp_path)
+    change_root(old, BEHIND_FIELDS, b"\1")
     before = snapshot(old)
-    for opens, refuse in (
-        (f"draft {DRAFT}", gpkvs.open),
-        (f"draft {DRAFT}", check),
-        (f"drafts 1 to {DRAFT}", lambda path: copy(path, tmp_path / "new")),
-    ):
-        with pytest.raises(FormatError, match=rf"draft {number} of format version 4.* opens {opens}: {says}"):
+    for refuse in (gpkvs.open, check, lambda path: copy(path, tmp_path / "new")):
+        with pytest.raises(FormatError, match=r"fields that this gpkvs does not know: a newer gpkvs made it"):
             refuse(old)
     assert {name: found for name, found in snapshot(old).items() if name != "LOCK"} == before
 
 
-def test_what_an_older_gpkvs_makes_of_a_draft(tmp_path: Path) -> None:
-    """It looks at the version alone, before the checksum: that is the same place in all formats."""
-    old, _ = draft(DRAFT, tmp_path)
-    assert struct.unpack_from("<8sI", (old / "root").read_bytes()) == (b"GPKVSRT\0", 4)
+def test_an_unknown_draft_is_refused_untouched(tmp_path: Path) -> None:
+    old, _ = format4(FINAL_DRAFT, tmp_path)
+    change_root(old, DRAFT_AT, struct.pack("<I", DRAFTS[-1] + 1))
+    before = snapshot(old)
+    for refuse in (gpkvs.open, check, lambda path: copy(path, tmp_path / "new")):
+        with pytest.raises(FormatError, match=r"draft 4 of format version 4.* opens the final one: a newer gpkvs made"):
+            refuse(old)
+    assert {name: found for name, found in snapshot(old).items() if name != "LOCK"} == before
+
+
+@pytest.mark.parametrize("number", [FINAL_DRAFT, *DRAFTS])
+def test_what_an_older_gpkvs_sees(tmp_path: Path, number: int) -> None:
+    """It looks at version and draft alone, before the checksum: they are in the same place in all formats."""
+    old, _ = format4(number, tmp_path)
+    assert struct.unpack_from("<8sI216xI", (old / "root").read_bytes()) == (b"GPKVSRT\0", 4, number)
 
 
 def test_a_key_that_format_4_has_no_place_for(tmp_path: Path) -> None:
@@ -139,6 +156,20 @@ def test_a_key_that_format_4_has_no_place_for(tmp_path: Path) -> None:
         store.set(b"k" * 65_481, b"too long")
     with pytest.raises(InvalidArgumentError, match=r"more than 65,480 bytes.* --format 3"):
         copy(tmp_path / "old", tmp_path / "new", store_format="4")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_value_that_format_3_has_no_place_for(tmp_path: Path) -> None:
+    longest = (32 << 20) - 32 - len(b"key")
+    with gpkvs.open(tmp_path / "old", store_format="4", index_bytes=64 << 10) as store:
+        store.set(b"key", bytes(longest))
+    copy(tmp_path / "old", tmp_path / "fits", store_format="3")
+    with gpkvs.open(tmp_path / "fits") as store:
+        assert store.get(b"key") == bytes(longest)
+    with gpkvs.open(tmp_path / "old") as store:
+        store.set(b"key", bytes(longest + 1))
+    with pytest.raises(InvalidArgumentError, match=r"a record of 33,554,448 bytes.* takes up to 33,554,432: delete"):
+        copy(tmp_path / "old", tmp_path / "new", store_format="3")
     assert not (tmp_path / "new").exists()
 
 

@@ -50,7 +50,7 @@ def test_another_copy_may_follow_one_that_was_killed(tmp_path: Path) -> None:
     old, _ = format1("active", tmp_path / "a")
     assert kill_at([*GPKVS, "copy", str(old), str(tmp_path / "new"), "--heap-bytes", "4MiB"], "before_copy_root")
     gpkvs.open(tmp_path / "b", index_bytes=64 << 10, heap_bytes=1 << 20, store_format="3").close()
-    copy(tmp_path / "b", tmp_path / "new", "undo")
+    copy(tmp_path / "b", tmp_path / "new", "undo", "3")  # the other one has blobs
     assert {file.name for file in (tmp_path / "new").iterdir()} == {
         "LOCK", "root", "log", "heap", "index-0-0", "catalog-0.json",
     }  # fmt: skip

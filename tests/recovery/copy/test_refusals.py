@@ -176,6 +176,6 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_store_in_use(tmp_path: Path) -> None:
     with gpkvs.open(tmp_path / "old", index_bytes=64 << 10, heap_bytes=1 << 20) as store:
         store.execute(Batch.of([(Op.SET, b"key", b"value")]))
-        with pytest.raises(StoreError, match="in use by process"):
+        with pytest.raises(StoreError, match="open in this process already"):
             copy(tmp_path / "old", tmp_path / "new")
     copy(tmp_path / "old", tmp_path / "new")

@@ -95,6 +95,7 @@ def test_a_change_of_tables_is_noted_before_and_after(audited: Audited) -> None:
 
 
 def test_logins_and_refusals_are_noted_once(audited: Audited) -> None:
+    began = time.monotonic()
     for _ in range(3):
         audited.get(*audited.headers["alice"])
         with Refused(grpc.StatusCode.PERMISSION_DENIED, "alice"):
@@ -105,6 +106,8 @@ def test_logins_and_refusals_are_noted_once(audited: Audited) -> None:
     assert [(line["method"], line["address"]) for line in logins] == [("token", "127.0.0.1")]
     refused = [line for line in audited.wait_for(2, "refused") if "count" not in line]
     found = [(line["user"], line["reason"], line["method"], line["rpc"], line["table"]) for line in refused]
+    if time.monotonic() - began > 1:  # they are folded for a second: on a busy machine some come later
+        found = list(dict.fromkeys(found))
     assert found == [
         ("alice", "may not administer", "token", "gpkvs.v1.Admin.CreateTable", "b"),
         ("m\nallory", "wrong", "password", "gpkvs.v1.KV.Get", None),
@@ -190,7 +193,7 @@ def test_a_log_that_cannot_be_written_is_no_start(tmp_path: Path) -> None:
 
 def test_a_log_of_tiny_files_is_no_start(tmp_path: Path) -> None:
     result = run_gpkvs("serve", "--data", str(tmp_path / "store"), "--audit-bytes-max", "65535")
-    refusal = "audit_bytes_max: 65,535 bytes are too few: a file of the audit log takes at least 65,536"
+    refusal = "audit_bytes_max: 65,535 bytes, at least 65,536 are needed"
     assert refusal in error_line(result, 2)
 
 

@@ -30,7 +30,9 @@ from tests.serving import Server, error_line, run_gpkvs
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 MISSING = "log in: send a token, a user and password, or a client certificate of a known user"
 WRONG = "wrong user, password or token"
-SLOWED = "too many failed logins, as this user or from this address: try again in 1 s"
+SLOWED = (
+    "too many failed logins, as this user or from this address, with a wrong user, password or token: try again in 1 s"
+)
 PASSWORD = "pass:wörd: with colons"
 OTHER_PASSWORD = "another one"
 ADDRESSES = (f"127.0.1.{number}" for number in range(1, 255))

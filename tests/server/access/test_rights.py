@@ -176,6 +176,7 @@ def _message_of(method: str) -> Any:
         "Pipeline": kv_pb2.BatchRequest(ops=bytes(range(256))),
         "CreateTable": admin_pb2.CreateTableRequest(name="t"),
         "DropTable": admin_pb2.DropTableRequest(name="t"),
+        "Watch": kv_pb2.WatchRequest(all_tables=True),
     }.get(method.rpartition(".")[2], kv_pb2.GetRequest())
 
 
@@ -193,6 +194,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         both=Account(read=tables, write=tables),
         owner=Account(admin=tables),
         visitor=Account(read=("default",)),
+        backup=Account(backup=True),
+        reads_all=Account(read=("*",)),
+        root_reads=Account(read=("*",), admin=("*",)),
     )
     guarded = Guarded(accounts, folder)
     for name in (THERE, "other"):
@@ -222,6 +226,7 @@ CALLS: list[tuple[set[str], str, Callable[[str], Any]]] = [
     (BOTH, "Increment", lambda table: kv_pb2.IncrementRequest(table=table, key=b"number", delta=1)),
     (READ, "MultiGet", lambda table: kv_pb2.MultiGetRequest(table=table, keys=[b"k", b"l"])),
     (READ, "Scan", lambda table: kv_pb2.ScanRequest(table=table)),
+    (READ, "Watch", lambda table: kv_pb2.WatchRequest(table=table)),
     (READ, "Count", lambda table: kv_pb2.CountRequest(table=table)),
     (READ, "Count", lambda table: kv_pb2.CountRequest(table=table, prefix=b"p")),
     *((needed, "Batch", lambda table, columns=columns: batch(**columns, table=table)) for needed, columns in COLUMNS),
@@ -245,6 +250,9 @@ def outcome(guarded: Guarded, method: str, message: Any, header: Header) -> tupl
         result = call(message, metadata=header)
         if method == "Scan":
             list(result)
+        if method == "Watch":
+            next(result)
+            result.cancel()
     except grpc.RpcError as error:
         return error.code(), error.details(), tuple(trailing_of(error).items())
     return grpc.StatusCode.OK, "", ()
@@ -340,3 +348,47 @@ def test_a_long_name_of_a_table_is_cut(guarded: Guarded) -> None:
     code, text, _ = outcome(guarded, "Get", kv_pb2.GetRequest(table="n" * 1_000_000), guarded.headers["reads"])
     assert code is DENIED
     assert len(text) < 300
+
+
+def test_who_backs_up_reads_all_and_writes_nothing(guarded: Guarded) -> None:
+    kv, admin, header = guarded.server.kv, guarded.server.admin, guarded.headers["backup"]
+    for table in ("", THERE, "other"):
+        list(kv.Scan(kv_pb2.ScanRequest(table=table), metadata=header))
+        assert outcome(guarded, "Watch", kv_pb2.WatchRequest(table=table), header)[0] is grpc.StatusCode.OK
+    tables = admin.ListTables(admin_pb2.ListTablesRequest(), metadata=header).tables
+    assert {THERE, "other", "default"} <= {table.name for table in tables}
+    assert admin.Info(admin_pb2.InfoRequest(), metadata=header).tables
+    for call, message in (
+        (kv.Get, kv_pb2.GetRequest(key=b"k")),
+        (kv.MultiGet, kv_pb2.MultiGetRequest(keys=[b"k"])),
+        (kv.Count, kv_pb2.CountRequest()),
+        (kv.Set, kv_pb2.SetRequest(key=b"k")),
+        (kv.Batch, batch([(GET, b"k")])),
+        (admin.SlowLog, admin_pb2.SlowLogRequest()),
+        (admin.CreateTable, admin_pb2.CreateTableRequest(name="made")),
+        (admin.DropTable, admin_pb2.DropTableRequest(name=THERE)),
+    ):
+        with Refused(DENIED, "user backup may not "):
+            call(message, metadata=header)
+
+
+def test_whoever_backs_up_may_say_so(guarded: Guarded) -> None:
+    admin = guarded.server.admin
+    notes: list[tuple[Any, Any, grpc.StatusCode]] = [
+        (admin.NoteBackup, admin_pb2.NoteBackupRequest(), INVALID),
+        (admin.NoteArchive, admin_pb2.NoteArchiveRequest(), INVALID),
+    ]
+    for user in ("backup", "root_reads", "both", "reads_all", "root"):
+        for call, message, code in notes:
+            with Refused(code if user in ("backup", "root_reads") else DENIED, ""):
+                call(message, metadata=guarded.headers[user])
+
+
+def test_all_tables_are_told_to_whoever_backs_up(guarded: Guarded) -> None:
+    everything = kv_pb2.WatchRequest(all_tables=True)
+    for user in ("backup", "root_reads"):
+        assert outcome(guarded, "Watch", everything, guarded.headers[user])[0] is grpc.StatusCode.OK
+    for user in ("both", "reads_all", "root"):  # an administrator has no right to read
+        code, text, _ = outcome(guarded, "Watch", everything, guarded.headers[user])
+        assert code is DENIED
+        assert text.startswith(f"user {user} may not back up the server")

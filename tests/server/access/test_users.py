@@ -141,6 +141,7 @@ REFUSED = {
     "write of numbers": ("[users.alice]\nwrite = [1]", "user alice: write: it has to be a list of texts"),
     "no pattern": ('[users.alice]\nadmin = ["Orders"]', "user alice: admin: no table's name matches 'Orders'"),
     "empty pattern": ('[users.alice]\nread = [""]', "user alice: read: no table's name matches ''"),
+    "backup a text": ("[users.alice]\nbackup = 'yes'", "user alice: backup: it has to be true or false"),
     "metrics a number": ("[users.alice]\nmetrics = 1", "user alice: metrics: it has to be true or false"),
     "tokens no table": ("[users.alice]\ntokens = []", "user alice: tokens: it has to be a table"),
     "token no table": ("[users.alice.tokens]\n00000000 = 1", "user alice: tokens.00000000: it has to be a table"),

@@ -424,6 +424,7 @@ class Conversation {
         std::string got;
         const std::string pong = "+PONG\r\n";
         while (!wire.is_over() && (got.size() < 7 || got.substr(got.size() - 7) != pong)) got += wire.read();
+        cut_ids(got);
         u64 at = 0;
         for (const std::string& reply : replies) {
             if (!got.compare(at, reply.size(), reply)) {
@@ -444,6 +445,17 @@ class Conversation {
         }
         if (got.substr(at) != pong) REQUIRE(has_failed && wire.is_over() && at == got.size());
         large_resp_ends(set(value));
+    }
+
+    // Takes the ids out of errors, also one that a lost connection has cut.
+    static void cut_ids(std::string& text) {
+        const std::string begin = " (request ";
+        for (u64 at; (at = text.find(begin)) != std::string::npos;) {
+            const u64 end = text.find(')', at);
+            text.erase(at, end == std::string::npos ? end : end + 1 - at);
+        }
+        for (u64 size = begin.size() - 1; size; size--)
+            if (text.size() >= size && !text.compare(text.size() - size, size, begin, 0, size)) return text.resize(text.size() - size);
     }
 
     // Connections that end in the middle of a value.

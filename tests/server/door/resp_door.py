@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import struct
@@ -143,6 +144,11 @@ def answers(connection: socket.socket, count: int) -> bytes:
     """Read so many answers and nothing behind them; return their bytes, as many as came before the end."""
     stream = connection.makefile("rb", buffering=0)
     return b"".join(_answer(stream) for _ in range(count))
+
+
+def without_ids(found: bytes) -> bytes:
+    """Return answers without the ids at the ends of errors, which nobody foresees."""
+    return re.sub(rb" \(request [0-9a-f]{16}\)(?=\r\n)", b"", found)
 
 
 def _answer(stream: socket.SocketIO) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import select
 import socket
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import gpkvs
+from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.backends.path_costs import Kind, Mix, Path, PathCosts, mix_of
 from gpkvs.client import Client
@@ -21,8 +23,9 @@ from gpkvs.engine.left import Left
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door import turns
 from tests.conftest import SMALL, assert_clean
+from tests.held import Held
 from tests.server.door.blob_door import ask, bulk, door, wait_for
-from tests.server.door.resp_door import answers, command
+from tests.server.door.resp_door import answers, command, connect, resp_door
 from tests.server.wire import (
     CHECK,
     DELETE,
@@ -107,8 +110,8 @@ def test_several_requests_of_a_message_run_together(server: Server) -> None:
 def test_the_host_runs_what_does_not_fit(server: Server) -> None:
     """It says why, refuses no more than it must, and both go on."""
     more = counter(server)
-    value = bytes(1 << 19)
-    full = [*((SET, b"large %d" % number, value) for number in range(40)), *sets(ON_HOST)]
+    value = bytes(60_000)
+    full = [*((SET, b"large %d" % number, value) for number in range(400)), *sets(ON_HOST)]
     with Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "heap", full="heap"):
         server.kv.Batch(batch(full))
     assert more() == (1, 1)
@@ -162,6 +165,40 @@ def left(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
     with gpkvs.open(tmp_path / "store", backend="cpu", commit="undo", **SMALL) as store, door(store) as (_, connection):
         yield store, connection
     assert_clean(tmp_path / "store")
+
+
+def test_answers_wait_until_what_a_gpu_stores_is_durable(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few operations wait for it at the door; more begin, and wait before the host reads what is being stored."""
+    monkeypatch.setenv(VARIABLE, PAIR)
+    monkeypatch.setenv(HOST_OPS_MAX, "5000")
+    many = [word for number in range(5500) for word in (b"key %d" % number, b"value")]
+    keys = many[: 2 * 4500 : 2]
+    path = tmp_path / "store"
+    sizes = SMALL | {"durability": "process", "index_bytes": 4 << 20, "heap_bytes": 64 << 20}  # nothing grows
+    with (
+        gpkvs.open(path, commit="undo", **sizes) as store,
+        resp_door(store, lambda words: b"-ERR handed on %s\r\n" % words[0]) as (_, port),
+        connect(port) as one,
+        connect(port) as few,
+        connect(port) as other,
+    ):
+        assert ask(one, b"MSET", *many) == b"+OK\r\n"
+        ask(other, b"MGET", *keys)  # native code has columns for so many from here on
+        with Held() as held:
+            one.sendall(command(b"MSET", *many))
+            assert held.is_reached.wait(60)
+            few.sendall(command(b"GET", b"key 7"))
+            assert not select.select([one, few], [], [], 0.1)[0]
+            other.sendall(command(b"MGET", *keys))
+            assert not select.select([one, few, other], [], [], 0.2)[0]
+            held.let_go()
+            assert answers(one, 1) == b"+OK\r\n"
+            assert answers(few, 1) == bulk(b"value")
+            assert answers(other, 1) == b"*%d\r\n" % len(keys) + bulk(b"value") * len(keys)
+        assert counts(store)[0] == 2
+    assert_clean(path)
 
 
 def counts(store: gpkvs.Store) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from tests.serving import StartServer
 
 pytestmark = pytest.mark.own_python
 
-OWN_BYTES_MAX = 35 << 20
+OWN_BYTES_MAX = 36 << 20
 SETTLED_SECONDS = 2.0
 
 
@@ -24,7 +24,7 @@ def own_bytes(process: int) -> int:
 def test_an_idle_server_takes_little_for_itself(start_server: StartServer, options: tuple[str, ...]) -> None:
     """`RssAnon` of a server of an empty store with an undo log, which lies in its file; a journal's index does not.
 
-    It is 33.4 MiB with Python 3.11, 32.4 with 3.12 and 32.7 with 3.13. The room above is for other versions of the
+    It is 34.9 MiB with Python 3.11. The room above is for other versions of the
     libraries. The first server writes the bytecode of modules that are new: to compile them takes memory, which stays.
     """
     given = ("--commit", "undo", *options)

@@ -36,6 +36,7 @@ def test_no_memory_for_one_more_thread(start_server: StartServer) -> None:
         server.stop()
 
 
+@pytest.mark.format3  # whose values take memory on their way
 def test_no_memory_at_all(start_server: StartServer) -> None:
     """What is refused says why, and nothing else happens: not even a thread that throws for the first time."""
     server = start_server("--resp", "127.0.0.1:0", "--heap-bytes-max", "1GiB")

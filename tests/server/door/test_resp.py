@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import socket
 import subprocess
 import threading
@@ -18,7 +19,7 @@ import gpkvs
 from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Library, Refusal, Turn
 from tests.conftest import SMALL
-from tests.server.door.resp_door import answers, bare_door, command, connect, resp_door
+from tests.server.door.resp_door import answers, bare_door, command, connect, resp_door, without_ids
 from tests.tools import needs
 
 pytestmark = needs("redis-server")
@@ -440,7 +441,20 @@ def test_requests_that_were_not_covered_come_again_in_their_order() -> None:
             covered = min(2, len(left))
             library.left_done(covered, found_nothing(covered - 1), 0)
             left = left_commands(library) if first < 4 else []
-        assert answers(connection, 5) == b"-OOM no  room\r\n+OK\r\n" * 2 + b"-OOM no  room\r\n"
+        assert without_ids(answers(connection, 5)) == b"-OOM no  room\r\n+OK\r\n" * 2 + b"-OOM no  room\r\n"
+
+
+def test_each_refusal_has_an_id_of_its_own() -> None:
+    with bare_door() as (library, port), connect(port) as connection:
+        lines = []
+        for _ in range(2):
+            connection.sendall(command(b"SET", b"a", b"1"))
+            left_commands(library)
+            library.left_failed(Refusal(8, "no room", "heap"))
+            lines += answers(connection, 1).splitlines()
+        ids = [re.fullmatch(rb"-OOM no room \(request ([0-9a-f]{16})\)", line) for line in lines]
+        assert all(ids)
+        assert len({found[1] for found in ids if found}) == 2
 
 
 def test_what_waits_is_refused_when_the_door_is_shut() -> None:
@@ -453,7 +467,7 @@ def test_what_waits_is_refused_when_the_door_is_shut() -> None:
         library.abandon(Refusal(14, "the server stops"))
         while library.waiting():
             library.turn(0.01)
-        assert answers(connection, 2) == b"-ERR the server stops\r\n+PONG\r\n"
+        assert without_ids(answers(connection, 2)) == b"-ERR the server stops\r\n+PONG\r\n"
 
 
 def test_a_client_that_is_gone_leaves_nothing_behind() -> None:

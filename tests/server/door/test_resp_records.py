@@ -17,7 +17,7 @@ from gpkvs.server.redis import scripts
 from gpkvs.server.redis.scripts import Known, Program
 from gpkvs.store import Store
 from tests.conftest import SMALL
-from tests.server.door.resp_door import answers, command, connect, resp_door
+from tests.server.door.resp_door import answers, command, connect, resp_door, without_ids
 
 DAMAGED = b"-ERR the record fails its checksum, so no value is returned: run gpkvs check\r\n"
 VALUE = b"value of the key"
@@ -92,7 +92,7 @@ def locks(store: Store) -> Iterator[Ask]:
 
         def answered(*commands: list[bytes]) -> bytes:
             connection.sendall(b"".join(command(*one) for one in commands))
-            return answers(connection, len(commands))
+            return without_ids(answers(connection, len(commands)))
 
         yield answered
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from collections import Counter
@@ -262,6 +263,26 @@ def test_tables_that_no_database_has_are_left_alone(redis: Connection, site: Sit
         records = redis.call(b"DBSIZE").strip(b":\r\n")
         assert b"\r\ndb0:keys=%s," % records in redis.call(b"INFO", b"keyspace")[1]
         assert b"db7:" not in redis.call(b"INFO", b"keyspace")[1]
+
+
+def test_info_counts_keys_with_an_expiry(redis: Connection) -> None:
+    def expires() -> int:
+        redis.call(b"SELECT", b"0")
+        [found] = re.findall(rb"\r\ndb0:keys=\d+,expires=(\d+),", redis.call(b"INFO", b"keyspace")[1])
+        return int(found)
+
+    redis.call(b"SELECT", b"0")
+    redis.call(b"MSET", b"a", b"1", b"b", b"2")
+    before = expires()
+    for words, more in (
+        ((b"EXPIRE", b"a", b"1000"), 1),
+        ((b"SET", b"b", b"v", b"EX", b"1000"), 2),
+        ((b"SET", b"b", b"w", b"KEEPTTL"), 2),
+        ((b"PERSIST", b"a"), 1),
+        ((b"DEL", b"b"), 0),
+    ):
+        redis.call(*words)
+        assert expires() == before + more, words
 
 
 @pytest.mark.parametrize("setting", [(b"maxmemory", b"1gb"), (b"slowlog-log-slower-than", b"0")])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis as redis_py
 
 from gpkvs.client import Client
 from gpkvs.server.redis.command import COMMANDS
@@ -174,6 +177,59 @@ def test_nobody_is_told_of_other_tables(site: Site) -> None:
         assert b"db9:keys=" in redis.call(b"INFO", b"keyspace")[1]
 
 
+SUBSCRIBING = (b"SUBSCRIBE __keyspace@0__:k", b"SUBSCRIBE __keyevent@0__:set", b"PSUBSCRIBE __keyspace@0__:*")
+
+
+def test_keys_that_change_are_told_to_who_may_read_them(site: Site) -> None:
+    before = len(site.refused())
+    with site.connect() as stranger, site.connect("writer") as writer, site.connect("reader") as reader:
+        for line in SUBSCRIBING:
+            assert stranger.call(*line.split()) == NOAUTH
+            assert writer.call(*line.split()).startswith(b"-NOPERM user writer may not read table 'default'")
+            assert reader.call(*line.split())[2].startswith(b":")
+        for database in (b"9", b"8"):  # there is a table of one of them
+            refusal = b"-NOPERM user reader may not read table '%s'" % database
+            assert reader.call(b"SUBSCRIBE", b"__keyspace@0__:j", b"__keyspace@%s__:k" % database).startswith(refusal)
+        for pattern in (b"__keyspace@*__:*", b"__keyevent@*__:set", b"__key*__:*"):
+            refusal = b"-NOPERM user reader may not read all tables of the server"
+            assert reader.call(b"PSUBSCRIBE", pattern).startswith(refusal)
+        assert writer.call(b"SET", b"j", b"w") == OK
+        assert writer.call(b"SET", b"k", b"w") == OK
+        assert [reader.reply()[-1][1] for _ in range(5)] == [b"set", b"j", b"set", b"set", b"k"]
+    with site.connect("root") as root:
+        assert root.call(b"PSUBSCRIBE", b"__key*__:*")[2] == b":1\r\n"
+    wanted = {
+        ("writer", "may not read"),
+        ("reader", "may not read"),
+        ("reader", "may not read all tables of the server"),
+    }
+    await_true(lambda: wanted <= {(line["user"], line["reason"]) for line in site.refused()[before:]})
+
+
+@pytest.mark.parametrize("protocol", [b"2", b"3"])
+def test_who_may_not_read_any_more_is_not_told(site: Site, protocol: bytes) -> None:
+    """A user whose right is taken away, one who is removed, and a connection that has become another user's."""
+    names = [f"{kind}{protocol.decode()}" for kind in ("less", "gone", "stays")]
+    for name in names:
+        site.new_user(name)
+    with site.connect(names[0]) as less, site.connect(names[1]) as gone, site.connect(names[2]) as stays:
+        for connection in (less, gone, stays):
+            connection.call(b"HELLO", protocol)
+            connection.send((b"PSUBSCRIBE", b"__keyspace@0__:*"))
+            connection.reply()
+        site.accounts.users[names[0]] = replace(site.accounts.users[names[0]], read=())
+        del site.accounts.users[names[1]]
+        site.accounts.save()
+        assert ends(less)
+        assert ends(gone)
+        with site.connect("root") as root:
+            root.call(b"SET", b"secret", b"v")
+        assert "secret" in str(stays.reply())
+        if protocol == b"3":
+            assert stays.call(b"AUTH", site.tokens["writer"]) == OK
+            assert ends(stays)
+
+
 def test_a_copy_needs_rights_to_both_tables(site: Site) -> None:
     for user in ("reader", "writer"):
         with site.connect(user) as redis:
@@ -297,9 +353,20 @@ def test_wrong_passwords_are_slowed(site: Site) -> None:
         replies = [redis.call(b"AUTH", b"guessed", b"%d" % guess) for guess in range(6)]
         assert replies[0].startswith(b"-WRONGPASS invalid username-password pair")
         assert replies[-1].startswith(
-            b"-WRONGPASS too many failed logins, as this user or from this address: try again in "
+            b"-WRONGPASS too many failed logins, as this user or from this address, with a wrong user, password or "
+            b"token: try again in "
         )
         assert redis.call(b"AUTH", b"guessed", PASSWORD).startswith(b"-WRONGPASS too many failed logins")
     with site.connect() as other:
         assert other.call(b"AUTH", b"reader", PASSWORD).startswith(b"-WRONGPASS too many failed logins")
         assert other.call(b"AUTH", site.tokens["reader"]) == OK
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py_says_that_the_password_is_wrong(site: Site, protocol: int) -> None:
+    """It tries again by itself, and shows the last answer: mostly that of somebody who has to wait."""
+    port = resp_port(site.server)
+    with contextlib.closing(redis_py.Redis(port=port, username="root", password="wrong", protocol=protocol)) as client:
+        for _ in range(2):
+            with pytest.raises(redis_py.AuthenticationError, match=r"invalid username-password pair|wrong .*password"):
+                client.ping()

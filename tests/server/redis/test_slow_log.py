@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,36 @@ def test_it_is_shown_to_administrators_alone(tmp_path: Path) -> None:
         assert refused.startswith(b"-NOPERM ")
         assert redis.call(b"SLOWLOG", b"RESET") == b"+OK\r\n"
         assert entries_of(redis, b"GET") == []
+    server.stop()
+
+
+def id_of(error: bytes) -> str:
+    """Return the id that an error ends with."""
+    found = re.fullmatch(rb"-(?:OOM|NOPERM) .* \(request ([0-9a-f]{16})\)\r\n", error)
+    assert found, error
+    return found[1].decode()
+
+
+def test_errors_have_the_ids_of_their_entries(tmp_path: Path) -> None:
+    """Of commands that the door executes, and of those that Python does."""
+    root = Account(password="a long password", read=("*",), write=("*",), admin=("*",))
+    reader = Account(password="another password", read=("*",))
+    accounts = Accounts(tmp_path / "users.toml", root=root, reader=reader)
+    token = accounts.token("root")
+    accounts.save()
+    small = ("--heap-bytes", "4MiB", "--heap-bytes-max", "4MiB")
+    server = Server(tmp_path / "store", tmp_path, "--resp", "127.0.0.1:0", "--users", str(accounts.path), *ALL, *small)
+    with Connection(resp_port(server)) as redis:
+        assert redis.call(b"AUTH", b"root", b"a long password") == b"+OK\r\n"
+        replies = (redis.call(b"SET", b"%d" % number, bytes(100_000)) for number in range(100))
+        refused = [id_of(next(reply for reply in replies if reply != b"+OK\r\n"))]
+        assert redis.call(b"AUTH", b"reader", b"another password") == b"+OK\r\n"
+        refused += [id_of(redis.call(*words)) for words in ((b"SET", b"k", b"v"), (b"DEL", b"k"))]
+        assert redis.call(b"INCR") == b"-ERR wrong number of arguments for 'incr' command\r\n"
+        calls = server.admin.SlowLog(admin_pb2.SlowLogRequest(), metadata=token).calls
+    named = [call for call in reversed(calls) if call.request_id and call.protocol == "redis"]
+    assert [(call.request_id, call.command) for call in named] == list(zip(refused, ("SET", "SET", "DEL"), strict=True))
+    assert [call.user for call in named] == ["root", "reader", "reader"]
     server.stop()
 
 

@@ -120,7 +120,7 @@ class Connection:
         self._socket.sendall(data)
 
     def reply(self) -> Any:
-        """Return the next reply: bytes of its line, or a bulk string, a list, a dict, None. Raises EOFError."""
+        """Return the next reply: bytes of its line, or a bulk string, a push, a list, a dict, None. Raises EOFError."""
         line = self._stream.readline()
         if not line:
             raise EOFError
@@ -131,6 +131,8 @@ class Connection:
                 return None if size < 0 else ("bulk", self._stream.read(size + 2)[:-2])
             case b"*":
                 return "null array" if rest == b"-1" else [self.reply() for _ in range(int(rest))]
+            case b">":
+                return ("push", [self.reply() for _ in range(int(rest))])
             case b"%":
                 return {repr(self.reply()): self.reply() for _ in range(int(rest))}
             case b"_":

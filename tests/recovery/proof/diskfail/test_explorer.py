@@ -22,7 +22,7 @@ from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
 from gpkvs.recovery.proof.diskfail.schedules import SCHEDULES
 
 # Seen at once: by lives at random, and by scripts. `gpkvs crash --commit journal --mutate` plants all of them.
-PLANTED = ("no-flush", "first-frame-not-awaited", "freed-before-roots", "incarnation-kept")
+PLANTED = ("no-flush", "told-before-gate", "first-frame-not-awaited", "freed-before-roots", "incarnation-kept")
 # A minute on two quiet cores.
 COMMAND_SECONDS_MAX = 800
 pytestmark = pytest.mark.timeout(900)
@@ -38,6 +38,7 @@ REACHED = (
     "states while tables change",
     "tables made",
     "tables dropped",
+    "entries told",
     "blobs",
 )
 NATIVE = "batches of the native engine"

@@ -23,8 +23,9 @@ from gpkvs.server.metrics_reader import Scrape
 from tests.conftest import assert_clean
 
 
-def run_soak(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*GPKVS, "soak", *arguments], capture_output=True, text=True, timeout=120, check=False)
+def run_soak(*arguments: str, seconds_max: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [*GPKVS, "soak", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds_max, check=False)
 
 
 def test_a_short_soak_finds_nothing_wrong(tmp_path: Path) -> None:
@@ -56,6 +57,28 @@ def test_a_short_soak_with_blobs_finds_nothing_wrong(tmp_path: Path) -> None:
     assert report["tables_dropped"] > 0
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_a_short_soak_with_copies_finds_nothing_wrong(tmp_path: Path, commit: str) -> None:
+    """Nobody is refused for a copy, though the heap is nearly full; and copies fail only when the server dies."""
+    options = ("--heap-bytes=33MiB", "--copies", f"--commit={commit}", "--json")
+    done = run_soak("--minutes=0.05", f"--data={tmp_path / 'soak'}", *options, seconds_max=800)  # one copy is awaited
+    print(done.stderr)
+    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    assert report["violations"] == []
+    assert report["promise_judged"]
+    assert report["copies"] > 0
+    assert report["tables_made"] > 0
+
+
+def test_a_copy_that_fails_beside_a_living_server_is_found(tmp_path: Path) -> None:
+    soaked = Soaked(tmp_path / "store", tmp_path / "copies")
+    (tmp_path / "copies" / "copy").mkdir()  # no backup goes there
+    asyncio.run(soaked.write())
+    assert any("gpkvs backup: exit status 1" in problem for problem in soaked.clients.violations)
+
+
 def test_a_soak_that_fails_says_how_to_repeat_it_and_keeps_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,9 +99,9 @@ SERVER = ServerOptions(backend="cpu", heap="8MiB", more=("--format=4",))
 class Soaked:
     """A store that real clients wrote to, whose contents can then be changed behind their backs."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, copies: Path | None = None) -> None:
         self.path = path
-        self.clients = SoakClients(path, "soaked")
+        self.clients = SoakClients(path, "soaked", copies)
 
     async def write(self) -> None:
         with closing(ServerProcess(self.path, SERVER)) as server:
@@ -86,6 +109,8 @@ class Soaked:
             await self.clients.prepare(server.target)
             load = asyncio.create_task(self.clients.run(server.target))
             await asyncio.wait([load], timeout=1.0)
+            while self.clients.copying and not self.clients.copying.cut and not load.done():
+                await asyncio.wait([load], timeout=0.1)
             self.clients.stop()
             await load
             await self.clients.settle(server.target)

@@ -1,6 +1,6 @@
-"""Made the stores of drafts of format 4 beside this file: each draft its own, under its number.
+"""Makes the store of format 4 beside this file. What it was at each draft made the stores of drafts.
 
-python tests/data/make_draft.py
+python tests/data/make_format4.py
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import gpkvs
-from gpkvs.media.layout import DRAFT
 
 HERE = Path(__file__).parent
 SIZES = {"index_bytes": 64 << 10, "heap_bytes": 128 << 10, "heap_bytes_max": 1 << 20, "log_bytes": 128 << 10}
@@ -60,7 +59,7 @@ def main() -> None:
         (path.parent / "expected.json").write_text(json.dumps(facts))
         for name in ("recovery.json", "LOCK"):
             (path / name).unlink(missing_ok=True)
-        with tarfile.open(HERE / f"format4-draft{DRAFT}.tar.xz", "w:xz") as archive:
+        with tarfile.open(HERE / "format4.tar.xz", "w:xz") as archive:
             for name in ("store", "expected.json"):
                 archive.add(path.parent / name, name, filter=_of_nobody)
 

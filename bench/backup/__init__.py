@@ -1,0 +1,1 @@
+"""Backups of a store that is used, beside redis."""
