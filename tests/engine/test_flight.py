@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import subprocess
 import sys
@@ -25,7 +26,9 @@ from gpkvs.backends.path_costs import Kind, PathCosts
 from gpkvs.backends.path_costs import Path as BatchPath
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.chunked_slots import ChunkedSlots
+from gpkvs.engine.own_turn import _PARAMETERS
 from gpkvs.errors import ForkedError, InvalidArgumentError, NoMemoryError, StoreClosedError
+from gpkvs.native import library
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from gpkvs.recovery.startup.check import check
 from tests.held import Held
@@ -142,6 +145,8 @@ def test_a_turn_of_the_host_waits_with_its_first_batch(store: gpkvs.Store) -> No
     """A door begins turns while a GPU's batch is stored: what they run may be for the GPU, too."""
     over = threading.Event()
     store._backend.host_ops_max, store._backend.path_costs = 8, None
+    # As a door, which does not have Python's lock: who holds the batch back needs it.
+    store._engine.own_turn._run = ctypes.CFUNCTYPE(ctypes.c_int, *_PARAMETERS)(("gpkvs_run_own", library))
 
     def run() -> None:
         assert store.get(1, table="t") == 2
