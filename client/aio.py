@@ -27,6 +27,7 @@ from gpkvs.client.operations import (
     message_of_columns,
     numbers_max,
     request_bounds,
+    ttls_of,
 )
 from gpkvs.client.pipeline import AsyncPipeline
 from gpkvs.client.ready import QUESTION, ReadyWait
@@ -311,6 +312,9 @@ class AsyncClient(AsyncKeyValues):
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return await self._execute_columns(batch, None, table, timeout, numbers=True)
+
+    async def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
+        return await self._execute_columns(batch, ttls_of(batch, ttl), table, timeout)
 
     def _numbers_max(self) -> int:
         return numbers_max(self._limits, self._message_bytes_max)

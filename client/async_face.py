@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
 from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
+from gpkvs.byte_strings import ByteStrings, are_byte_strings, byte_strings_of
 from gpkvs.changes import Position
 from gpkvs.client.following import AsyncFollowing
 from gpkvs.config import DEFAULT_TABLE, Limits
-from gpkvs.errors import ConflictError, GpkvsError
-from gpkvs.face import OWN_TIMEOUT, Numbers, Timeout
+from gpkvs.errors import ConflictError, GpkvsError, InvalidArgumentError
+from gpkvs.face import OWN_TIMEOUT, Numbers, Strings, Timeout
 from gpkvs.numbers import (
     check_values,
     column_of,
@@ -51,9 +52,11 @@ from gpkvs.operations import (
     is_whole,
     key_as_bytes,
     seconds_left,
+    ttl_ms,
 )
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
 from gpkvs.scan import Item, ScanItems, ScanPiece
+from gpkvs.string_requests import StringRequests
 from gpkvs.text import quoted
 from gpkvs.transaction import (
     ATTEMPTS,
@@ -109,6 +112,10 @@ class AsyncKeyValues(ABC):
     @abstractmethod
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         """Execute a request of numbers, whose columns are right."""
+
+    @abstractmethod
+    async def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
+        """Execute a request of byte strings; `ttl`: after how many milliseconds keys of SETs expire, 0: never."""
 
     @abstractmethod
     def _numbers_max(self) -> int:
@@ -514,42 +521,81 @@ class AsyncKeyValues(ABC):
 
     async def set_many(
         self,
-        keys: Numbers,
-        values: Numbers,
+        keys: Numbers | Strings,
+        values: Numbers | Strings,
         *,
-        ttl: None = None,
+        ttl: Ttl = None,
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
     ) -> None:
-        """Store many numbers in a u64 table, as one atomic, durable request; the last of equal keys wins.
+        """Store many values, as one atomic, durable request; the last of equal keys wins.
 
         Parameters
         ----------
-        keys, values : (n,) uint64
-            Or other whole numbers that are not negative: lists, signed arrays. Empty ones are no request: nothing is
-            sent, and the results are empty.
+        keys, values
+            Byte strings: lists of bytes, arrays of NumPy of the type ``S`` or of uint8 with two dimensions, arrays that
+            speak Arrow, `ByteStrings`. Or, for a table of the layout u64, whole numbers that are not negative: (n,)
+            uint64, lists, signed arrays. Empty ones are no request: nothing is sent, and the results are empty.
         ttl
-            None. A table of numbers has no room for an expiry: any other ttl is refused, here and in `set`.
+            Seconds until the keys expire, or a `timedelta`; None: they stay. A table of numbers has no room for an
+            expiry: there any is refused, here and in `set`.
         table
             By default the client's one.
         atomic
-            False: more numbers than fit one request go in several, one after the other. An error then leaves those
-            before it stored.
+            False: more than fits one request goes in several, one after the other. An error then leaves those before
+            it stored.
 
         Raises
         ------
         InvalidArgumentError
-            If they are no such numbers, or too many for one request, there is a ttl, or the table's layout is not u64.
+            If they are neither, or too much for one request, or the table's layout is another one, or has no room for
+            the ttl.
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
+        if are_byte_strings(keys):
+            pairs = byte_strings_of("keys", keys), byte_strings_of("values", values)
+            await self._run_strings(Op.SET, *pairs, table, timeout, atomic=atomic, ttl=ttl_ms(ttl))
+            return
         keys, values = column_of("keys", keys), column_of("values", values)
-        require_no_ttl(ttl)
+        require_no_ttl(ttl, keys)
         pairs_of(keys, values)  # they must be as many, also where they are cut
         for part in self._parts(keys, atomic=atomic):
             await self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
 
+    async def _run_strings(
+        self,
+        op: Op,
+        keys: ByteStrings,
+        values: ByteStrings | None,
+        table: str | None,
+        timeout: Timeout,
+        *,
+        atomic: bool,
+        ttl: int = 0,
+    ) -> StringRequests:
+        """Execute one kind of operation on many keys of bytes."""
+        self._require_open()
+        requests = StringRequests(op, keys, values, self._request_bounds(), atomic=atomic)
+        while batch := requests.next():
+            try:
+                requests.took(await self._commit_columns(batch, ttl, table, timeout))
+            except InvalidArgumentError as error:
+                requests.refused(error)
+        return requests
+
+    @overload
+    async def get_many(
+        self,
+        keys: Strings,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[ByteStrings, NDArray[np.bool_]]: ...
+
+    @overload
     async def get_many(
         self,
         keys: Numbers,
@@ -557,16 +603,28 @@ class AsyncKeyValues(ABC):
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
-    ) -> tuple[U64, NDArray[np.bool_]]:
-        """Read many numbers of a u64 table; errors as `set_many`.
+    ) -> tuple[U64, NDArray[np.bool_]]: ...
+
+    async def get_many(
+        self,
+        keys: Any,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Any:
+        """Read many values; parameters and errors as `set_many`.
 
         Returns
         -------
-        values : (n,) uint64
-            0 where there is none; not to be written to.
+        values : ByteStrings, or (n,) uint64
+            None where there is none; of numbers 0. Not to be written to.
         found : (n,) bool
             Which keys are there.
         """
+        if are_byte_strings(keys):
+            read = await self._run_strings(Op.GET, byte_strings_of("keys", keys), None, table, timeout, atomic=atomic)
+            return read.values(), read.found()
         keys = column_of("keys", keys)
         requests = (gets_of(keys[part]) for part in self._parts(keys, atomic=atomic))
         return joined([_numbers(await self._commit_numbers(request, table, timeout)) for request in requests], keys)
@@ -578,13 +636,16 @@ class AsyncKeyValues(ABC):
 
     async def delete_many(
         self,
-        keys: Numbers,
+        keys: Numbers | Strings,
         *,
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
     ) -> NDArray[np.bool_]:
-        """Remove many keys of a u64 table; return which were there; parameters and errors as `set_many`."""
+        """Remove many keys; return which of them were there; parameters and errors as `set_many`."""
+        if are_byte_strings(keys):
+            strings = byte_strings_of("keys", keys)
+            return (await self._run_strings(Op.DELETE, strings, None, table, timeout, atomic=atomic)).found()
         keys = column_of("keys", keys)
         requests = (deletes_of(keys[part]) for part in self._parts(keys, atomic=atomic))
         return joined_found([found_of(await self._commit_numbers(request, table, timeout)) for request in requests])
@@ -778,6 +839,9 @@ class AsyncTable(AsyncKeyValues):
 
     def _request_bounds(self) -> RequestBounds:
         return self._db._request_bounds()
+
+    async def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
+        return await self._db._commit_columns(batch, ttl, self.name if table is None else table, timeout)
 
     def _numbers_max(self) -> int:
         return self._db._numbers_max()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gpkvs.batch import U64, Batch
 from gpkvs.buffers import RequestBounds
 from gpkvs.client.codec import encode, encode_lists
@@ -62,6 +64,11 @@ def numbers_max(limits: Limits, message_bytes_max: int) -> int:
 def request_bounds(limits: Limits, message_bytes_max: int) -> RequestBounds:
     """Return how much goes into one request of several, and into its response."""
     return RequestBounds(limits, min(limits.result_bytes_max, message_bytes_max - _MESSAGE_BYTES_BESIDE))
+
+
+def ttls_of(batch: Batch, ttl: int) -> U64 | None:
+    """Return the column that gives each key of SETs so many milliseconds to live; None for 0: they stay."""
+    return np.full(len(batch), ttl, np.uint64) if ttl else None
 
 
 def message_of(operations: OperationList, table: str, limits: Limits, message_bytes_max: int) -> kv_pb2.BatchRequest:

@@ -26,6 +26,7 @@ from gpkvs.client.operations import (
     message_of_columns,
     numbers_max,
     request_bounds,
+    ttls_of,
 )
 from gpkvs.client.ready import QUESTION, ReadyWait
 from gpkvs.client.request_id import Metadata, named_metadata
@@ -174,6 +175,9 @@ class Client(KeyValues):
 
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return self._execute_columns(batch, None, table, timeout, numbers=True)
+
+    def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
+        return self._execute_columns(batch, ttls_of(batch, ttl), table, timeout)
 
     def _numbers_max(self, table: str | None) -> int:
         return numbers_max(self._limits, self._message_bytes_max)

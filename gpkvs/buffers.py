@@ -26,8 +26,8 @@ Told = TypeVar("Told")
 
 _NOT_CONTIGUOUS = "its memory is not contiguous (in the order of C): use a copy, as numpy.ascontiguousarray makes one"
 _OBJECTS = "an array of Python objects: its memory holds addresses, and no values"
-_PART_BYTES_MAX = 16 << 20  # of a request of several: others run between them, and a server of little memory takes it
-_OP_BYTES = 17  # of an operation in a message, at most, beside its key and value
+PART_BYTES_MAX = 16 << 20  # of a request of several: others run between them, and a server of little memory takes it
+OP_BYTES = 17  # of an operation in a message, at most, beside its key and value
 
 
 class RequestBounds(NamedTuple):
@@ -113,9 +113,9 @@ class KeyBuffers:
         keys = self._keys
         if atomic:
             return parts_of(len(keys), bounds.limits.request_ops_max, atomic=True)
-        cuts, size, bytes_max = [0], 0, min(bounds.bytes_max, _PART_BYTES_MAX)
+        cuts, size, bytes_max = [0], 0, min(bounds.bytes_max, PART_BYTES_MAX)
         for index, (key, buffer) in enumerate(zip(keys, self._buffers, strict=True)):
-            more = len(key) + len(buffer) + _OP_BYTES
+            more = len(key) + len(buffer) + OP_BYTES
             size += more
             if index > cuts[-1] and (size > bytes_max or index - cuts[-1] == bounds.limits.request_ops_max):
                 cuts.append(index)

@@ -6,18 +6,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U64, Batch, RequestResult
+from gpkvs.batch import U8, U64, Batch, Op, RequestResult
 from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
+from gpkvs.byte_strings import ByteStrings, are_byte_strings, byte_strings_of
 from gpkvs.changes import Position
 from gpkvs.config import Limits
-from gpkvs.errors import GpkvsError
+from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.numbers import (
     check_values,
     column_of,
@@ -46,8 +47,10 @@ from gpkvs.operations import (
     as_given,
     is_whole,
     key_as_bytes,
+    ttl_ms,
 )
 from gpkvs.scan import Scan, ScanPiece
+from gpkvs.string_requests import StringRequests
 from gpkvs.text import quoted
 from gpkvs.transaction import ATTEMPTS, Transaction, transact
 
@@ -59,6 +62,8 @@ Returned = TypeVar("Returned")
 
 Numbers = Any
 """Numbers as a list or an array: of NumPy, or of a library whose arrays speak DLPack."""
+Strings: TypeAlias = Sequence[Bytes] | NDArray[np.bytes_] | ByteStrings
+"""Many byte strings; arrays that speak Arrow too."""
 
 
 class OwnTimeout:
@@ -110,6 +115,14 @@ class KeyValues(ABC):
     @abstractmethod
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         """Execute a request of numbers, whose columns are right."""
+
+    @abstractmethod
+    def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
+        """Execute a request of byte strings; `ttl`: after how many milliseconds keys of SETs expire, 0: never."""
+
+    def _are_byte_strings(self, keys: Any, table: str | None) -> bool:
+        """Whether keys are a column of byte strings; else of numbers."""
+        return are_byte_strings(keys)
 
     @abstractmethod
     def _numbers_max(self, table: str | None) -> int:
@@ -652,44 +665,94 @@ class KeyValues(ABC):
 
     def set_many(
         self,
-        keys: Numbers,
-        values: Numbers,
+        keys: Numbers | Strings,
+        values: Numbers | Strings,
         *,
-        ttl: None = None,
+        ttl: Ttl = None,
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
     ) -> None:
-        """Store many numbers in a u64 table, as one atomic, durable request; the last of equal keys wins.
+        """Store many values, as one atomic, durable request; the last of equal keys wins.
 
         Parameters
         ----------
-        keys, values : (n,) uint64
-            Contiguous arrays of uint64 are not copied. Other whole numbers are converted, if they are not negative:
-            lists, signed arrays, strided ones. A store with the backend cuda takes arrays on the GPU: of CuPy, or of
-            any library that speaks DLPack (PyTorch, also as int64), which then do not cross the link. Empty ones are
-            no request: nothing is done, and the results are empty. Nobody may change the arrays until the call
-            returns: they are read more than once, and a change can spoil the table.
+        keys, values
+            Byte strings: lists of bytes; arrays of NumPy of the type ``S``, or of uint8 with two dimensions (a row a
+            string); arrays that speak Arrow (pyarrow, polars), of binary or text; `ByteStrings`. What lies in one
+            piece of memory is not copied, and no object is made of each.
+
+            Or numbers, for a table of the layout u64: (n,) uint64. Contiguous arrays of uint64 are not copied. Other
+            whole numbers are converted, if they are not negative: lists, signed arrays, strided ones. A store with
+            the backend cuda takes arrays on the GPU: of CuPy, or of any library that speaks DLPack (PyTorch, also as
+            int64), which then do not cross the link.
+
+            Empty ones are no request: nothing is done, and the results are empty. Nobody may change arrays until the
+            call returns: they are read more than once, and a change can spoil the table.
         ttl
-            None. A table of numbers has no room for an expiry: any other ttl is refused, here and in `set`.
+            Seconds until the keys expire, or a `timedelta`; None: they stay. A table of numbers has no room for an
+            expiry: there any is refused, here and in `set`.
         atomic
-            False: more numbers than fit one request go in several, one after the other. An error then leaves those
-            before it stored.
+            False: more than fits one request goes in several, one after the other. An error then leaves those before
+            it stored.
 
         Raises
         ------
         InvalidArgumentError
-            If the table's layout is not u64, there is a ttl, or the arrays do not fit together, or are too many for
-            one request.
+            If the table is one of another layout, it is one of numbers and there is a ttl, or the columns do not fit
+            together, or are too much for one request.
         NoSpaceError
             If they do not fit; none was stored.
-        """
-        keys, values = self._column("keys", keys), self._column("values", values)
-        require_no_ttl(ttl)
-        pairs_of(keys, values)  # they must be as many, also where they are cut
-        for part in self._parts(keys, table, timeout, atomic=atomic):
-            self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
 
+        Examples
+        --------
+        >>> store.set_many([b"a", b"b"], [b"one", b"two"], ttl=60)
+        >>> store.get_many([b"a", b"x", b"b"])
+        (<ByteStrings of 3: [b'one', None, b'two']>, array([ True, False,  True]))
+        """
+        if self._are_byte_strings(keys, table):
+            pairs = byte_strings_of("keys", keys), byte_strings_of("values", values)
+            self._run_strings(Op.SET, *pairs, table, timeout, atomic=atomic, ttl=ttl_ms(ttl))
+            return
+        numbers, theirs = self._column("keys", keys), self._column("values", values)
+        require_no_ttl(ttl, numbers)
+        pairs_of(numbers, theirs)  # they must be as many, also where they are cut
+        for part in self._parts(numbers, table, timeout, atomic=atomic):
+            self._commit_numbers(sets_of(numbers[part], theirs[part]), table, timeout)
+
+    def _run_strings(
+        self,
+        op: Op,
+        keys: ByteStrings,
+        values: ByteStrings | None,
+        table: str | None,
+        timeout: Timeout,
+        *,
+        atomic: bool,
+        ttl: int = 0,
+    ) -> StringRequests:
+        """Execute one kind of operation on many keys of bytes."""
+        self._require_open()
+        self._require_timeout(timeout)
+        requests = StringRequests(op, keys, values, self._request_bounds(table), atomic=atomic)
+        while batch := requests.next():
+            try:
+                requests.took(self._commit_columns(batch, ttl, table, timeout))
+            except InvalidArgumentError as error:
+                requests.refused(error)
+        return requests
+
+    @overload
+    def get_many(
+        self,
+        keys: Strings,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[ByteStrings, NDArray[np.bool_]]: ...
+
+    @overload
     def get_many(
         self,
         keys: Numbers,
@@ -697,16 +760,33 @@ class KeyValues(ABC):
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
-    ) -> tuple[U64, NDArray[np.bool_]]:
-        """Read many numbers of a u64 table; parameters and errors as `set_many`.
+    ) -> tuple[U64, NDArray[np.bool_]]: ...
+
+    def get_many(
+        self,
+        keys: Any,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> Any:
+        """Read many values; parameters and errors as `set_many`.
 
         Returns
         -------
-        values : (n,) uint64
-            0 where there is none. On the GPU, if the keys are there.
+        values : ByteStrings, or (n,) uint64
+            None where there is none; of numbers 0, and on the GPU, if the keys are there.
         found : (n,) bool
             Which keys are there.
+
+        Raises
+        ------
+        CorruptRecordError
+            If a record is damaged.
         """
+        if self._are_byte_strings(keys, table):
+            read = self._run_strings(Op.GET, byte_strings_of("keys", keys), None, table, timeout, atomic=atomic)
+            return read.values(), read.found()
         keys = self._column("keys", keys)
         results = []
         for part in self._parts(keys, table, timeout, atomic=atomic):
@@ -729,17 +809,20 @@ class KeyValues(ABC):
 
     def delete_many(
         self,
-        keys: Numbers,
+        keys: Numbers | Strings,
         *,
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
     ) -> NDArray[np.bool_]:
-        """Remove many keys of a u64 table; return which of them were there; parameters and errors as `set_many`."""
-        keys = self._column("keys", keys)
+        """Remove many keys; return which of them were there; parameters and errors as `set_many`."""
+        if self._are_byte_strings(keys, table):
+            removed = self._run_strings(Op.DELETE, byte_strings_of("keys", keys), None, table, timeout, atomic=atomic)
+            return removed.found()
+        numbers = self._column("keys", keys)
         found = [
-            found_of(self._commit_numbers(deletes_of(keys[part]), table, timeout))
-            for part in self._parts(keys, table, timeout, atomic=atomic)
+            found_of(self._commit_numbers(deletes_of(numbers[part]), table, timeout))
+            for part in self._parts(numbers, table, timeout, atomic=atomic)
         ]
         return joined_found(found)
 
@@ -989,6 +1072,12 @@ class TableHandle(KeyValues):
 
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return self._db._commit_numbers(batch, self.name if table is None else table, timeout)
+
+    def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
+        return self._db._commit_columns(batch, ttl, self.name if table is None else table, timeout)
+
+    def _are_byte_strings(self, keys: Any, table: str | None) -> bool:
+        return self._db._are_byte_strings(keys, self.name if table is None else table)
 
     def _numbers_max(self, table: str | None) -> int:
         return self._db._numbers_max(self.name if table is None else table)

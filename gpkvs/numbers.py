@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult, Status
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.operations import Ttl, ttl_ms
 from gpkvs.request_checks import check_request_ops
 from gpkvs.text import counted
 
 _WIRE = np.dtype("<u8")
 _ONLY_NUMBERS = (
-    "set_many, get_many, delete_many and incr_many are for tables of the layout u64, whose keys and values are whole "
-    "numbers from 0 to 2**64 - 1. For a table of the layout bytes use set, get_all and batch"
+    "tables of the layout u64 have whole numbers from 0 to 2**64 - 1 as keys and values. For a table of the layout "
+    "bytes, set_many, get_many and delete_many take lists of bytes, and arrays of NumPy of the type S"
 )
 _NO_BYTES = np.empty(0, np.uint8)
 
@@ -51,9 +52,9 @@ def pairs_of(keys: U64, values: U64) -> tuple[U8, U8]:
     return pairs
 
 
-def require_no_ttl(ttl: object) -> None:
-    """Raise `InvalidArgumentError` if numbers are to expire."""
-    if ttl is not None:
+def require_no_ttl(ttl: Ttl, keys: Sequence[Any] | NDArray[Any]) -> None:
+    """Raise `InvalidArgumentError` if numbers are to expire; where there are none they may be none of bytes."""
+    if ttl_ms(ttl) and len(keys):
         raise InvalidArgumentError(
             "a table of the layout u64 has no expiry: leave out the ttl, or keep the numbers in a table of the layout "
             "bytes (`batch`)",

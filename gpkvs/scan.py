@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 
 from gpkvs.batch import U8, U32, U64
+from gpkvs.byte_strings import ByteStrings, pyarrow
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 
 LIMIT_MAX = (1 << 64) - 1
@@ -84,6 +85,38 @@ class ScanPiece:
                 field="table",
             )
         return self.keys.view("<u8"), self.values.view("<u8")
+
+    def to_arrow(self) -> Any:
+        """Return a record batch of pyarrow: ``key``, ``value``, and of bytes also ``version`` and ``expires``.
+
+        Keys and values are large_binary, of the layout u64 they are uint64; ``expires`` is a timestamp in
+        milliseconds, null: never. Without ``value`` if the scan is of keys only. A piece that is empty does not know
+        its layout: leave it out.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If pyarrow is not installed.
+
+        Examples
+        --------
+        >>> pyarrow.Table.from_batches(piece.to_arrow() for piece in store.scan_pieces() if len(piece))
+        """
+        pa = pyarrow()
+        if not len(self.versions):
+            keys, values = self.numbers()
+            columns = {"key": pa.array(keys), "value": pa.array(values)}
+        else:
+            expiries = np.array(self.expiry_list(), np.int64)
+            columns = {
+                "key": ByteStrings(self.keys, self.key_lengths).to_arrow(),
+                "value": ByteStrings(self.values, self.value_lengths).to_arrow(),
+                "version": pa.array(self.versions),
+                "expires": pa.array(expiries, pa.timestamp("ms", "UTC"), mask=expiries == 0),
+            }
+        if not len(self.value_lengths):
+            del columns["value"]
+        return pa.record_batch(columns)
 
     def expiry_list(self) -> list[int]:
         """Return when each key expires, in milliseconds since 1970, 0: never."""

@@ -99,6 +99,7 @@ from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
+from gpkvs.string_requests import require_sound
 from gpkvs.submitted import Submitted
 from gpkvs.text import no_such, quoted
 from gpkvs.turn_mutex import TurnMutex
@@ -466,7 +467,7 @@ class Store(KeyValues):
 
     def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
         """Return numbers as an array of the backend's, without a copy if they are one."""
-        if isinstance(numbers, np.ndarray | list | tuple):
+        if isinstance(numbers, np.ndarray | list | tuple) or not hasattr(numbers, "__dlpack__"):
             return self._backend.adopt(column_of(name, numbers))
         column = self._backend.adopt(numbers)
         return column.view(np.uint64) if column.dtype == np.int64 else column  # PyTorch has few operations on uint64
@@ -477,6 +478,25 @@ class Store(KeyValues):
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         self._require_timeout(timeout)
         return self.execute_requests(self._of_numbers(batch, table)).request(0)
+
+    def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
+        self._require_timeout(timeout)
+        name = table or DEFAULT_TABLE
+        found = self.open_table(name)
+        if ttl:
+            batch = replace(batch, expiries=np.full(len(batch), self.now_ms + ttl, np.uint64))
+        batch.validate(found.limits)
+        result = self.execute_requests(batch.on_table(found.id)).request(0)
+        try:
+            require_sound(result)
+        except CorruptRecordError as error:
+            raise self._damaged(name, error) from None
+        return result
+
+    def _are_byte_strings(self, keys: Any, table: str | None) -> bool:
+        if isinstance(keys, list | tuple | np.ndarray) and not len(keys):  # then only the table tells
+            return self.open_table(table or DEFAULT_TABLE).layout == BYTES_LAYOUT.name
+        return super()._are_byte_strings(keys, table)
 
     def _of_numbers(self, batch: Batch, table: str | None) -> Batch:
         """Return one request of numbers, which has a right size, on its table."""

@@ -124,7 +124,8 @@ class EmbeddedGpkvs:
     def get(self, prepared: Any) -> NDArray[Any]:
         """Read a batch into columns."""
         if self._shape.is_numbers:
-            return self.store.get_many(prepared, table=TABLE)[0]
+            values: NDArray[Any] = self.store.get_many(prepared, table=TABLE)[0]
+            return values
         return self.store.execute(prepared).values
 
     def values(self, result: NDArray[Any]) -> bytes:

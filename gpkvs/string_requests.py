@@ -1,0 +1,130 @@
+"""Requests on many byte strings, as columns: `set_many`, `get_many` and `delete_many` on tables of the layout bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs.batch import U8, U32, Batch, Op, RequestResult, Status, constant
+from gpkvs.buffers import OP_BYTES, PART_BYTES_MAX, RequestBounds
+from gpkvs.byte_strings import ByteStrings
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError
+from gpkvs.numbers import parts_of
+from gpkvs.text import counted
+
+_NONE = ByteStrings(np.empty(0, np.uint8), np.empty(0, np.uint32))
+
+
+class StringRequests:
+    """The requests of one kind of operation on many keys; none, where there are no keys.
+
+    Parameters
+    ----------
+    op
+        SET, GET or DELETE.
+    keys, values
+        As many; None for operations without values.
+    bounds
+        Of each request.
+    atomic
+        Whether all must go into one.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there are not as many values as keys, or all must go into one request and are too many. The columns
+        are not looked at otherwise (`Batch.validate`).
+
+    Examples
+    --------
+    >>> while batch := requests.next():  # doctest: +SKIP
+    ...     try:
+    ...         requests.took(execute(batch))
+    ...     except InvalidArgumentError as error:
+    ...         requests.refused(error)
+    """
+
+    def __init__(
+        self, op: Op, keys: ByteStrings, values: ByteStrings | None, bounds: RequestBounds, *, atomic: bool
+    ) -> None:
+        if values is not None and len(values) != len(keys):
+            raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
+        self._op, self._keys, self._values, self._atomic = op, keys, values, atomic
+        self._count_max = bounds.limits.request_ops_max
+        if atomic:
+            parts_of(len(keys), self._count_max, atomic=True)
+        self._bytes_max = min(bounds.bytes_max, PART_BYTES_MAX)
+        lengths = keys.lengths.astype(np.int64) + OP_BYTES
+        self._ends = np.cumsum(lengths if values is None else lengths + values.lengths)
+        self._first = self._last = 0
+        self._results: list[RequestResult] = []
+
+    def next(self) -> Batch | None:
+        """Return the next request; None: all are done."""
+        if self._first == len(self._keys):
+            return None
+        self._last = len(self._keys) if self._atomic else self._end()
+        part = slice(self._first, self._last)
+        keys, values = self._keys[part], _NONE if self._values is None else self._values[part]
+        return Batch(
+            ops=constant(np.uint8(self._op), len(keys)),
+            keys=keys.data,
+            key_lengths=keys.lengths,
+            values=values.data,
+            value_lengths=values.lengths,
+        )
+
+    def _end(self) -> int:
+        """Return where the next part ends: it has one operation at least, and no more bytes than may go together."""
+        first = self._first
+        before = int(self._ends[first - 1]) if first else 0
+        last = int(np.searchsorted(self._ends, before + self._bytes_max, side="right"))
+        return min(max(last, first + 1), first + self._count_max)
+
+    def took(self, result: RequestResult) -> None:
+        """Take the result of the last request.
+
+        Raises
+        ------
+        CorruptRecordError
+            If an operation met a record that fails its checksum.
+        """
+        require_sound(result)
+        self._results.append(result)
+        self._first = self._last
+
+    def refused(self, error: InvalidArgumentError) -> None:
+        """Have a request of GETs that reads too much done in halves; raise any other error.
+
+        Nobody knows before how long values are. What is over another limit ends as an error of one operation.
+        """
+        count = self._last - self._first
+        if self._op is not Op.GET or self._atomic or error.field != "ops" or count == 1:
+            raise error
+        self._count_max = count // 2
+
+    def found(self) -> NDArray[np.bool_]:
+        """Return which keys were there."""
+        return _joined([result.status == Status.OK.value for result in self._results], np.bool_)
+
+    def values(self) -> ByteStrings:
+        """Return the values that GETs have read."""
+        data: U8 = _joined([result.values for result in self._results], np.uint8)
+        lengths: U32 = _joined([result.value_lengths for result in self._results], np.uint32)
+        return ByteStrings(data, lengths, self.found())
+
+
+def require_sound(result: RequestResult) -> None:
+    """Raise `CorruptRecordError` if an operation of a request met a record that fails its checksum."""
+    damaged = result.status == Status.CORRUPT.value
+    if damaged.any():
+        index = int(np.argmax(damaged))
+        raise CorruptRecordError(f"operation {index}: the record fails its checksum, so no value is returned")
+
+
+def _joined(columns: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    if len(columns) == 1:
+        return columns[0]
+    return np.concatenate(columns) if columns else np.empty(0, dtype)
