@@ -50,7 +50,10 @@ def watch_changes(
         else:
             with connect(target, access) as channel:
                 forms = {table or DEFAULT_TABLE: form_of(channel, table, timeout)}
-        with client.follow(where, table=table, all_tables=all_tables, prefix=prefix.encode()) as following:
+        with (
+            failures_exit(EXIT_OVER, ChangesLostError),
+            client.follow(where, table=table, all_tables=all_tables, prefix=prefix.encode()) as following,
+        ):
             _Shown(following, forms, limit, names_tables=all_tables, as_json=as_json).run()
 
 
