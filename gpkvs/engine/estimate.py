@@ -194,7 +194,7 @@ def _heap(load: Load, sizes: Sizes) -> tuple[Part, int, int]:
             charged_max = min(charged_units_max(size_units, segment_units, longest), most)
             free = 0 if is_overwritten else size_units - live
             left = pace.units_left(size, free, charged, charged_max)
-            is_preferred = prefers_growth(charged, charged_max, -(-size_units // segment_units))
+            is_preferred = prefers_growth(charged, charged_max, -(-size_units // segment_units), segment_units)
             if live <= size_units and not (left < 0 and is_preferred):
                 break
             size += round_up(pace.step_bytes(size), HEAP_STEP_BYTES)

@@ -23,7 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import failpoint
-from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, TAILS, Heap, reserve_of
+from gpkvs.engine.heap import (
+    COMPACTED_SEGMENTS_MIN,
+    SMALL_HEAP_BYTES,
+    SMALL_HEAP_SHARE,
+    TAILS,
+    Heap,
+    reserve_of,
+)
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.directory import NO_SPACE, disk_free_bytes, sync_path
 from gpkvs.media.file_space import CANNOT_PUNCH, PUNCHED_AT_ONCE, holes, punch, reserve
@@ -42,6 +49,7 @@ now = time.monotonic  # tests move it
 # A heap keeps so much that what is charged is 0.75 of it, without reserve and tails. It takes space back from 0.80 on:
 # not at once.
 _KEPT_SHARE, _TAKEN_SHARE = 0.75, 0.80
+_SMALL_KEPT_SHARE = 0.9 * SMALL_HEAP_SHARE  # else it would grow again at once
 TAKES_BACK_SHARE = _TAKEN_SHARE / 0.85  # of what may be charged
 _AHEAD_SHARE, _AHEAD_UNITS_MAX = 8, (64 << 20) // UNIT_BYTES
 
@@ -58,11 +66,13 @@ def spare_segments(heap: Heap, kept_bytes: int = 0) -> int:
     """
     present, free, spare = heap.present_segments, heap.free_segments, 0
     charged = math.ceil(heap.charged / (_KEPT_SHARE * heap.segment_units))
+    small = math.ceil(heap.charged / (_SMALL_KEPT_SHARE * heap.segment_units))
+    small_max = SMALL_HEAP_BYTES // (heap.segment_units * UNIT_BYTES)
     kept = -(-kept_bytes // (heap.segment_units * UNIT_BYTES))
     ahead = -(-min(heap.charged // _AHEAD_SHARE, _AHEAD_UNITS_MAX) // heap.segment_units)
     while True:
         pool = reserve_of(present - spare, heap.segment_units, heap.longest) + TAILS  # smaller in a smaller heap
-        needed = max(charged + pool, kept, COMPACTED_SEGMENTS_MIN)
+        needed = max(charged + pool, min(small + pool, small_max), kept, COMPACTED_SEGMENTS_MIN)
         more = min(present - needed, free - pool - ahead) - spare
         if more <= 0:
             return spare

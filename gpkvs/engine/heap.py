@@ -35,6 +35,8 @@ _STATE_WORDS: Final = 9
 _NO_SEGMENT: Final = (1 << 64) - 1
 
 COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most of the heap: it is not compacted
+SMALL_HEAP_BYTES: Final = 64 << 20  # space is cheaper than compaction in a heap that is smaller
+SMALL_HEAP_SHARE: Final = 0.40  # of it may be charged, without reserve and tails, before it grows
 _RESERVE_MAX: Final = 8
 _RESERVE_SHARE: Final = 8
 # A record may take a sixteenth of the heap. Of a heap with fewer than two segments in that, none needs neighbours.

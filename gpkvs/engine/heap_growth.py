@@ -32,7 +32,7 @@ from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.config import MIB
 from gpkvs.engine.given_space import NO_SEGMENTS, TAKES_BACK_SHARE, GivenSpace, Segments, SpareSegments
-from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap
+from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, SMALL_HEAP_BYTES, SMALL_HEAP_SHARE, Heap
 from gpkvs.engine.refused import RefusedError, refusals
 from gpkvs.fatal import stop_process
 from gpkvs.media.directory import HEAP_STEP_BYTES, extend_file, round_up, sync_path
@@ -44,6 +44,7 @@ _log = logging.getLogger("gpkvs")
 _REFUSED_STEP_BYTES_MIN = 1 * MIB
 # With more than this share charged of what may be, a heap had better grow than be compacted: 0.70 of a large one.
 _GROWS_SHARE = 0.70 / 0.85
+_SMALL_GROWS_SHARE = SMALL_HEAP_SHARE / 0.85
 # With more than this share, or so little left of it as is to be free, it grows although there are free segments.
 _NEARLY_ALL_SHARE = 0.95
 _RETRY_SECONDS = 1.0
@@ -51,8 +52,12 @@ _LACK_SECONDS = 10.0  # so long after a batch found no room the heap says in any
 _LOOKS_AHEAD = 8  # while less than that is free
 
 
-def prefers_growth(charged: int, charged_max: int, segments: int, share: float = _GROWS_SHARE) -> bool:
+def prefers_growth(
+    charged: int, charged_max: int, segments: int, segment_units: int, share: float = _GROWS_SHARE
+) -> bool:
     """Whether a heap that is short of space had better grow than be compacted."""
+    if segments * segment_units * UNIT_BYTES < SMALL_HEAP_BYTES:
+        share = min(share, _SMALL_GROWS_SHARE)
     return charged > share * charged_max or segments < COMPACTED_SEGMENTS_MIN
 
 
@@ -247,7 +252,7 @@ class HeapGrowth:
     def _should_grow(self) -> bool:
         """Whether it had better grow than be compacted, if it can."""
         heap, share = self._heap, TAKES_BACK_SHARE if self._given.bytes else _GROWS_SHARE
-        return prefers_growth(heap.charged, heap.charged_max, heap.present_segments, share)
+        return prefers_growth(heap.charged, heap.charged_max, heap.present_segments, heap.segment_units, share)
 
     def _wanted_bytes(self, needed_bytes: int) -> int:
         return round_up(max(needed_bytes, self._pace.step_bytes(self._heap.present_bytes)), HEAP_STEP_BYTES)

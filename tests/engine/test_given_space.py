@@ -23,7 +23,14 @@ from gpkvs.config import CommitName
 from gpkvs.engine import given_space, heap_growth
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.given_space import FREE_SECONDS, TAKES_BACK_SHARE, SpareSegments, spare_segments
-from gpkvs.engine.heap import COMPACTED_SEGMENTS_MIN, Heap, SegmentCounts, Tail, charged_units_max
+from gpkvs.engine.heap import (
+    COMPACTED_SEGMENTS_MIN,
+    SMALL_HEAP_BYTES,
+    Heap,
+    SegmentCounts,
+    Tail,
+    charged_units_max,
+)
 from gpkvs.engine.heap_growth import prefers_growth
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import NoSpaceError
@@ -71,6 +78,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = heap_growth.ON_DISK._replace(step_bytes_min=128 * KIB, step_bytes_max=512 * KIB)
     monkeypatch.setattr(heap_growth, "pace_of", lambda *_: pace)
+    small_ones_are(monkeypatch, 0)  # their heaps stand for large ones
+
+
+def small_ones_are(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Say below which size a heap keeps more space."""
+    for module in (given_space, heap_growth):
+        monkeypatch.setattr(module, "SMALL_HEAP_BYTES", size)
 
 
 def create(path: Path, commit: CommitName) -> None:
@@ -476,6 +490,18 @@ def test_a_sparse_copy_is_filled_before_it_is_used(
         assert store.get(b"999") == value_of(999)
 
 
+def test_a_small_heap_keeps_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So much that it will not grow again at once."""
+    small_ones_are(monkeypatch, SMALL_HEAP_BYTES)
+    live = np.zeros(60, np.uint64)
+    live[:6] = 8192
+    heap = Heap(8192 * UNIT_BYTES, Tail(6, 0), SegmentCounts(live, live.copy(), live.copy()))
+    spare = spare_segments(heap)
+    assert 60 - 6 / 0.4 - 10 < spare < 60 - 6 / 0.4
+    heap.leave(np.flatnonzero(heap.live_units == 0)[-spare:])
+    assert not prefers_growth(heap.charged, heap.charged_max, heap.present_segments, heap.segment_units)
+
+
 def heaps() -> Iterator[Heap]:
     """Make heaps whose records are packed, or spread over segments that are half full."""
     for segment_units in (4096, 4 * MIB // UNIT_BYTES):
@@ -488,7 +514,9 @@ def heaps() -> Iterator[Heap]:
                     yield Heap(segment_units * UNIT_BYTES, Tail(used, 0), SegmentCounts(live, live.copy(), live.copy()))
 
 
-def test_what_a_heap_will_not_miss() -> None:
+@pytest.mark.parametrize("small_bytes", [0, SMALL_HEAP_BYTES])
+def test_what_a_heap_will_not_miss(small_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_ones_are(monkeypatch, small_bytes)
     for heap in heaps():
         before = heap.segments
         while spare := spare_segments(heap):
@@ -497,7 +525,8 @@ def test_what_a_heap_will_not_miss() -> None:
         present = before - heap.absent
         assert present >= COMPACTED_SEGMENTS_MIN
         if heap.absent:
-            assert not prefers_growth(heap.charged, int(0.98 * heap.charged_max), present, TAKES_BACK_SHARE), (
+            most = int(0.98 * heap.charged_max)
+            assert not prefers_growth(heap.charged, most, present, heap.segment_units, TAKES_BACK_SHARE), (
                 "taken at once"
             )
             assert heap.free_segments >= heap.reserve + 2
@@ -505,7 +534,8 @@ def test_what_a_heap_will_not_miss() -> None:
         packed = heap.charged / heap.segment_units
         used, run = np.count_nonzero(heap.charged_units), 0 if heap.segment_units > 4096 else heap.run
         if used < packed + 1:  # compaction has packed it
-            assert present <= max(1.5 * packed + 10 + run, COMPACTED_SEGMENTS_MIN), (before, packed)
+            small = min(packed / 0.36 + 12, small_bytes // UNIT_BYTES // heap.segment_units)
+            assert present <= max(1.5 * packed + 10 + run, small, COMPACTED_SEGMENTS_MIN), (before, packed)
 
 
 def test_tails_stay(clock: Clock) -> None:

@@ -21,7 +21,7 @@ from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import HEAP_BYTES_MAX, CommitName
 from gpkvs.engine import given_space, heap_growth
-from gpkvs.engine.heap import Heap, SegmentCounts, Tail
+from gpkvs.engine.heap import SMALL_HEAP_BYTES, Heap, SegmentCounts, Tail
 from gpkvs.engine.heap_growth import prefers_growth
 from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
@@ -270,7 +270,14 @@ def test_space_that_waits_while_the_heap_grows() -> None:
     [(83, 100, 100, True), (82, 100, 100, False), (0, 100, 7, True), (0, 100, 8, False)],
 )
 def test_when_a_heap_had_better_grow(charged: int, most: int, segments: int, expected: bool) -> None:
-    assert prefers_growth(charged, most, segments) is expected
+    assert prefers_growth(charged, most, segments, SMALL_HEAP_BYTES // UNIT_BYTES // 8) is expected
+
+
+@pytest.mark.parametrize(("charged", "expected"), [(48, True), (47, False)])
+def test_a_small_heap_grows_earlier(charged: int, expected: bool) -> None:
+    segment_units = SMALL_HEAP_BYTES // UNIT_BYTES // 8
+    assert prefers_growth(charged, 100, 8, segment_units - 1) is expected
+    assert not prefers_growth(charged, 100, 8, segment_units)
 
 
 def test_space_is_there_ahead_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,9 +401,10 @@ def test_a_store_of_no_given_size_is_small_and_takes_the_largest_value(tmp_path:
 
 
 def test_a_heap_that_is_overwritten_grows_no_further_than_compaction_needs(
-    store_path: Path, commit: CommitName, host_ops_max: int
+    store_path: Path, commit: CommitName, host_ops_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It grows while little is overwritten, and is compacted where that frees enough."""
+    monkeypatch.setattr(heap_growth, "SMALL_HEAP_BYTES", 0)  # it stands for a large one
     seed = random.randrange(1 << 32)
     print("seed", seed)
     choose = random.Random(seed)

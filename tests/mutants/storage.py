@@ -412,7 +412,7 @@ MUTANTS = (
     Mutant(
         "too-much-is-given-back",
         _GIVEN,
-        "max(charged + pool, kept, COMPACTED_SEGMENTS_MIN)",
+        "max(charged + pool, min(small + pool, small_max), kept, COMPACTED_SEGMENTS_MIN)",
         "max(kept, COMPACTED_SEGMENTS_MIN)",
         "space is given back and taken again all the time",
         (f"{_GIVEN_TESTS}test_what_a_heap_will_not_miss",),
