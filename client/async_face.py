@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
 from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
-from gpkvs.byte_strings import ByteStrings, are_byte_strings, byte_strings_of
+from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
 from gpkvs.changes import Position
 from gpkvs.client.following import AsyncFollowing
 from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.errors import ConflictError, GpkvsError, InvalidArgumentError
-from gpkvs.face import OWN_TIMEOUT, Numbers, Strings, Timeout
+from gpkvs.face import OWN_TIMEOUT, Numbers, Strings, Timeout, WholeNumbers
 from gpkvs.numbers import (
     check_values,
     column_of,
@@ -116,6 +116,11 @@ class AsyncKeyValues(ABC):
     @abstractmethod
     async def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
         """Execute a request of byte strings; `ttl`: after how many milliseconds keys of SETs expire, 0: never."""
+
+    def _keys_of(self, keys: Any) -> Any:
+        """Return a column of keys: `ByteStrings`, or what is to be taken for numbers."""
+        column = column_given("keys", keys)
+        return byte_strings_of("keys", column) if isinstance(column, ByteStrings) else column
 
     @abstractmethod
     def _numbers_max(self) -> int:
@@ -554,15 +559,16 @@ class AsyncKeyValues(ABC):
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
-        if are_byte_strings(keys):
-            pairs = byte_strings_of("keys", keys), byte_strings_of("values", values)
-            await self._run_strings(Op.SET, *pairs, table, timeout, atomic=atomic, ttl=ttl_ms(ttl))
+        column = self._keys_of(keys)
+        if isinstance(column, ByteStrings):
+            theirs = byte_strings_of("values", values)
+            await self._run_strings(Op.SET, column, theirs, table, timeout, atomic=atomic, ttl=ttl_ms(ttl))
             return
-        keys, values = column_of("keys", keys), column_of("values", values)
-        require_no_ttl(ttl, keys)
-        pairs_of(keys, values)  # they must be as many, also where they are cut
-        for part in self._parts(keys, atomic=atomic):
-            await self._commit_numbers(sets_of(keys[part], values[part]), table, timeout)
+        numbers, held = column_of("keys", column), column_of("values", values)
+        require_no_ttl(ttl, numbers)
+        pairs_of(numbers, held)  # they must be as many, also where they are cut
+        for part in self._parts(numbers, atomic=atomic):
+            await self._commit_numbers(sets_of(numbers[part], held[part]), table, timeout)
 
     async def _run_strings(
         self,
@@ -586,6 +592,16 @@ class AsyncKeyValues(ABC):
         return requests
 
     @overload
+    async def get_many(  # type: ignore[overload-overlap] # no array of numbers speaks Arrow
+        self,
+        keys: WholeNumbers,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[U64, NDArray[np.bool_]]: ...
+
+    @overload
     async def get_many(
         self,
         keys: Strings,
@@ -603,7 +619,7 @@ class AsyncKeyValues(ABC):
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
-    ) -> tuple[U64, NDArray[np.bool_]]: ...
+    ) -> tuple[Any, NDArray[np.bool_]]: ...
 
     async def get_many(
         self,
@@ -622,10 +638,11 @@ class AsyncKeyValues(ABC):
         found : (n,) bool
             Which keys are there.
         """
-        if are_byte_strings(keys):
-            read = await self._run_strings(Op.GET, byte_strings_of("keys", keys), None, table, timeout, atomic=atomic)
+        column = self._keys_of(keys)
+        if isinstance(column, ByteStrings):
+            read = await self._run_strings(Op.GET, column, None, table, timeout, atomic=atomic)
             return read.values(), read.found()
-        keys = column_of("keys", keys)
+        keys = column_of("keys", column)
         requests = (gets_of(keys[part]) for part in self._parts(keys, atomic=atomic))
         return joined([_numbers(await self._commit_numbers(request, table, timeout)) for request in requests], keys)
 
@@ -643,11 +660,11 @@ class AsyncKeyValues(ABC):
         timeout: Timeout = OWN_TIMEOUT,
     ) -> NDArray[np.bool_]:
         """Remove many keys; return which of them were there; parameters and errors as `set_many`."""
-        if are_byte_strings(keys):
-            strings = byte_strings_of("keys", keys)
-            return (await self._run_strings(Op.DELETE, strings, None, table, timeout, atomic=atomic)).found()
-        keys = column_of("keys", keys)
-        requests = (deletes_of(keys[part]) for part in self._parts(keys, atomic=atomic))
+        column = self._keys_of(keys)
+        if isinstance(column, ByteStrings):
+            return (await self._run_strings(Op.DELETE, column, None, table, timeout, atomic=atomic)).found()
+        numbers = column_of("keys", column)
+        requests = (deletes_of(numbers[part]) for part in self._parts(numbers, atomic=atomic))
         return joined_found([found_of(await self._commit_numbers(request, table, timeout)) for request in requests])
 
     async def incr_many(

@@ -11,16 +11,29 @@ from gpkvs.errors import ForkedError, GpkvsError
 
 if TYPE_CHECKING:
     from gpkvs.batch import Batch, Op, RequestResult, Status
+    from gpkvs.byte_strings import ByteStrings
     from gpkvs.config import Limits
     from gpkvs.store import Store, open
 
     __version__: str
 
-__all__ = ["Batch", "ForkedError", "GpkvsError", "Limits", "Op", "RequestResult", "Status", "Store", "open"]
+__all__ = [
+    "Batch",
+    "ByteStrings",
+    "ForkedError",
+    "GpkvsError",
+    "Limits",
+    "Op",
+    "RequestResult",
+    "Status",
+    "Store",
+    "open",
+]
 
 # Loaded when they are first asked for: a client needs no compiled kernels, and a command that ends at once no NumPy.
 _LATE = {
     "Batch": "gpkvs.batch:Batch",
+    "ByteStrings": "gpkvs.byte_strings:ByteStrings",
     "Limits": "gpkvs.config:Limits",
     "Op": "gpkvs.batch:Op",
     "RequestResult": "gpkvs.batch:RequestResult",

@@ -1,25 +1,34 @@
 """Byte strings as columns, for tables of the layout bytes: many keys and values without a Python object for each.
 
 `set_many`, `get_many` and `delete_many` take lists of bytes, arrays of NumPy and whatever speaks Arrow's protocol for
-arrays (pyarrow, polars, pandas), and return `ByteStrings`.
+columns (pyarrow, polars, pandas), and return `ByteStrings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U32
+from gpkvs.batch import U8, U32, constant
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.operations import as_bytes
 
 _LENGTH_MAX = (1 << 32) - 1
-_STRINGS = (bytes, bytearray, memoryview, np.ndarray, str)  # `str` is refused, and told what it takes
 _ARROW = ("__arrow_c_array__", "__arrow_c_stream__")
 _BINARY = ("binary", "large_binary", "binary_view", "fixed_size_binary", "string", "large_string", "string_view")
+_WANTED = (
+    "a list of bytes, an array of NumPy of the type S or of uint8 with two dimensions, or a column that speaks Arrow "
+    "is needed; for a table of the layout u64 whole numbers"
+)
+
+
+class ArrowColumn(Protocol):
+    """A column that speaks Arrow: of pyarrow, polars or pandas."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 
 class ByteStrings(Sequence[bytes | None]):
@@ -76,17 +85,19 @@ class ByteStrings(Sequence[bytes | None]):
             begin = end
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and list(self) == list(other)
+        if not isinstance(other, ByteStrings | list | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
+
+    def tolist(self) -> list[bytes | None]:
+        """Return them as a list."""
+        return list(self)
 
     def __repr__(self) -> str:
         shown = ", ".join(repr(self[at]) for at in range(min(len(self), 3)))
         return f"<ByteStrings of {len(self):,}: [{shown}{', ...' if len(self) > 3 else ''}]>"
-
-    def bytes_before(self, index: int) -> int:
-        """Return how many bytes the first `index` of them have."""
-        return self._begin(index)
 
     def _begin(self, index: int) -> int:
         return int(self._ends[index - 1]) if index else 0
@@ -121,73 +132,87 @@ def pyarrow() -> Any:
     return pa
 
 
-def are_byte_strings(given: Any) -> bool:
-    """Whether something is a column of byte strings, or should be one; else it is one of numbers."""
-    if isinstance(given, ByteStrings):
-        return True
-    if isinstance(given, np.ndarray):
-        if given.dtype.kind == "O":
-            return bool(given.size) and isinstance(given.flat[0], _STRINGS)
-        return given.dtype.kind in "SUV" or (given.dtype == np.uint8 and given.ndim == 2)
-    if isinstance(given, list | tuple):
-        return bool(given) and isinstance(given[0], _STRINGS)
-    return _is_arrow(given) and not _is_of_numbers(given)
-
-
-def byte_strings_of(name: str, given: Any) -> ByteStrings:
-    """Return a column of byte strings.
+def column_given(name: str, given: Any) -> Any:
+    """Return a column of a caller's: `ByteStrings`, or what is to be taken for numbers.
 
     Parameters
     ----------
     name
         Theirs, for the error.
     given
-        A list of what is like bytes; an array of NumPy of the type ``S`` (which ends each string before its last zero
-        bytes, as NumPy does), of fixed bytes (``V``) or of uint8 with two dimensions, a row a string; an array of
-        another library that speaks Arrow's protocol, of binary or text (as UTF-8).
+        A list, or anything to iterate over, of what is like bytes; an array of NumPy of the type ``S`` (which ends each
+        string before its last zero bytes, as NumPy does), of fixed bytes (``V``) or of uint8 with two dimensions, a row
+        a string; a column that speaks Arrow, of binary or text (as UTF-8); `ByteStrings`. All else is left to what
+        takes numbers. A list without an item is `ByteStrings`.
 
     Raises
     ------
     InvalidArgumentError
-        If it is none, one of them is missing, or one is longer than a length may be.
+        If it is no column, a string of it is missing, or one is longer than a length may be.
     TypeError
         If one of a list is not like bytes.
     """
     if isinstance(given, ByteStrings):
-        if given.found is not None:
-            raise InvalidArgumentError("some are missing (None)", field=name, index=int(np.argmin(given.found)))
         return given
-    if isinstance(given, np.ndarray) and given.dtype.kind != "O":
+    if isinstance(given, np.ndarray):
         return _of_array(name, given)
-    if isinstance(given, list | tuple | np.ndarray):
-        return _of_list(name, list(given))
-    if _is_arrow(given):
+    if isinstance(given, bytes | bytearray | memoryview | str):
+        raise InvalidArgumentError(f"one {type(given).__name__}; {_WANTED} (`get` and `set` take one key)", field=name)
+    if any(hasattr(given, method) for method in _ARROW):
         return _of_arrow(name, given)
-    raise InvalidArgumentError(
-        f"{type(given).__name__}: a list of bytes, an array of NumPy of the type S or of uint8 with two dimensions, or "
-        "an array that speaks Arrow is needed",
-        field=name,
-    )
+    if hasattr(given, "__dlpack__"):
+        return given
+    if hasattr(given, "__array__"):
+        return _of_array(name, np.asarray(given))
+    if isinstance(given, Mapping):
+        raise InvalidArgumentError(f"a {type(given).__name__}; give its keys() and its values()", field=name)
+    try:
+        items = given if isinstance(given, list | tuple) else list(given)
+    except TypeError:
+        raise InvalidArgumentError(f"{type(given).__name__}; {_WANTED}", field=name) from None
+    return items if items and _is_of_numbers(items[0]) else _of_list(name, items)
 
 
-def _is_arrow(given: object) -> bool:
-    return any(hasattr(given, method) for method in _ARROW)
+def byte_strings_of(name: str, given: Any) -> ByteStrings:
+    """Return a column that must be one of byte strings, all of which are there; raises as `column_given`."""
+    column = column_given(name, given)
+    if not isinstance(column, ByteStrings):
+        if len(column) and isinstance(column, list | tuple):
+            as_bytes(name.removesuffix("s"), column[0])
+        raise InvalidArgumentError(f"numbers; {_WANTED}, keys and values", field=name)
+    if column.found is not None:
+        raise InvalidArgumentError("some are missing (None)", field=name, index=int(np.argmin(column.found)))
+    return column
 
 
-def _of_list(name: str, given: list[Any]) -> ByteStrings:
-    strings = (
-        given if all(type(one) is bytes for one in given) else [as_bytes(name.removesuffix("s"), one) for one in given]
-    )
+def _is_of_numbers(item: object) -> bool:
+    """Whether what a list begins with is a number, or may be taken for one."""
+    return not isinstance(item, bytes | bytearray | memoryview | np.ndarray | str | None)
+
+
+def _of_list(name: str, given: Sequence[Any]) -> ByteStrings:
+    noun = name.removesuffix("s")
+    strings = given if all(type(one) is bytes for one in given) else [as_bytes(noun, one) for one in given]
     lengths = [len(one) for one in strings]
     _require_lengths(name, max(lengths, default=0))
     return ByteStrings(np.frombuffer(b"".join(strings), np.uint8), np.array(lengths, np.uint32))
 
 
-def _of_array(name: str, given: NDArray[Any]) -> ByteStrings:
+def _of_array(name: str, given: NDArray[Any]) -> Any:
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise InvalidArgumentError("some are masked: fill them, or leave them out", field=name)
+    if given.ndim == 0:
+        raise InvalidArgumentError(f"one {given.dtype}; {_WANTED}", field=name)
     kind, width = given.dtype.kind, given.dtype.itemsize
-    if given.dtype == np.uint8 and given.ndim == 2:
+    is_rows = given.dtype == np.uint8 and given.ndim == 2
+    if is_rows:
         width = given.shape[1]
-    elif given.ndim != 1 or kind not in "SV" or given.dtype.hasobject:
+    elif kind == "O" and given.ndim == 1:
+        items = given.tolist()
+        return given if items and _is_of_numbers(items[0]) else _of_list(name, items)
+    elif kind not in "SUTV" or (not given.size and kind not in "SV"):
+        return given
+    elif given.ndim != 1 or kind not in "SV" or given.dtype.names:
         raise InvalidArgumentError(
             f"an array of {given.dtype} with {given.ndim} dimensions; one of the type S or V with 1, or of uint8 with "
             "2 is needed (text must be encoded)",
@@ -196,53 +221,48 @@ def _of_array(name: str, given: NDArray[Any]) -> ByteStrings:
     _require_lengths(name, width)
     count = len(given)
     rows = np.ascontiguousarray(given).view(np.uint8).reshape(count, width) if width else np.empty((count, 0), np.uint8)
-    if kind != "S":
-        return ByteStrings(rows.reshape(-1), np.full(count, width, np.uint32))
+    if kind != "S" or (width and rows[:, -1].all()):  # each has its whole width
+        return ByteStrings(rows.reshape(-1), constant(np.uint32(width), count))
     lengths = np.char.str_len(given).astype(np.uint32)
     return ByteStrings(rows[np.arange(width) < lengths[:, None]], lengths)
 
 
-def _of_arrow(name: str, given: Any) -> ByteStrings:
-    pa, array = pyarrow(), _arrow_array(given)
-    if not _is_binary(array.type):
-        raise InvalidArgumentError(f"an array of {array.type}; one of binary or text is needed", field=name)
-    if array.null_count:
-        raise InvalidArgumentError("some are missing (null)", field=name, index=array.is_null().index(True).as_py())
-    array = array.cast(pa.large_binary())
+def _of_arrow(name: str, given: Any) -> Any:
+    """Return an Arrow column as one piece; its numbers as an array of NumPy."""
+    if str(getattr(given, "dtype", "")) == "Object":  # polars exports the addresses of Python's objects
+        return column_given(name, list(given))
+    try:
+        pa = pyarrow()
+    except InvalidArgumentError:
+        if (numbers := np.asarray(given)).dtype.kind in "iuf":
+            return numbers
+        raise
+    try:
+        return _of_pieces(name, pa, pa.array(given) if hasattr(given, _ARROW[0]) else pa.chunked_array(given))
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(f"a {type(given).__name__} that cannot be read: {error}", field=name) from error
+
+
+def _of_pieces(name: str, pa: Any, column: Any) -> Any:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not len(column) and pa.types.is_null(column.type):
+        return _of_list(name, [])
+    if column.null_count:
+        missing = column.is_null().index(True).as_py()
+        raise InvalidArgumentError("some are missing (null)", field=name, index=missing)
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+    if not any(getattr(pa.types, f"is_{kind}")(column.type) for kind in _BINARY):
+        raise InvalidArgumentError(f"a column of {column.type}; one of binary or text is needed", field=name)
+    column = column.cast(pa.large_binary())  # its offsets have room for all pieces together
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     lengths = np.diff(ends)
     _require_lengths(name, int(lengths.max(initial=0)))
     held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return ByteStrings(held[ends[0] : ends[-1]] if len(ends) else held, lengths.astype(np.uint32))
-
-
-def _arrow_array(given: Any) -> Any:
-    """Return an array of pyarrow, one piece of memory."""
-    pa = pyarrow()
-    array = pa.array(given) if hasattr(given, _ARROW[0]) else pa.chunked_array(given)
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
-def _is_binary(kind: Any) -> bool:
-    types = pyarrow().types
-    return any(
-        getattr(types, f"is_{name}")(kind)
-        for name in (
-            "binary",
-            "large_binary",
-            "binary_view",
-            "fixed_size_binary",
-            "string",
-            "large_string",
-            "string_view",
-        )
-    )
-
-
-def _is_of_numbers(given: Any) -> bool:
-    types, kind = pyarrow().types, _arrow_array(given[:0] if hasattr(given, "__getitem__") else given).type
-    return bool(types.is_integer(kind) or types.is_floating(kind))
 
 
 def _require_lengths(name: str, longest: int) -> None:

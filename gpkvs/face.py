@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
 from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
-from gpkvs.byte_strings import ByteStrings, are_byte_strings, byte_strings_of
+from gpkvs.byte_strings import ArrowColumn, ByteStrings, byte_strings_of, column_given
 from gpkvs.changes import Position
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError, InvalidArgumentError
@@ -62,8 +62,12 @@ Returned = TypeVar("Returned")
 
 Numbers = Any
 """Numbers as a list or an array: of NumPy, or of a library whose arrays speak DLPack."""
-Strings: TypeAlias = Sequence[Bytes] | NDArray[np.bytes_] | ByteStrings
-"""Many byte strings; arrays that speak Arrow too."""
+WholeNumbers: TypeAlias = NDArray[np.uint64] | NDArray[np.int64] | list[int]
+"""Numbers as type checkers know them."""
+Strings: TypeAlias = (
+    Sequence[Bytes] | NDArray[np.bytes_] | NDArray[np.void] | NDArray[np.uint8] | ByteStrings | ArrowColumn
+)
+"""Many byte strings (`gpkvs.byte_strings.column_given`)."""
 
 
 class OwnTimeout:
@@ -120,9 +124,10 @@ class KeyValues(ABC):
     def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
         """Execute a request of byte strings; `ttl`: after how many milliseconds keys of SETs expire, 0: never."""
 
-    def _are_byte_strings(self, keys: Any, table: str | None) -> bool:
-        """Whether keys are a column of byte strings; else of numbers."""
-        return are_byte_strings(keys)
+    def _keys_of(self, keys: Any, table: str | None) -> Any:
+        """Return a column of keys: `ByteStrings`, or what is to be taken for numbers."""
+        column = column_given("keys", keys)
+        return byte_strings_of("keys", column) if isinstance(column, ByteStrings) else column
 
     @abstractmethod
     def _numbers_max(self, table: str | None) -> int:
@@ -710,15 +715,16 @@ class KeyValues(ABC):
         >>> store.get_many([b"a", b"x", b"b"])
         (<ByteStrings of 3: [b'one', None, b'two']>, array([ True, False,  True]))
         """
-        if self._are_byte_strings(keys, table):
-            pairs = byte_strings_of("keys", keys), byte_strings_of("values", values)
-            self._run_strings(Op.SET, *pairs, table, timeout, atomic=atomic, ttl=ttl_ms(ttl))
+        column = self._keys_of(keys, table)
+        if isinstance(column, ByteStrings):
+            theirs = byte_strings_of("values", values)
+            self._run_strings(Op.SET, column, theirs, table, timeout, atomic=atomic, ttl=ttl_ms(ttl))
             return
-        numbers, theirs = self._column("keys", keys), self._column("values", values)
+        numbers, held = self._column("keys", column), self._column("values", values)
         require_no_ttl(ttl, numbers)
-        pairs_of(numbers, theirs)  # they must be as many, also where they are cut
+        pairs_of(numbers, held)  # they must be as many, also where they are cut
         for part in self._parts(numbers, table, timeout, atomic=atomic):
-            self._commit_numbers(sets_of(numbers[part], theirs[part]), table, timeout)
+            self._commit_numbers(sets_of(numbers[part], held[part]), table, timeout)
 
     def _run_strings(
         self,
@@ -743,6 +749,16 @@ class KeyValues(ABC):
         return requests
 
     @overload
+    def get_many(  # type: ignore[overload-overlap] # no array of numbers speaks Arrow
+        self,
+        keys: WholeNumbers,
+        *,
+        table: str | None = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[U64, NDArray[np.bool_]]: ...
+
+    @overload
     def get_many(
         self,
         keys: Strings,
@@ -760,7 +776,7 @@ class KeyValues(ABC):
         table: str | None = None,
         atomic: bool = True,
         timeout: Timeout = OWN_TIMEOUT,
-    ) -> tuple[U64, NDArray[np.bool_]]: ...
+    ) -> tuple[Any, NDArray[np.bool_]]: ...
 
     def get_many(
         self,
@@ -784,10 +800,11 @@ class KeyValues(ABC):
         CorruptRecordError
             If a record is damaged.
         """
-        if self._are_byte_strings(keys, table):
-            read = self._run_strings(Op.GET, byte_strings_of("keys", keys), None, table, timeout, atomic=atomic)
+        column = self._keys_of(keys, table)
+        if isinstance(column, ByteStrings):
+            read = self._run_strings(Op.GET, column, None, table, timeout, atomic=atomic)
             return read.values(), read.found()
-        keys = self._column("keys", keys)
+        keys = self._column("keys", column)
         results = []
         for part in self._parts(keys, table, timeout, atomic=atomic):
             results.append(self._get_numbers(keys[part], table, timeout))
@@ -816,10 +833,10 @@ class KeyValues(ABC):
         timeout: Timeout = OWN_TIMEOUT,
     ) -> NDArray[np.bool_]:
         """Remove many keys; return which of them were there; parameters and errors as `set_many`."""
-        if self._are_byte_strings(keys, table):
-            removed = self._run_strings(Op.DELETE, byte_strings_of("keys", keys), None, table, timeout, atomic=atomic)
-            return removed.found()
-        numbers = self._column("keys", keys)
+        column = self._keys_of(keys, table)
+        if isinstance(column, ByteStrings):
+            return self._run_strings(Op.DELETE, column, None, table, timeout, atomic=atomic).found()
+        numbers = self._column("keys", column)
         found = [
             found_of(self._commit_numbers(deletes_of(numbers[part]), table, timeout))
             for part in self._parts(numbers, table, timeout, atomic=atomic)
@@ -1076,8 +1093,8 @@ class TableHandle(KeyValues):
     def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
         return self._db._commit_columns(batch, ttl, self.name if table is None else table, timeout)
 
-    def _are_byte_strings(self, keys: Any, table: str | None) -> bool:
-        return self._db._are_byte_strings(keys, self.name if table is None else table)
+    def _keys_of(self, keys: Any, table: str | None) -> Any:
+        return self._db._keys_of(keys, self.name if table is None else table)
 
     def _numbers_max(self, table: str | None) -> int:
         return self._db._numbers_max(self.name if table is None else table)

@@ -53,11 +53,11 @@ def pairs_of(keys: U64, values: U64) -> tuple[U8, U8]:
 
 
 def require_no_ttl(ttl: Ttl, keys: Sequence[Any] | NDArray[Any]) -> None:
-    """Raise `InvalidArgumentError` if numbers are to expire; where there are none they may be none of bytes."""
+    """Raise `InvalidArgumentError` if numbers are to expire: `keys`, unless there are none."""
     if ttl_ms(ttl) and len(keys):
         raise InvalidArgumentError(
             "a table of the layout u64 has no expiry: leave out the ttl, or keep the numbers in a table of the layout "
-            "bytes (`batch`)",
+            "bytes",
             field="ttl",
         )
 

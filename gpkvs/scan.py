@@ -91,7 +91,7 @@ class ScanPiece:
 
         Keys and values are large_binary, of the layout u64 they are uint64; ``expires`` is a timestamp in
         milliseconds, null: never. Without ``value`` if the scan is of keys only. A piece that is empty does not know
-        its layout: leave it out.
+        its layout: leave it out. A table without keys has no other piece, so name a schema where it may be one.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class ScanPiece:
             keys, values = self.numbers()
             columns = {"key": pa.array(keys), "value": pa.array(values)}
         else:
-            expiries = np.array(self.expiry_list(), np.int64)
+            expiries = (self.expiries if len(self.expiries) else np.zeros(len(self), np.uint64)).view(np.int64)
             columns = {
                 "key": ByteStrings(self.keys, self.key_lengths).to_arrow(),
                 "value": ByteStrings(self.values, self.value_lengths).to_arrow(),

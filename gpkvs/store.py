@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U64, Batch, BatchResult, RequestColumns, RequestResult, Status
+from gpkvs.batch import U8, U64, Batch, BatchResult, Op, RequestColumns, RequestResult, Status
 from gpkvs.buffers import RequestBounds, placed, placed_of
+from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
 from gpkvs.changes import Position
 from gpkvs.config import (
     DEFAULT_TABLE,
@@ -99,7 +100,7 @@ from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
-from gpkvs.string_requests import require_sound
+from gpkvs.string_requests import StringRequests
 from gpkvs.submitted import Submitted
 from gpkvs.text import no_such, quoted
 from gpkvs.turn_mutex import TurnMutex
@@ -467,9 +468,12 @@ class Store(KeyValues):
 
     def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
         """Return numbers as an array of the backend's, without a copy if they are one."""
-        if isinstance(numbers, np.ndarray | list | tuple) or not hasattr(numbers, "__dlpack__"):
+        numbers = column_given(name, numbers)
+        if not hasattr(numbers, "__dlpack__") or isinstance(numbers, np.ndarray | ByteStrings):
             return self._backend.adopt(column_of(name, numbers))
         column = self._backend.adopt(numbers)
+        if isinstance(column, np.ndarray):
+            return column_of(name, column)
         return column.view(np.uint64) if column.dtype == np.int64 else column  # PyTorch has few operations on uint64
 
     def _numbers_max(self, table: str | None) -> int:
@@ -481,22 +485,34 @@ class Store(KeyValues):
 
     def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
         self._require_timeout(timeout)
-        name = table or DEFAULT_TABLE
-        found = self.open_table(name)
+        found = self.open_table(table or DEFAULT_TABLE)
         if ttl:
             batch = replace(batch, expiries=np.full(len(batch), self.now_ms + ttl, np.uint64))
         batch.validate(found.limits)
-        result = self.execute_requests(batch.on_table(found.id)).request(0)
-        try:
-            require_sound(result)
-        except CorruptRecordError as error:
-            raise self._damaged(name, error) from None
-        return result
+        return self.execute_requests(batch.on_table(found.id)).request(0)
 
-    def _are_byte_strings(self, keys: Any, table: str | None) -> bool:
-        if isinstance(keys, list | tuple | np.ndarray) and not len(keys):  # then only the table tells
-            return self.open_table(table or DEFAULT_TABLE).layout == BYTES_LAYOUT.name
-        return super()._are_byte_strings(keys, table)
+    def _run_strings(
+        self,
+        op: Op,
+        keys: ByteStrings,
+        values: ByteStrings | None,
+        table: str | None,
+        timeout: Timeout,
+        *,
+        atomic: bool,
+        ttl: int = 0,
+    ) -> StringRequests:
+        try:
+            return super()._run_strings(op, keys, values, table, timeout, atomic=atomic, ttl=ttl)
+        except CorruptRecordError as error:
+            raise self._damaged(table or DEFAULT_TABLE, error) from None
+
+    def _keys_of(self, keys: Any, table: str | None) -> Any:
+        column = super()._keys_of(keys, table)
+        if not isinstance(column, ByteStrings | np.ndarray) or len(column):
+            return column
+        is_of_bytes = self.open_table(table or DEFAULT_TABLE).layout == BYTES_LAYOUT.name  # only the table tells
+        return byte_strings_of("keys", []) if is_of_bytes else np.empty(0, np.uint64)
 
     def _of_numbers(self, batch: Batch, table: str | None) -> Batch:
         """Return one request of numbers, which has a right size, on its table."""

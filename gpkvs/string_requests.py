@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U32, Batch, Op, RequestResult, Status, constant
+from gpkvs.batch import U8, U32, Batch, Op, RequestResult, Status, constant, is_constant
 from gpkvs.buffers import OP_BYTES, PART_BYTES_MAX, RequestBounds
 from gpkvs.byte_strings import ByteStrings
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
-from gpkvs.numbers import parts_of
+from gpkvs.numbers import found_of, joined_found, parts_of
+from gpkvs.request_checks import wrong_bytes
 from gpkvs.text import counted
 
 _NONE = ByteStrings(np.empty(0, np.uint8), np.empty(0, np.uint32))
@@ -34,8 +33,8 @@ class StringRequests:
     Raises
     ------
     InvalidArgumentError
-        If there are not as many values as keys, or all must go into one request and are too many. The columns
-        are not looked at otherwise (`Batch.validate`).
+        If there are not as many values as keys, one is out of the limits, or all must go into one request and are too
+        many.
 
     Examples
     --------
@@ -52,9 +51,13 @@ class StringRequests:
         if values is not None and len(values) != len(keys):
             raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
         self._op, self._keys, self._values, self._atomic = op, keys, values, atomic
-        self._count_max = bounds.limits.request_ops_max
+        self._ops_max = self._count_max = bounds.limits.request_ops_max
         if atomic:
-            parts_of(len(keys), self._count_max, atomic=True)
+            parts_of(len(keys), self._ops_max, atomic=True)
+        limits = bounds.limits
+        _check_lengths("keys", keys, limits.key_bytes_min, limits.key_bytes_max)
+        if values is not None:
+            _check_lengths("values", values, limits.value_bytes_min, limits.value_bytes_max)
         self._bytes_max = min(bounds.bytes_max, PART_BYTES_MAX)
         lengths = keys.lengths.astype(np.int64) + OP_BYTES
         self._ends = np.cumsum(lengths if values is None else lengths + values.lengths)
@@ -91,9 +94,16 @@ class StringRequests:
         CorruptRecordError
             If an operation met a record that fails its checksum.
         """
-        require_sound(result)
+        damaged = result.status == Status.CORRUPT.value
+        if damaged.any():
+            index = self._first + int(np.argmax(damaged))
+            raise CorruptRecordError(
+                f"operation {index}: the record fails its checksum, so no value is returned; the writes of the "
+                "request, if any, are done"
+            )
         self._results.append(result)
         self._first = self._last
+        self._count_max = min(2 * self._count_max, self._ops_max)
 
     def refused(self, error: InvalidArgumentError) -> None:
         """Have a request of GETs that reads too much done in halves; raise any other error.
@@ -107,24 +117,22 @@ class StringRequests:
 
     def found(self) -> NDArray[np.bool_]:
         """Return which keys were there."""
-        return _joined([result.status == Status.OK.value for result in self._results], np.bool_)
+        return joined_found([found_of(result) for result in self._results])
 
     def values(self) -> ByteStrings:
         """Return the values that GETs have read."""
-        data: U8 = _joined([result.values for result in self._results], np.uint8)
-        lengths: U32 = _joined([result.value_lengths for result in self._results], np.uint32)
+        results = self._results
+        if len(results) == 1:
+            return ByteStrings(results[0].values, results[0].value_lengths, self.found())
+        data: U8 = np.concatenate([_NONE.data, *(result.values for result in results)])
+        lengths: U32 = np.concatenate([_NONE.lengths, *(result.value_lengths for result in results)])
         return ByteStrings(data, lengths, self.found())
 
 
-def require_sound(result: RequestResult) -> None:
-    """Raise `CorruptRecordError` if an operation of a request met a record that fails its checksum."""
-    damaged = result.status == Status.CORRUPT.value
-    if damaged.any():
-        index = int(np.argmax(damaged))
-        raise CorruptRecordError(f"operation {index}: the record fails its checksum, so no value is returned")
-
-
-def _joined(columns: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
-    if len(columns) == 1:
-        return columns[0]
-    return np.concatenate(columns) if columns else np.empty(0, dtype)
+def _check_lengths(name: str, strings: ByteStrings, bytes_min: int, bytes_max: int) -> None:
+    """Check all lengths, before anything is done; raises `InvalidArgumentError`."""
+    lengths = strings.lengths[:1] if is_constant(strings.lengths) else strings.lengths
+    wrong = (lengths < bytes_min) | (lengths > bytes_max)
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise wrong_bytes(name[:-1], int(lengths[index]), bytes_min, bytes_max, field=name, index=index)

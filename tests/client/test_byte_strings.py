@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,8 +15,11 @@ import pyarrow as pa
 import pytest
 
 import gpkvs
-from gpkvs.byte_strings import ByteStrings, are_byte_strings, byte_strings_of
+from gpkvs.batch import RequestResult
+from gpkvs.buffers import RequestBounds
+from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
+from gpkvs.string_requests import StringRequests
 from tests.client.faces import FACES, opened
 from tests.serving import Server
 
@@ -30,11 +34,12 @@ def pick() -> Random:
 class Foreign:
     """A column of another library: it speaks Arrow, and that is all."""
 
-    def __init__(self, column: pa.ChunkedArray) -> None:
+    def __init__(self, column: pa.ChunkedArray, *, only_once: bool = False) -> None:
         self._column = column
+        self._stream = column.__arrow_c_stream__() if only_once else None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._column.__arrow_c_stream__(requested_schema)
+        return self._stream or self._column.__arrow_c_stream__(requested_schema)
 
 
 def random_strings(pick: Random, count: int, longest: int, shortest: int = 0) -> list[bytes]:
@@ -68,6 +73,9 @@ def test_a_dictionary_has_the_same(db: Any, pick: Random) -> None:
     [
         list,
         tuple,
+        lambda keys: dict.fromkeys(keys).keys(),
+        deque,
+        iter,
         np.array,
         lambda keys: np.array(keys, object),
         lambda keys: np.array(keys, "V3"),
@@ -81,13 +89,16 @@ def test_a_dictionary_has_the_same(db: Any, pick: Random) -> None:
         lambda keys: pa.chunked_array([pa.array(keys[:1]), pa.array(keys[1:])]),
         lambda keys: pa.array([key.decode() for key in keys]),
         lambda keys: Foreign(pa.chunked_array([pa.array(keys)])),
+        lambda keys: Foreign(pa.chunked_array([pa.array(keys)]), only_once=True),
+        lambda keys: pa.array(keys).dictionary_encode(),
     ],
 )
 def test_forms_of_a_column(form: Callable[[list[bytes]], Any]) -> None:
     keys = [b"abc", b"a\\b", b"xyz"]
     column = form(keys)
-    assert are_byte_strings(column)
-    assert byte_strings_of("keys", column) == keys
+    found = column_given("keys", column)
+    assert isinstance(found, ByteStrings)
+    assert found == keys
 
 
 def test_numbers_are_none() -> None:
@@ -97,10 +108,9 @@ def test_numbers_are_none() -> None:
         np.arange(3, dtype=np.uint8),
         pa.array([1, 2]),
         Foreign(pa.chunked_array([[1]])),
-        [],
         [[1]],
     ):
-        assert not are_byte_strings(column)
+        assert not isinstance(column_given("keys", column), ByteStrings)
 
 
 def test_strings_of_numpy_end_before_their_last_zeros() -> None:
@@ -168,6 +178,23 @@ def test_what_reads_too_much_is_halved(tmp_path: Path) -> None:
         assert found.all()
 
 
+def test_requests_become_large_again(pick: Random) -> None:
+    """Long values are at the beginning only."""
+    bounds = RequestBounds(gpkvs.Limits(request_ops_max=10_000), 1 << 30)
+    count = pick.randrange(10_000, 50_000)
+    requests = StringRequests(gpkvs.Op.GET, byte_strings_of("keys", [b"k"] * count), None, bounds, atomic=False)
+    asked = 0
+    while batch := requests.next():
+        asked += 1
+        if requests._first < 10 and len(batch) > 1:
+            requests.refused(InvalidArgumentError("too much", field="ops"))
+            continue
+        ok = np.zeros(len(batch), np.uint8)
+        requests.took(RequestResult(ok, ok.astype(np.uint64), ok.astype(np.uint32), np.empty(0, np.uint8)))
+    assert len(requests.values()) == count
+    assert asked < 60
+
+
 @pytest.mark.parametrize(
     ("keys", "error", "says"),
     [
@@ -177,20 +204,65 @@ def test_what_reads_too_much_is_halved(tmp_path: Path) -> None:
         (np.array(["a"]), InvalidArgumentError, "keys: an array of <U1 .*text must be encoded"),
         (np.array([[b"a"]]), InvalidArgumentError, "keys: an array of .S1 with 2 dimensions"),
         (pa.array([b"a", None]), InvalidArgumentError, r"operation 1, keys: some are missing \(null\)"),
-        (pa.array([True]), InvalidArgumentError, "keys: an array of bool; one of binary or text is needed"),
+        (pa.array([True]), InvalidArgumentError, "keys: a column of bool; one of binary or text is needed"),
+        (pa.array([b"a", None]).dictionary_encode(), InvalidArgumentError, r"keys: some are missing \(null\)"),
+        (np.ma.array(np.array([b"a"]), mask=[True]), InvalidArgumentError, "keys: some are masked"),
+        (b"abc", InvalidArgumentError, "keys: one bytes; a list of bytes.* is needed.*take one key"),
+        ({b"a": b"b"}, InvalidArgumentError, "keys: a dict; give its keys"),
+        (None, InvalidArgumentError, "keys: NoneType; a list of bytes.* is needed"),
+        (np.array(b"abc"), InvalidArgumentError, "keys: one .S3; a list of bytes.* is needed"),
         ([b"a", b""], InvalidArgumentError, "operation 1, keys: a key of 0 bytes"),
         ([b"a", b"k" * 5000], InvalidArgumentError, "operation 1, keys: a key of 5,000 bytes"),
     ],
 )
 def test_wrong_keys(db: Any, keys: Any, error: type[Exception], says: str) -> None:
     calls: list[Callable[[], object]] = [
-        lambda: db.set_many(keys, [b"1", b"2"][: len(keys)]),
+        lambda: db.set_many(keys, [b"1", b"2"]),
         lambda: db.get_many(keys),
         lambda: db.delete_many(keys),
     ]
     for call in calls:
         with pytest.raises(error, match=says):
             call()
+    assert db.count() == 0
+
+
+def test_empty_columns(db: Any) -> None:
+    """They are no request, whatever they are made of."""
+    null = pa.nulls(0)
+    for nothing in ([], (), {}.keys(), np.empty(0, "S1"), np.empty((0, 8), np.uint8), pa.array([], pa.binary()), null):
+        values, found = db.get_many(nothing)
+        assert isinstance(values, ByteStrings)
+        assert (values.to_arrow().to_pylist(), found.tolist()) == ([], [])
+        db.set_many(nothing, nothing, ttl=1)
+        assert not len(db.delete_many(nothing))
+        with pytest.raises(InvalidArgumentError, match="0 keys, 1 value"):
+            db.set_many(nothing, [b"x"])
+    for nothing in (np.array([]), np.array([], np.uint64), pa.array([], pa.uint64())):
+        values, found = db.get_many(nothing)
+        assert (list(values), found.tolist()) == ([], [])
+
+
+def test_numbers_of_other_libraries_keep_their_sign(db: Any) -> None:
+    name = f"n{time.monotonic_ns()}"
+    db.create_table(name, layout="u64", index_bytes=1 << 16)
+    numbers = db.table(name)
+    for wrong in (pa.array([-1]), pa.chunked_array([[-1]]), np.array([-1])):
+        with pytest.raises(InvalidArgumentError, match="-1 is out of range"):
+            numbers.set_many(wrong, [1])
+    numbers.set_many(pa.array([1], pa.int32()), pa.array([2], pa.int8()))
+    assert numbers.get_many([1])[0].tolist() == [2]
+    db.drop_table(name)
+
+
+def test_indexes_of_errors_are_those_of_all_keys(db: Any) -> None:
+    """And nothing is stored: lengths are looked at before."""
+    base = db._awaited if hasattr(db, "_awaited") else db
+    own = base._request_bounds
+    base._request_bounds = lambda *table: own(*table)._replace(bytes_max=100)
+    with pytest.raises(InvalidArgumentError, match="operation 300, keys: a key of 0 bytes"):
+        db.set_many([b"k"] * 300 + [b""], [b"v"] * 301, atomic=False)
+    base._request_bounds = own
     assert db.count() == 0
 
 
@@ -235,6 +307,6 @@ def test_numbers_as_arrow(db: Any) -> None:
     table = pa.Table.from_batches([piece.to_arrow() for piece in numbers.scan_pieces() if len(piece)])
     assert sorted(zip(*(column.to_pylist() for column in table), strict=True)) == [(1, 4), (2, 5), (3, 6)]
     assert numbers.get_many(table["key"])[0].tolist() == table["value"].to_pylist()
-    with pytest.raises(InvalidArgumentError, match=r"whole numbers|no nulls"):
+    with pytest.raises(InvalidArgumentError, match="some are missing"):
         numbers.set_many(pa.array([1, None]), [1, 2])
     db.drop_table(name)

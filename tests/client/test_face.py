@@ -471,7 +471,9 @@ def test_numbers(db: Any) -> None:
     for nothing in ([], np.array([]), np.empty(0, np.uint64)):  # the second one is of floats
         numbers.set_many(nothing, nothing)
         values, found = numbers.get_many(nothing, atomic=False)
-        assert (values.tolist(), values.dtype, found.tolist(), found.dtype) == ([], np.uint64, [], np.bool_)
+        assert (values.tolist(), found.tolist(), found.dtype) == ([], [], np.bool_)
+        if isinstance(nothing, np.ndarray) or isinstance(db, gpkvs.Store):  # a client takes a list for one of bytes
+            assert values.dtype == np.uint64
         sums, done = numbers.incr_many(nothing, nothing)
         assert (sums.tolist(), sums.dtype, done.tolist(), done.dtype) == ([], np.int64, [], np.bool_)
         found = numbers.delete_many(nothing)
