@@ -18,7 +18,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpkvs import open as gpkvs_open
-from gpkvs.batch import Op
 from gpkvs.cli.main import app
 from gpkvs.client import Client, UnavailableError
 from gpkvs.export.file_format import END_BYTES, End, ExportError, Header, encode_records
@@ -27,6 +26,7 @@ from gpkvs.export.writer import ExportWriter
 from gpkvs.scan import ScanPiece
 from tests.conftest import SMALL as SMALL_STORE
 from tests.conftest import assert_clean
+from tests.export.served import columns, contents, empty, fill, gpkvs, names, refusal
 from tests.serving import COMMAND, Server
 
 SMALL = {b"user:1": b"ann", b"user:2": b"b\xff\n", b"item": b"", b"k" * 4096: bytes(70_000), b"m" * 300: b"v" * 300}
@@ -56,51 +56,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert_clean(folder / "store")
 
 
-def columns(numbers: dict[int, int]) -> tuple[Any, Any]:
-    return np.array(list(numbers), np.uint64), np.array(list(numbers.values()), np.uint64)
-
-
-def fill(server: Server, table: str, records: dict[bytes, bytes]) -> None:
-    pairs = iter(records.items())
-    with Client(server.target, table=table) as client:
-        while part := list(islice(pairs, 1000)):
-            client.batch([(Op.SET, key, value) for key, value in part])
-
-
-def contents(server: Server, table: str) -> dict[bytes, bytes]:
-    with Client(server.target, table=table) as client:
-        return {key: value for piece in client.scan_pieces() for key, value in piece.pairs()}
-
-
-def empty(server: Server, table: str) -> None:
-    with Client(server.target) as client:
-        found = next(one for one in client.list_tables() if one.name == table)
-        client.drop_table(table)
-        client.create_table(table, layout=found.layout, index_bytes=1 << 20)
-
-
-def gpkvs(server: Server, *words: str | Path) -> Result:
-    return CliRunner().invoke(app, [*map(str, words), "--target", server.target])
-
-
-def refusal(server: Server, *words: str | Path) -> str:
-    result = gpkvs(server, *words)
-    assert result.exit_code == 2, result.output
-    errors = [line for line in result.stderr.splitlines() if line.startswith("gpkvs: ")]
-    assert len(errors) == 1, result.stderr
-    return errors[0]
-
-
 def records_of(path: Path) -> dict[bytes, bytes]:
     reader = ExportReader(path)
     records = [record for chunk in reader.chunks() for record in chunk]
     found = {key: value for key, value, _ in records}
     assert len(found) == len(records) == reader.end.records
     return found
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def test_records_go_to_a_file_and_back(server: Server, tmp_path: Path) -> None:
@@ -526,71 +487,3 @@ def test_damaged_records_are_told(server: Server, tmp_path: Path, monkeypatch: p
     assert ExportReader(out).end == End(5, 2)
     imported = gpkvs(server, "import", out, "--table", "copy")
     assert (imported.exit_code, "2 records failed their checks" in imported.stderr) == (0, True)
-
-
-def test_numbers_go_to_parquet_and_back(server: Server, tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install 'gpkvs[parquet]'")
-    out = tmp_path / "out.parquet"
-    made = gpkvs(server, "export", "--out", out, "--table", "numbers", "--format", "parquet")
-    assert made.exit_code == 0, made.output
-    assert names(tmp_path) == ["out.parquet"]
-    assert out.stat().st_mode & 0o777 == 0o600
-    table = pq.read_table(out)
-    assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == NUMBERS
-    assert [str(field.type) for field in table.schema] == ["uint64", "uint64"]
-    empty(server, "copied_numbers")
-    assert gpkvs(server, "import", out, "--table", "copied_numbers").exit_code == 0
-    assert contents(server, "copied_numbers") == contents(server, "numbers")
-    assert "only tables of the layout u64 can be Parquet" in refusal(
-        server, "export", "--out", tmp_path / "x", "--table", "small", "--format", "parquet"
-    )
-    assert "has bytes" in refusal(server, "import", out, "--table", "copy")
-    assert names(tmp_path) == ["out.parquet"]
-    whole = out.read_bytes()
-    for end in (5, len(whole) // 2, len(whole) - 1):
-        out.write_bytes(whole[:end])
-        assert "it is no whole Parquet file" in refusal(server, "import", out, "--table", "copied_numbers")
-    out.write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
-    assert "it is damaged" in refusal(server, "import", out, "--table", "copied_numbers")
-
-
-def test_parquet_files_of_others(server: Server, tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'gpkvs[parquet]'")
-    pq = pytest.importorskip("pyarrow.parquet")
-    out = tmp_path / "other"
-
-    def stored(**numbers: Any) -> str:
-        pq.write_table(pa.table(numbers), out)
-        result = gpkvs(server, "import", out, "--table", "copied_numbers")
-        return "" if result.exit_code == 0 else result.stderr
-
-    empty(server, "copied_numbers")
-    assert stored(other=pa.array(["x"]), key=pa.array([5], pa.int16()), value=pa.array([6], pa.int64())) == ""
-    eight = {number: number.to_bytes(8, "little") for number in (5, 6)}
-    assert contents(server, "copied_numbers") == {eight[5]: eight[6]}
-    assert "it needs columns `key` and `value`" in stored(key=[1], values=[2])
-    assert "it needs columns `key` and `value`" in stored(key=[1], value=["2"])
-    assert "numbers are missing" in stored(key=[1, 2], value=[1, None])
-    assert "numbers that do not fit" in stored(key=[1, 2], value=[1, -1])
-    assert contents(server, "copied_numbers") == {eight[5]: eight[6]}
-
-
-def test_parquet_without_pyarrow_says_what_to_install(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    words = ("export", "--out", tmp_path / "x", "--table", "numbers", "--format", "parquet")
-    assert "run pip install 'gpkvs[parquet]'" in refusal(server, *words)
-    assert names(tmp_path) == []
-
-
-def test_an_interrupted_parquet_export_goes_on(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'gpkvs[parquet]'")
-    out = tmp_path / "out"
-    words = ("export", "--out", out, "--table", "numbers", "--format", "parquet")
-    with monkeypatch.context() as patch:
-        patch.setattr("gpkvs.export.writer.convert", lambda *_: (_ for _ in ()).throw(ExportError("stopped")))
-        assert "stopped" in refusal(server, *words)
-    assert "was interrupted" in refusal(server, *words)
-    assert gpkvs(server, *words, "--resume").exit_code == 0
-    assert names(tmp_path) == ["out"]
