@@ -12,6 +12,7 @@ from gpkvs.cli.access import is_typed, takes_access
 from gpkvs.cli.connection import EXIT_FAILED, Target
 from gpkvs.cli.exit_status import IN_USE, exits
 from gpkvs.cli.output import AsJson
+from gpkvs.cli.parquet_options import ExpiresColumn, KeyColumn, ValueColumn, one_column
 from gpkvs.cli.redis_options import FromRedis, Redis, RedisCredentials, RedisDatabase, Skip
 from gpkvs.cli.scan import EXIT_DAMAGED, Prefix
 from gpkvs.config import DEFAULT_TABLE, IMPORT_OPS_USUAL, ServerConfig
@@ -50,7 +51,7 @@ def export_command(
     out: Annotated[Path, typer.Option("--out", help="The file that is made.", metavar="FILE", dir_okay=False)],
     file_format: Annotated[
         FileFormat,
-        typer.Option("--format", help="msgpack, or parquet: only for a table of the layout u64, with pyarrow."),
+        typer.Option("--format", help="msgpack, or parquet, which needs pyarrow."),
     ] = FileFormat.MSGPACK,
     prefix: Prefix = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an export that was interrupted.")] = False,
@@ -70,7 +71,7 @@ def export_command(
     timeout: Patience = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Write all records of a table to a file: keys, values and when they expire, without versions.
+    """Write all records of a table to a file: keys, values and when they expire; as parquet with versions, too.
 
     The table can be used meanwhile. A record that is there throughout is in the file exactly once. One that is changed
     meanwhile is there as it was at some moment: an export is no snapshot of the table.
@@ -108,6 +109,9 @@ def import_command(
     redis_database: RedisDatabase = 0,
     redis_credentials: RedisCredentials = None,
     skip: Skip = False,
+    key: KeyColumn = None,
+    value: ValueColumn = None,
+    expires: ExpiresColumn = None,
     target: Target = ServerConfig.listen,
     table: Annotated[
         str, typer.Option(help="The table; without --create it must be there.", show_default="that of the source")
@@ -128,8 +132,12 @@ def import_command(
     """Store the records of a file, or of a Redis, in a table: keys that are there get the values of the source.
 
     FILE is read and checked to its end before anything is stored: one that was cut or is damaged is refused. After an
-    interruption the same command stores all of it again, which does no harm. A Parquet file needs the columns `key` and
-    `value`, of whole numbers, and a table of the layout u64.
+    interruption the same command stores all of it again, which does no harm.
+
+    A Parquet file needs a column of keys and one of values, `key` and `value` unless --key and --value say others: of
+    bytes or text for a table of the layout bytes, of whole numbers for one of the layout u64. Several columns of values
+    are not supported. With bytes or text a column `expires` (or --expires) may say when records expire. Other columns
+    are left out.
 
     From a Redis or Valkey come the strings of one database, with their expiries; docs/redis.md says more. It needs
     `pip install 'gpkvs[redis]'`.
@@ -139,7 +147,17 @@ def import_command(
     if (file is None) == (from_redis is None):
         raise typer.BadParameter("give one of them: a file, or a Redis", param_hint="FILE, --from-redis")
     from gpkvs.cli.import_run import Asked, import_table  # noqa: PLC0415 - it loads the client
+    from gpkvs.export.parquet_reader import ColumnNames  # noqa: PLC0415
 
+    columns = {
+        name: one
+        for name, given in (("key", key), ("value", value), ("expires", expires))
+        if (one := one_column(f"--{name}", given)) is not None
+    }
+    if columns and file is None:
+        raise typer.BadParameter("they name columns of a Parquet file", param_hint="--key, --value, --expires")
     redis = Redis(from_redis, redis_database, redis_credentials, skip=skip) if from_redis else None
-    asked = Asked(file, redis, target, table, batch, timeout, create=create, if_absent=if_absent)
+    asked = Asked(
+        file, ColumnNames(**columns), redis, target, table, batch, timeout, create=create, if_absent=if_absent
+    )
     import_table(asked, access, as_json=as_json)

@@ -18,13 +18,15 @@ from gpkvs.cli.export_run import PATIENT, layout_of
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.redis_options import Redis
 from gpkvs.cli.redis_source import RedisSource, redis_server
+from gpkvs.cli.server_limits import limits_of
 from gpkvs.cli.shown_progress import shown_progress
 from gpkvs.client import Client, DeadlineError, OutcomeUnknownError, ServerBusyError, TlsError, UnavailableError
-from gpkvs.config import DEFAULT_TABLE
+from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.credentials import Access
 from gpkvs.export.file_format import ExportError
-from gpkvs.export.importer import Execute, Imported, import_numbers, import_records, numbers_of
-from gpkvs.export.parquet import ParquetReader, is_parquet
+from gpkvs.export.importer import Execute, Imported, import_columns, import_numbers, import_records, numbers_of
+from gpkvs.export.parquet import is_parquet
+from gpkvs.export.parquet_reader import ColumnNames, ParquetReader
 from gpkvs.export.reader import ExportReader
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.text import counted
@@ -36,6 +38,7 @@ class Asked(NamedTuple):
     """What the options of the command say: of `file` and `redis` there is one."""
 
     file: Path | None
+    columns: ColumnNames
     redis: Redis | None
     target: str
     table: str
@@ -56,7 +59,7 @@ def import_table(asked: Asked, access: Access, *, as_json: bool) -> None:
     ):
         source: ExportSource | ParquetSource | RedisSource
         if asked.file is not None:
-            source = ParquetSource(asked.file) if is_parquet(asked.file) else ExportSource(asked.file)
+            source = _file_source(asked.file, asked.columns, client)
         elif asked.redis is not None:
             source = RedisSource(redis_server(asked.redis, access), client, asked.timeout)
         name = asked.table or source.table
@@ -86,6 +89,14 @@ def import_table(asked: Asked, access: Access, *, as_json: bool) -> None:
             raise typer.Exit(EXIT_LEFT_OUT)
 
 
+def _file_source(file: Path, columns: ColumnNames, client: Client) -> ExportSource | ParquetSource:
+    if is_parquet(file):
+        return ParquetSource(file, columns, limits_of(client))
+    if columns != ColumnNames():
+        raise ExportError(f"{file}: --key, --value and --expires name columns of a Parquet file, and it is none")
+    return ExportSource(file)
+
+
 class ExportSource:
     """An export, checked."""
 
@@ -107,17 +118,19 @@ class ExportSource:
 class ParquetSource:
     """A Parquet file, checked."""
 
-    layout = U64_LAYOUT.name
-
-    def __init__(self, file: Path) -> None:
-        self._reader = ParquetReader(file)
-        self._reader.check()
-        self.table, self.records = self._reader.table or DEFAULT_TABLE, self._reader.records
+    def __init__(self, file: Path, columns: ColumnNames, limits: Limits | None) -> None:
+        self._reader = ParquetReader(file, columns)
+        self.layout, self.records = self._reader.layout, self._reader.records
+        self.table = self._reader.table or DEFAULT_TABLE
+        with shown_progress("checking", "record", self.records) as show:
+            self._reader.check(limits, show)
         _say_damaged(file, self._reader.damaged)
 
     def store(self, execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
         """Store the records."""
-        return import_numbers(self._reader.chunks(), execute, if_absent=if_absent, batch_ops=batch_ops)
+        if self.layout == U64_LAYOUT.name:
+            return import_numbers(self._reader.numbers(), execute, if_absent=if_absent, batch_ops=batch_ops)
+        return import_columns(self._reader.columns(), execute, if_absent=if_absent, batch_ops=batch_ops)
 
 
 def _say_damaged(file: Path, damaged: int) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from gpkvs.cli.access import read_credentials
 from gpkvs.cli.redis_options import Redis
-from gpkvs.client import AccessDeniedError, Client
+from gpkvs.cli.server_limits import limits_of
+from gpkvs.client import Client
 from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import InvalidArgumentError
@@ -45,7 +46,7 @@ class RedisSource:
     layout = BYTES_LAYOUT.name
 
     def __init__(self, server: RedisServer, client: Client, timeout: float) -> None:
-        self._reader = RedisReader(server, _limits(client), timeout=timeout)
+        self._reader = RedisReader(server, limits_of(client) or Limits(), timeout=timeout)
         self.table, self.records = str(server.database) if server.database else DEFAULT_TABLE, self._reader.keys
 
     @property
@@ -56,12 +57,3 @@ class RedisSource:
     def store(self, execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
         """Store the records."""
         return import_records(self._reader.chunks(), execute, if_absent=if_absent, batch_ops=batch_ops)
-
-
-def _limits(client: Client) -> Limits:
-    """Return the limits of a server; the usual ones for a user whom it does not tell them."""
-    try:
-        info = client.info()
-    except AccessDeniedError:
-        return Limits()
-    return Limits(key_bytes_max=info.key_bytes_max, value_bytes_max=info.value_bytes_max)

@@ -1,5 +1,5 @@
 """Exports: files with the records of a table, for other programs and other stores (docs/export.md).
 
 `file_format` says what is in one, `writer` makes one so that it may be interrupted, `reader` checks and reads one,
-`parquet` is the other form of a table of numbers.
+`parquet` and `parquet_reader` write and read the other form.
 """

@@ -23,6 +23,8 @@ from gpkvs.native import library
 from gpkvs.scan import ScanPiece
 
 FORMAT, VERSION = "gpkvs-export", 1
+PIECES_FORMAT = "gpkvs-pieces"
+"""Of what becomes a Parquet file (`gpkvs.export.pieces`)."""
 
 _PACKED_BYTES_MAX = 20  # `PACKED_BYTES_MAX` in kernels/pack.hpp
 
@@ -48,12 +50,15 @@ class Header:
         Only keys that begin with it are in the file.
     gpkvs
         The version of gpkvs that made the file.
+    format
+        What follows the header: `FORMAT` or `PIECES_FORMAT`.
     """
 
     table: str
     layout: str
     prefix: bytes = b""
     gpkvs: str = ""
+    format: str = FORMAT
 
     @property
     def is_u64(self) -> bool:
@@ -62,7 +67,7 @@ class Header:
 
     def encode(self) -> bytes:
         """Return the object as it is in a file."""
-        packed: bytes = msgpack.packb({"format": FORMAT, "version": VERSION, **asdict(self)})
+        packed: bytes = msgpack.packb({"format": self.format, "version": VERSION, **asdict(self)})
         return packed
 
     @staticmethod
@@ -74,7 +79,7 @@ class Header:
         ExportError
             If it is none, or of a format that this gpkvs does not know.
         """
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        if not isinstance(found, dict) or found.get("format") not in (FORMAT, PIECES_FORMAT):
             raise ExportError("it is no export of gpkvs: it does not begin with a header")
         if found.get("version") != VERSION:
             raise ExportError(

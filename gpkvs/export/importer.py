@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpkvs.batch import Batch, Condition, Op, RequestResult, Status
+from gpkvs.batch import U32, Batch, Condition, Op, RequestResult, Status
+from gpkvs.export.columns import Columns, Numbers
 from gpkvs.export.file_format import ExportError
-from gpkvs.export.parquet import Numbers
 from gpkvs.export.reader import Record
 
 BATCH_BYTES_MAX = 1 << 20
@@ -33,6 +34,12 @@ def import_records(chunks: Iterable[list[Record]], execute: Execute, *, if_absen
     """Store the records of a table of bytes."""
     cut = (part for chunk in chunks for part in _parts(chunk, batch_ops))
     return _run(map(_batch_of_records, cut), execute, if_absent=if_absent)
+
+
+def import_columns(chunks: Iterable[Columns], execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
+    """Store the records of a table of bytes that come as columns."""
+    batches = (batch for columns in chunks for batch in _batches_of_columns(columns, batch_ops))
+    return _run(batches, execute, if_absent=if_absent)
 
 
 def import_numbers(chunks: Iterable[Numbers], execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
@@ -80,6 +87,34 @@ def _parts(records: list[Record], batch_ops: int) -> Iterator[list[Record]]:
             begun.append(record)
             length += size
         yield begun
+
+
+def _batches_of_columns(columns: Columns, batch_ops: int) -> Iterator[Batch]:
+    """Cut columns into batches; nothing is copied."""
+    count = len(columns.key_lengths)
+    key_ends, value_ends = _bounds(columns.key_lengths), _bounds(columns.value_lengths)
+    bytes_before = key_ends + value_ends
+    first = 0
+    while first < count:
+        fit = int(np.searchsorted(bytes_before, bytes_before[first] + BATCH_BYTES_MAX, "right")) - 1
+        last = min(max(fit, first + 1), first + batch_ops, count)
+        expiries = None if columns.expiries is None else columns.expiries[first:last]
+        yield Batch(
+            ops=np.full(last - first, Op.SET, np.uint8),
+            keys=columns.keys[key_ends[first] : key_ends[last]],
+            key_lengths=columns.key_lengths[first:last],
+            values=columns.values[value_ends[first] : value_ends[last]],
+            value_lengths=columns.value_lengths[first:last],
+            expiries=expiries if expiries is not None and expiries.any() else None,
+        )
+        first = last
+
+
+def _bounds(lengths: U32) -> NDArray[np.int64]:
+    """Return where each of some neighbours begins, and where the last one ends."""
+    bounds = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
 
 
 def _batch_of_records(records: list[Record]) -> Batch:

@@ -1,27 +1,30 @@
-"""The other form of an export of a table of numbers: a Parquet file, for analysis. It needs the extra ``parquet``."""
+"""The other form of an export: a Parquet file, for analysis. It needs the extra ``parquet``."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpkvs.export.file_format import ExportError, Header
-from gpkvs.export.reader import ExportReader
+from gpkvs.batch import U8, U32, U64
+from gpkvs.export.file_format import ExportError
+from gpkvs.export.pieces import PieceReader
+from gpkvs.scan import ScanPiece
+
+METADATA = b"gpkvs"
+"""The key of what a file of gpkvs says about itself: JSON, in the metadata of its schema."""
 
 _MAGIC = b"PAR1"
-_METADATA = b"gpkvs"
-_GROUP_ROWS = 1 << 20
-_READ_ROWS = 1 << 16
 
-Numbers = tuple[NDArray[np.uint64], NDArray[np.uint64]]
-"""Keys and values."""
+# A row group is made, and by most programs read, as a whole. One record may be longer.
+_GROUP_ROWS = 1 << 20
+_GROUP_BYTES = 64 << 20
+
+_EXPIRY_MS_MAX = (1 << 63) - 1  # a timestamp has a sign; later is as good as never, and stays different from it
 
 
 def pyarrow_parquet() -> tuple[Any, ModuleType]:
@@ -40,109 +43,6 @@ def pyarrow_parquet() -> tuple[Any, ModuleType]:
     return pa, pq
 
 
-def require_parquet(header: Header) -> None:
-    """Check that a table can become a Parquet file here, before it is scanned.
-
-    Raises
-    ------
-    ExportError
-        If it is no table of numbers, or pyarrow is missing.
-    """
-    if not header.is_u64:
-        raise ExportError(
-            f"table {header.table!r} has the layout {header.layout}: only tables of the layout u64 can be Parquet. "
-            "Without --format parquet the export is msgpack, and docs/export.md shows how to read it"
-        )
-    pyarrow_parquet()
-
-
-def convert(export: Path, parquet: Path) -> None:
-    """Write the records of a finished export to a Parquet file, with the columns ``key`` and ``value``."""
-    pa, pq = pyarrow_parquet()
-    reader = ExportReader(export)
-    described = json.dumps({**asdict(reader.header), "prefix": "", "damaged": reader.end.damaged})
-    columns = [pa.field(name, pa.uint64(), nullable=False) for name in ("key", "value")]
-    schema = pa.schema(columns, metadata={_METADATA: described.encode()})
-    with pq.ParquetWriter(parquet, schema, write_page_checksum=True) as writer:
-        for keys, values in _groups(reader):
-            writer.write_table(pa.table([pa.array(keys), pa.array(values)], schema=schema))
-
-
-def _groups(reader: ExportReader) -> Iterator[Numbers]:
-    """Yield the records as columns that are worth a row group each."""
-    waiting: list[Any] = []
-    count = 0
-    for records in reader.chunks():
-        waiting.append(np.array(records, np.uint64).reshape(-1, 3))
-        count += len(records)
-        if count >= _GROUP_ROWS:
-            yield _columns(waiting)
-            waiting, count = [], 0
-    if count:
-        yield _columns(waiting)
-
-
-def _columns(rows: list[NDArray[np.uint64]]) -> Numbers:
-    joined = np.concatenate(rows)
-    return np.ascontiguousarray(joined[:, 0]), np.ascontiguousarray(joined[:, 1])
-
-
-class ParquetReader:
-    """A Parquet file with the columns ``key`` and ``value``; of gpkvs, or of anybody.
-
-    Parameters
-    ----------
-    file
-        The file. Its last bytes say where everything is, so that a file that was cut is known by them.
-
-    Raises
-    ------
-    ExportError
-        If it is none, or the columns are not there, or are no whole numbers.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._pa, pq = pyarrow_parquet()
-        try:
-            self._parquet = pq.ParquetFile(file, page_checksum_verification=True)
-        except (self._pa.ArrowException, OSError) as error:
-            raise ExportError(f"{file}: it is no whole Parquet file: {error}") from error
-        schema = self._parquet.schema_arrow
-        for name in ("key", "value"):
-            if schema.get_field_index(name) < 0 or not self._pa.types.is_integer(schema.field(name).type):
-                raise ExportError(f"{file}: it needs columns `key` and `value` of whole numbers, it has {schema.names}")
-        described = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))
-        self.table: str = described.get("table", "")
-        self.damaged: int = described.get("damaged", 0)
-        self.records: int = self._parquet.metadata.num_rows
-
-    def check(self) -> None:
-        """Read all of it, before anything of it is used.
-
-        Raises
-        ------
-        ExportError
-            If it is damaged, or a number is missing, negative, or larger than 64 bits.
-        """
-        for _ in self.chunks():
-            pass
-
-    def chunks(self) -> Iterator[Numbers]:
-        """Yield the records, some at a time; errors as `check`."""
-        try:
-            for batch in self._parquet.iter_batches(_READ_ROWS, columns=["key", "value"]):
-                yield self._numbers(batch.column("key")), self._numbers(batch.column("value"))
-        except (self._pa.ArrowException, OSError) as error:
-            raise ExportError(f"{self.file}: it is damaged, or has numbers that do not fit: {error}") from error
-
-    def _numbers(self, column: Any) -> NDArray[np.uint64]:
-        if column.null_count:
-            raise ExportError(f"{self.file}: numbers are missing in it")
-        numbers: NDArray[np.uint64] = column.cast(self._pa.uint64()).to_numpy()
-        return numbers
-
-
 def is_parquet(file: Path) -> bool:
     """Whether a file begins as Parquet files do.
 
@@ -156,3 +56,83 @@ def is_parquet(file: Path) -> bool:
             return opened.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
         raise ExportError(f"{file}: {error.strerror}") from error
+
+
+def convert(pieces: Path, parquet: Path) -> None:
+    """Write the pieces of a finished scan to a Parquet file.
+
+    A table of numbers has the columns ``key`` and ``value``, one of bytes ``version`` and ``expires``, too. The memory
+    that this takes does not depend on the size of the table.
+    """
+    pa, pq = pyarrow_parquet()
+    reader = PieceReader(pieces)
+    header = reader.header
+    described = {"table": header.table, "layout": header.layout, "gpkvs": header.gpkvs, "damaged": reader.end.damaged}
+    fields = _number_fields(pa) if header.is_u64 else _byte_fields(pa)
+    schema = pa.schema(fields, metadata={METADATA: json.dumps(described).encode()})
+    arrays_of = _number_arrays if header.is_u64 else _byte_arrays
+    # Keys and versions are different in each record: a dictionary of them would be the column again.
+    dictionaries = [field.name for field in fields if field.name not in ("key", "version")]
+    with pq.ParquetWriter(parquet, schema, use_dictionary=dictionaries, write_page_checksum=True) as writer:
+        for group in _groups(reader.pieces()):
+            batches = [pa.record_batch(arrays_of(pa, piece), schema=schema) for piece in group]
+            table = pa.Table.from_batches(batches, schema)
+            writer.write_table(table, row_group_size=table.num_rows)
+
+
+def _groups(pieces: Iterator[ScanPiece]) -> Iterator[list[ScanPiece]]:
+    """Yield the pieces that make a row group each."""
+    group: list[ScanPiece] = []
+    rows, size = 0, 0
+    for piece in pieces:
+        piece_size = len(piece.keys) + len(piece.values)
+        if group and (rows + len(piece) > _GROUP_ROWS or size + piece_size > _GROUP_BYTES):
+            yield group
+            group, rows, size = [], 0, 0
+        group.append(piece)
+        rows += len(piece)
+        size += piece_size
+    if group:
+        yield group
+
+
+def _number_fields(pa: Any) -> list[Any]:
+    return [pa.field(name, pa.uint64(), nullable=False) for name in ("key", "value")]
+
+
+def _number_arrays(pa: Any, piece: ScanPiece) -> list[Any]:
+    keys, values = piece.numbers()
+    return [pa.array(keys), pa.array(values)]
+
+
+def _byte_fields(pa: Any) -> list[Any]:
+    return [
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("version", pa.uint64(), nullable=False),
+        pa.field("expires", pa.timestamp("ms", "UTC")),
+    ]
+
+
+def _byte_arrays(pa: Any, piece: ScanPiece) -> list[Any]:
+    return [
+        _binary_array(pa, piece.keys, piece.key_lengths),
+        _binary_array(pa, piece.values, piece.value_lengths),
+        pa.array(piece.versions),
+        _expiry_array(pa, piece.expiries, len(piece)),
+    ]
+
+
+def _binary_array(pa: Any, data: U8, lengths: U32) -> Any:
+    """Return a column as Arrow has it, in the same memory. A piece has far less than the 2 GiB that one may have."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _expiry_array(pa: Any, expiries: U64, count: int) -> Any:
+    kind = pa.timestamp("ms", "UTC")
+    if not len(expiries):
+        return pa.nulls(count, kind)
+    times = np.minimum(expiries, np.uint64(_EXPIRY_MS_MAX)).view(np.int64)
+    return pa.array(times, kind, mask=expiries == 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from gpkvs.export.file_format import END_BYTES, End, ExportError, Header
+from gpkvs.export.file_format import END_BYTES, FORMAT, End, ExportError, Header
 from gpkvs.media.layout import LONGEST_RECORD_UNITS, UNIT_BYTES
 
 CHUNK_BYTES = 1 << 20
@@ -29,8 +29,8 @@ def read_chunks(file: Path, length: int) -> Iterator[bytes]:
             yield chunk
 
 
-def read_header(file: Path) -> Header:
-    """Return the header of a file, finished or not.
+def read_head(file: Path) -> tuple[Header, int]:
+    """Return the header of a file, finished or not, and how many bytes it takes.
 
     Raises
     ------
@@ -41,12 +41,28 @@ def read_header(file: Path) -> Header:
     for chunk in read_chunks(file, _HEADER_BYTES_MAX):
         unpacker.feed(chunk)
         try:
-            return Header.decode(unpacker.unpack())
+            return Header.decode(unpacker.unpack()), unpacker.tell()
         except msgpack.OutOfData:
             continue  # a prefix may be as long as a key
         except (msgpack.UnpackException, ValueError) as error:
             raise ExportError(_NO_HEADER) from error
     raise ExportError(_NO_HEADER)
+
+
+def read_end(file: Path) -> End:
+    """Return the end of a file.
+
+    Raises
+    ------
+    ExportError
+        If it has none.
+    """
+    with file.open("rb") as opened:
+        opened.seek(max(file.stat().st_size - END_BYTES, 0))
+        end = End.decode(opened.read())
+    if end is None:
+        raise ExportError("it has no end: it was cut, or is no finished export")
+    return end
 
 
 class ExportReader:
@@ -69,22 +85,16 @@ class ExportReader:
         self.file = file
         self._on_progress = on_progress
         try:
-            self.header = read_header(file)
+            self.header, _ = read_head(file)
+            if self.header.format != FORMAT:
+                raise ExportError("it is a part of an export to Parquet: the same gpkvs export ends it with --resume")
             self._length = file.stat().st_size - END_BYTES
-            self.end = self._end()
+            self.end = read_end(file)
             self._check()
         except ExportError as error:
             raise ExportError(f"{file}: {error}") from error
         except OSError as error:
             raise ExportError(f"{file}: {error.strerror}") from error
-
-    def _end(self) -> End:
-        with self.file.open("rb") as opened:
-            opened.seek(max(self._length, 0))
-            end = End.decode(opened.read())
-        if end is None:
-            raise ExportError("it has no end: it was cut, or is no finished export")
-        return end
 
     def _check(self) -> None:
         crc32 = 0

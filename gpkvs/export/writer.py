@@ -15,14 +15,15 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpkvs.export.file_format import END_BYTES, End, ExportError, Header, encode_records
-from gpkvs.export.parquet import convert, require_parquet
-from gpkvs.export.reader import read_chunks, read_header
+from gpkvs.export.file_format import END_BYTES, PIECES_FORMAT, End, ExportError, Header, encode_records
+from gpkvs.export.parquet import convert, pyarrow_parquet
+from gpkvs.export.pieces import encode_piece
+from gpkvs.export.reader import read_chunks, read_head
 from gpkvs.media.directory import sync_path, write_file
 from gpkvs.scan import ScanPiece
 
@@ -55,7 +56,7 @@ class ExportWriter:
     overwrite
         Whether to replace the file, and without `resume` what an interrupted export left.
     parquet
-        Whether the finished export is a Parquet file. It is made of the other form at the end.
+        Whether the finished export is a Parquet file. It is made at the end, of the pieces that were scanned.
 
     Raises
     ------
@@ -67,14 +68,14 @@ class ExportWriter:
         self, file: Path, header: Header, *, resume: bool = False, overwrite: bool = False, parquet: bool = False
     ) -> None:
         self.file = file
-        self._header = header
+        self._header = replace(header, format=PIECES_FORMAT) if parquet else header
         self._overwrite = overwrite
         self._parquet = parquet
         self._partial = file.with_name(file.name + ".partial")
         self._progress = file.with_name(file.name + ".progress")
         self._saved_at = time.monotonic()
         if parquet:
-            require_parquet(header)
+            pyarrow_parquet()
         with _refusals(file):
             self._require_free()
             self._descriptor = self._open()
@@ -115,7 +116,8 @@ class ExportWriter:
     def add(self, piece: ScanPiece) -> None:
         """Write a piece; sometimes save."""
         with _refusals(self.file):
-            self._append(encode_records(piece, is_u64=self._header.is_u64), piece)
+            data = encode_piece(piece) if self._parquet else encode_records(piece, is_u64=self._header.is_u64)
+            self._append(data, piece)
             if time.monotonic() - self._saved_at > _SAVE_SECONDS:
                 self.save()
 
@@ -215,7 +217,9 @@ class ExportWriter:
             crc32, length = zlib.crc32(chunk, crc32), length + len(chunk)
         if (length, crc32) != (state.bytes, state.crc32):
             raise ExportError(f"{self._partial.name} is damaged: --overwrite without --resume begins anew")
-        before = read_header(self._partial)
+        before, _ = read_head(self._partial)
+        if before.format != self._header.format:
+            raise ExportError("the interrupted export has another --format: --overwrite without --resume begins anew")
         if (before.table, before.layout, before.prefix) != (
             self._header.table,
             self._header.layout,

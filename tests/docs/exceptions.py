@@ -84,6 +84,11 @@ EXEMPTIONS = (
     Exemption(
         "docs/recipes.md", ("import torch",), "PyTorch is no dependency; tests/client/test_buffers.py has an array"
     ),
+    Exemption(
+        "docs/export.md",
+        ("import pandas", "import polars"),
+        "pandas and polars are no dependencies; the block before reads the same file",
+    ),
     Exemption("docs/gpm.md", ("import torch",), "PyTorch is no dependency; tests/gpm/test_torch.py has these calls"),
     Exemption("docs/gpm.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
     Exemption(

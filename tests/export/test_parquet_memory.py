@@ -1,0 +1,78 @@
+"""What a large table takes while it becomes a Parquet file, and while one is checked: not more than a smaller one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+
+# A process of its own has the peak of one step at a time. The values are the same, so that the files are small.
+_SCRIPT = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import pyarrow as pa, pyarrow.compute, pyarrow.parquet as pq
+from gpkvs.export.file_format import Header
+from gpkvs.export.parquet_reader import ParquetReader
+from gpkvs.export.writer import ExportWriter
+from gpkvs.scan import ScanPiece
+
+folder, value_bytes, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+
+def status(name):
+    return int(Path("/proc/self/status").read_text().partition(name + ":")[2].split()[0]) << 10
+
+def peak_of(step):
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    step()
+    return status("VmHWM") - before
+
+def pieces():
+    each = max(1, (1 << 20) // value_bytes)
+    value = np.random.default_rng(1).integers(0, 256, value_bytes, np.uint8)
+    for first in range(0, count, each):
+        n = min(each, count - first)
+        keys = np.arange(first, first + n, dtype="<u8").view(np.uint8)
+        lengths = np.full(n, 8, np.uint32), np.full(n, value_bytes, np.uint32)
+        numbers = np.arange(n, dtype=np.uint64), np.empty(0, np.uint64)
+        cursor = b"" if first + n == count else b"more"
+        yield ScanPiece(keys, lengths[0], np.tile(value, n), lengths[1], *numbers, 0, cursor)
+
+out = folder / "out"
+with ExportWriter(out, Header("t", "bytes"), parquet=True) as writer:
+    for piece in pieces():
+        writer.add(piece)
+    peaks = {"export": peak_of(writer.finish)}
+
+peaks["import"] = peak_of(lambda: ParquetReader(out).check())
+
+# As others write it: one row group, in which the file has the value once.
+def repeated():
+    value = pa.array([bytes(value_bytes), b"short"])
+    column = pa.DictionaryArray.from_arrays(pa.array(np.arange(count, dtype=np.int32) % 2), value)
+    table = pa.table({"key": [b"%d" % number for number in range(count)], "value": column})
+    with pq.ParquetWriter(folder / "repeated", table.schema, store_schema=False) as other:
+        other.write_table(table)
+
+repeated()
+peaks["repeated"] = peak_of(lambda: ParquetReader(folder / "repeated").check())
+print(json.dumps(peaks))
+"""
+
+
+@pytest.mark.parametrize(("value_bytes", "count"), [(16 * MIB, 32), (100, 3_000_000)])
+def test_the_memory_does_not_grow_with_the_table(tmp_path: Path, value_bytes: int, count: int) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'gpkvs[parquet]'")
+    words = [sys.executable, "-c", _SCRIPT, str(tmp_path), str(value_bytes), str(count)]
+    peaks = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    print(peaks)
+    assert value_bytes * count > 280 * MIB
+    assert peaks["export"] < 280 * MIB
+    assert peaks["import"] < 160 * MIB
+    assert peaks["repeated"] < 200 * MIB
