@@ -24,6 +24,10 @@ _MAGIC = b"PAR1"
 _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 64 << 20
 
+# Between so many records Arrow asks whether a page is full, which has 1 MiB then. Who reads one holds it as a whole.
+_PAGE_BYTES = 1 << 20
+_PAGE_ROWS_STEP = 1024
+
 _EXPIRY_MS_MAX = (1 << 63) - 1  # a timestamp has a sign; later is as good as never, and stays different from it
 
 
@@ -73,7 +77,12 @@ def convert(pieces: Path, parquet: Path) -> None:
     arrays_of = _number_arrays if header.is_u64 else _byte_arrays
     # Keys and versions are different in each record: a dictionary of them would be the column again.
     dictionaries = [field.name for field in fields if field.name not in ("key", "version")]
-    with pq.ParquetWriter(parquet, schema, use_dictionary=dictionaries, write_page_checksum=True) as writer:
+    options = {
+        "use_dictionary": dictionaries,
+        "write_batch_size": min(max(_PAGE_BYTES // max(reader.record_bytes, 1), 1), _PAGE_ROWS_STEP),
+        "write_page_checksum": True,
+    }
+    with pq.ParquetWriter(parquet, schema, **options) as writer:
         for group in _groups(reader.pieces()):
             batches = [pa.record_batch(arrays_of(pa, piece), schema=schema) for piece in group]
             table = pa.Table.from_batches(batches, schema)

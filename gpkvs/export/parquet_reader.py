@@ -246,14 +246,11 @@ class ParquetReader:
         return numbers
 
     def _bytes_of(self, column: Any, name: str) -> tuple[U8, U32]:
-        """Return a column as gpkvs has it, in the memory of Arrow where that is possible."""
+        """Return a column of any of these types as gpkvs has it."""
         column = column.cast(self._pa.large_binary())
         if column.null_count:
             raise ExportError(f"{self.file}: column {name!r} has no value in {counted(column.null_count, 'record')}")
-        bounds = _bounds_of(column)
-        first, last = int(bounds[0]), int(bounds[-1])
-        found = np.frombuffer(column.buffers()[2], np.uint8, last - first, first) if last > first else _NOTHING
-        return found, np.diff(bounds).astype(np.uint32)
+        return bytes_of(column)
 
     def _expiries(self, column: Any) -> U64:
         """Return when records expire, in milliseconds since 1970, 0: never."""
@@ -269,6 +266,14 @@ class ParquetReader:
         milliseconds = times * 1000 if units == 1 else times // (units // 1000)
         # What expired in 1970 or before has expired: 0 would be never.
         return np.where(is_given, np.maximum(milliseconds, 1), 0).astype(np.uint64)
+
+
+def bytes_of(column: Any) -> tuple[U8, U32]:
+    """Return a column of the type ``large_binary``, or a part of one, and its lengths; no value is copied."""
+    bounds = _bounds_of(column)
+    first, last = int(bounds[0]), int(bounds[-1])
+    found = np.frombuffer(column.buffers()[2], np.uint8, last - first, first) if last > first else _NOTHING
+    return found, np.diff(bounds).astype(np.uint32)
 
 
 def _bounds_of(column: Any) -> NDArray[np.int64]:

@@ -62,6 +62,11 @@ class PieceReader:
         self.end = read_end(file)
         self._length = file.stat().st_size - END_BYTES
 
+    @property
+    def record_bytes(self) -> int:
+        """How long a record is in the file, on average."""
+        return (self._length - self._begin) // max(self.end.records, 1)
+
     def pieces(self) -> Iterator[ScanPiece]:
         """Yield the pieces. That all of them are right is known behind the last one.
 

@@ -19,6 +19,7 @@ from gpkvs.batch import Batch, Op
 from gpkvs.cli.main import app
 from gpkvs.client import Client
 from gpkvs.export.file_format import ExportError
+from gpkvs.export.parquet_reader import bytes_of
 from gpkvs.export.writer import ExportWriter
 from gpkvs.scan import ScanPiece
 from tests.conftest import SMALL as SMALL_STORE
@@ -340,7 +341,17 @@ def test_bytes_of_others(server: Server, tmp_path: Path, name: str) -> None:
     assert contents(server, "copy") == dict(zip(map(as_bytes, keys), map(as_bytes, values), strict=True))
 
 
-def test_bytes_of_many_row_groups_and_slices(server: Server, tmp_path: Path) -> None:
+def test_a_part_of_a_column_has_its_own_bytes() -> None:
+    given = [b"one", b"", b"three", b"4", b"", b""]
+    column = pa.array(given, pa.large_binary())
+    for first in range(7):
+        for last in range(first, 7):
+            data, lengths = bytes_of(column[first:last])
+            assert data.tobytes() == b"".join(given[first:last])
+            assert lengths.tolist() == [len(value) for value in given[first:last]]
+
+
+def test_bytes_of_many_row_groups(server: Server, tmp_path: Path) -> None:
     keys, values = [b"%d" % n for n in range(1000)], [b"v" * (n % 97) for n in range(1000)]
     table = pa.table({"key": keys, "value": values})
     empty(server, "copy")

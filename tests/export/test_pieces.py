@@ -63,6 +63,15 @@ def test_pieces_come_back_as_they_were(tmp_path: Path) -> None:
     assert list(PieceReader(tmp_path / "p").pieces()) == []
 
 
+def require_lengths(reader: PieceReader) -> None:
+    """Read pieces whose lengths Arrow can trust: else it would read behind their end, before the checksum is known."""
+    for piece in reader.pieces():
+        assert piece.key_lengths.sum() == len(piece.keys)
+        assert piece.value_lengths.sum() == len(piece.values)
+        assert len(piece.value_lengths) == len(piece)
+        assert {len(piece.versions), len(piece.expiries)} <= {0, len(piece)}
+
+
 def test_a_file_that_was_cut_or_changed_anywhere_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "p"
     whole = write(file, PIECES)
@@ -74,7 +83,7 @@ def test_a_file_that_was_cut_or_changed_anywhere_is_refused(tmp_path: Path) -> N
         for bit in (0x01, 0x80):
             file.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
             with pytest.raises(ExportError):
-                list(PieceReader(file).pieces())
+                require_lengths(PieceReader(file))
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
