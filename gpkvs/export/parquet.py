@@ -28,6 +28,8 @@ _GROUP_BYTES = 64 << 20
 _PAGE_BYTES = 1 << 20
 _PAGE_ROWS_STEP = 1024
 
+_DICTIONARY_RECORD_BYTES = 4096
+
 _EXPIRY_MS_MAX = (1 << 63) - 1  # a timestamp has a sign; later is as good as never, and stays different from it
 
 
@@ -75,8 +77,10 @@ def convert(pieces: Path, parquet: Path) -> None:
     fields = _number_fields(pa) if header.is_u64 else _byte_fields(pa)
     schema = pa.schema(fields, metadata={METADATA: json.dumps(described).encode()})
     arrays_of = _number_arrays if header.is_u64 else _byte_arrays
-    # Keys and versions are different in each record: a dictionary of them would be the column again.
-    dictionaries = [field.name for field in fields if field.name not in ("key", "version")]
+    # Keys and versions are different in each record: a dictionary of them would be the column again. One of long values
+    # takes several times their memory.
+    others = ("key", "version") if reader.record_bytes < _DICTIONARY_RECORD_BYTES else ("key", "version", "value")
+    dictionaries = [field.name for field in fields if field.name not in others]
     options = {
         "use_dictionary": dictionaries,
         "write_batch_size": min(max(_PAGE_BYTES // max(reader.record_bytes, 1), 1), _PAGE_ROWS_STEP),

@@ -23,7 +23,9 @@ from gpkvs.text import counted, no_such
 _READ_ROWS_MAX = 1 << 16
 _READ_BYTES = 4 << 20  # so much is read at once, as far as the file tells beforehand
 _REPEATED_BYTES_MAX = 64 << 20  # so much may become at once of values that the file has once
-_OPTIONS = {"buffer_size": 1 << 20, "page_checksum_verification": True}
+
+# Arrow would read all of a row group before it gives the first row.
+_OPTIONS = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
 _UNITS_IN_A_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _USUAL_EXPIRES = "expires"
 _NOTHING = np.empty(0, np.uint8)

@@ -358,7 +358,7 @@ def test_bytes_of_many_row_groups(server: Server, tmp_path: Path) -> None:
     with pq.ParquetWriter(tmp_path / "x", table.schema) as writer:
         for first, count in ((0, 1), (1, 0), (1, 700), (701, 299)):
             writer.write_table(table.slice(first, count), row_group_size=100)
-    assert gpkvs(server, "import", tmp_path / "x", "--table", "copy").exit_code == 0
+    assert gpkvs(server, "import", tmp_path / "x", "--table", "copy", "--batch", "7").exit_code == 0
     assert contents(server, "copy") == dict(zip(keys, values, strict=True))
 
 

@@ -67,7 +67,9 @@ peaks["repeated"] = peak_of(lambda: ParquetReader(folder / "repeated").check())
 # One row group, in which each value lies by itself. A page is read as a whole: here it has 1 MiB, or one value.
 def plain():
     rows, page_rows = min(count, (256 << 20) // value_bytes), max(1, (1 << 20) // value_bytes)
-    table = pa.table({"key": [b"%d" % number for number in range(rows)], "value": [bytes(value_bytes)] * rows})
+    random = np.random.default_rng(2)
+    values = [random.bytes(value_bytes) for _ in range(rows)]
+    table = pa.table({"key": [b"%d" % number for number in range(rows)], "value": values})
     pq.write_table(table, folder / "plain", use_dictionary=False, row_group_size=rows, write_batch_size=page_rows)
 
 plain()
