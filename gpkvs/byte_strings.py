@@ -12,13 +12,13 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs.arrow import bytes_of, holds_bytes, pyarrow
 from gpkvs.batch import U8, U32, constant
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.operations import as_bytes
 
 _LENGTH_MAX = (1 << 32) - 1
 _ARROW = ("__arrow_c_array__", "__arrow_c_stream__")
-_BINARY = ("binary", "large_binary", "binary_view", "fixed_size_binary", "string", "large_string", "string_view")
 _WANTED = (
     "a list of bytes, an array of NumPy of the type S or of uint8 with two dimensions, or a column that speaks Arrow "
     "is needed; for a table of the layout u64 whole numbers"
@@ -115,21 +115,6 @@ class ByteStrings(Sequence[bytes | None]):
         valid = None if self.found is None else pa.py_buffer(np.packbits(self.found, bitorder="little"))
         buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(self.data))]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
-
-
-def pyarrow() -> Any:
-    """Import pyarrow.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it is not installed; the message says how to install it.
-    """
-    try:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise InvalidArgumentError(f"Arrow needs pyarrow ({error}): run pip install 'gpkvs[parquet]'") from error
-    return pa
 
 
 def column_given(name: str, given: Any) -> Any:
@@ -253,16 +238,13 @@ def _of_pieces(name: str, pa: Any, column: Any) -> Any:
         raise InvalidArgumentError("some are missing (null)", field=name, index=missing)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
-    if not any(getattr(pa.types, f"is_{kind}")(column.type) for kind in _BINARY):
+    if not holds_bytes(column.type):
         raise InvalidArgumentError(f"a column of {column.type}; one of binary or text is needed", field=name)
     column = column.cast(pa.large_binary())  # its offsets have room for all pieces together
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    _, offsets, data = array.buffers()
-    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    lengths = np.diff(ends)
+    data, lengths = bytes_of(array)
     _require_lengths(name, int(lengths.max(initial=0)))
-    held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return ByteStrings(held[ends[0] : ends[-1]] if len(ends) else held, lengths.astype(np.uint32))
+    return ByteStrings(data, lengths.astype(np.uint32))
 
 
 def _require_lengths(name: str, longest: int) -> None:

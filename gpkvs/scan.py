@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
+from gpkvs.arrow import pyarrow
 from gpkvs.batch import U8, U32, U64
-from gpkvs.byte_strings import ByteStrings, pyarrow
+from gpkvs.byte_strings import ByteStrings
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 
 LIMIT_MAX = (1 << 64) - 1

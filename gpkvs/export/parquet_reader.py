@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs.arrow import bounds_of, bytes_of, holds_bytes
 from gpkvs.batch import U8, U32, U64
 from gpkvs.config import Limits
 from gpkvs.export.columns import Columns, Numbers
@@ -28,7 +29,6 @@ _REPEATED_BYTES_MAX = 64 << 20  # so much may become at once of values that the 
 _OPTIONS = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
 _UNITS_IN_A_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _USUAL_EXPIRES = "expires"
-_NOTHING = np.empty(0, np.uint8)
 
 
 class ColumnNames(NamedTuple):
@@ -95,27 +95,12 @@ class ParquetReader:
             raise ExportError(f"{self.file}: key and value are the same column, {key!r}")
         if all(map(self._pa.types.is_integer, kinds)):
             return U64_LAYOUT.name
-        if all(map(self._is_bytes, kinds)):
+        if all(map(holds_bytes, kinds)):
             return BYTES_LAYOUT.name
         raise ExportError(
             f"{self.file}: its columns {key!r} and {value!r} have the types {kinds[0]} and {kinds[1]}: both must be "
             "bytes or text (layout bytes), or both whole numbers (layout u64)"
         )
-
-    def _is_bytes(self, kind: Any) -> bool:
-        types = self._pa.types
-        if types.is_dictionary(kind):
-            kind = kind.value_type
-        checks = (
-            types.is_binary,
-            types.is_large_binary,
-            types.is_fixed_size_binary,
-            types.is_binary_view,
-            types.is_string,
-            types.is_large_string,
-            types.is_string_view,
-        )
-        return any(check(kind) for check in checks)
 
     def _type_of(self, name: str) -> Any:
         found = self._schema.get_all_field_indices(name)
@@ -237,7 +222,7 @@ class ParquetReader:
         column = next(self._dictionaries.iter_batches(1, row_groups=[number], columns=[name])).column(name)
         kind = column.type
         if self._pa.types.is_dictionary(kind):
-            lengths = np.diff(_bounds_of(column.dictionary.cast(self._pa.large_binary())))
+            lengths = np.diff(bounds_of(column.dictionary.cast(self._pa.large_binary())))
             return int(lengths.max(initial=0))
         return int(kind.byte_width) if self._pa.types.is_fixed_size_binary(kind) else 0
 
@@ -252,7 +237,8 @@ class ParquetReader:
         column = column.cast(self._pa.large_binary())
         if column.null_count:
             raise ExportError(f"{self.file}: column {name!r} has no value in {counted(column.null_count, 'record')}")
-        return bytes_of(column)
+        data, lengths = bytes_of(column)
+        return data, lengths.astype(np.uint32)
 
     def _expiries(self, column: Any) -> U64:
         """Return when records expire, in milliseconds since 1970, 0: never."""
@@ -268,16 +254,3 @@ class ParquetReader:
         milliseconds = times * 1000 if units == 1 else times // (units // 1000)
         # What expired in 1970 or before has expired: 0 would be never.
         return np.where(is_given, np.maximum(milliseconds, 1), 0).astype(np.uint64)
-
-
-def bytes_of(column: Any) -> tuple[U8, U32]:
-    """Return a column of the type ``large_binary``, or a part of one, and its lengths; no value is copied."""
-    bounds = _bounds_of(column)
-    first, last = int(bounds[0]), int(bounds[-1])
-    found = np.frombuffer(column.buffers()[2], np.uint8, last - first, first) if last > first else _NOTHING
-    return found, np.diff(bounds).astype(np.uint32)
-
-
-def _bounds_of(column: Any) -> NDArray[np.int64]:
-    """Return where each value of a column of the type ``large_binary`` begins, and where the last one ends."""
-    return np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, 8 * column.offset)

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gpkvs import open as gpkvs_open
+from gpkvs.arrow import bytes_of
 from gpkvs.batch import Batch, Op
 from gpkvs.cli.main import app
 from gpkvs.client import Client
 from gpkvs.export.file_format import ExportError
-from gpkvs.export.parquet_reader import bytes_of
 from gpkvs.export.writer import ExportWriter
 from gpkvs.scan import ScanPiece
 from tests.conftest import SMALL as SMALL_STORE
