@@ -79,7 +79,7 @@ class Gpkvs(LazyGroup):
         ),
         "export": (
             "gpkvs.cli.export:export_command",
-            "Write all records of a table to a file: keys, values and when they expire, without versions.",
+            "Write all records of a table to a file: keys, values and when they expire; as parquet with versions, too.",
         ),
         "import": (
             "gpkvs.cli.export:import_command",

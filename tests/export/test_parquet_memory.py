@@ -78,7 +78,7 @@ print(json.dumps(peaks))
 """
 
 
-@pytest.mark.parametrize(("value_bytes", "count"), [(16 * MIB, 32), (100, 4_000_000)])
+@pytest.mark.parametrize(("value_bytes", "count"), [(16 * MIB, 32), (100, 3_400_000)])
 def test_the_memory_does_not_grow_with_the_table(tmp_path: Path, value_bytes: int, count: int) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'gpkvs[parquet]'")
     words = [sys.executable, "-c", _SCRIPT, str(tmp_path), str(value_bytes), str(count)]

@@ -53,7 +53,7 @@ def test_order_is_kept(tmp_path: Path, shim: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(consistency, "plan", lambda *_: rounds())
     seed = secrets.randbelow(1 << 32)
     options = consistency.ConsistencyOptions(
-        operations=9000,
+        operations=6000 if os.environ.get("CI") else 9000,
         faults=5,
         seed=seed,
         directory=tmp_path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _TRANSACTION, _TESTS = "gpkvs/transaction.py", "client/test_face.py::"
+_STRINGS = "client/test_byte_strings.py::"
 _BUFFERS = "client/test_buffers.py::"
 _CHANGED = (f"{_TESTS}test_a_transaction_whose_reads_changed_writes_nothing[store]",)
 
@@ -146,5 +147,37 @@ MUTANTS = (
         "",
         "the embedded store takes an empty key",
         (f"{_TESTS}test_what_is_like_bytes_and_what_is_not[store]",),
+    ),
+    Mutant(
+        "halved-requests-stay-small",
+        "gpkvs/string_requests.py",
+        "        self._count_max = min(2 * self._count_max, self._ops_max)\n",
+        "",
+        "a few long values make each later key a request of its own",
+        (f"{_STRINGS}test_requests_become_large_again",),
+    ),
+    Mutant(
+        "byte-strings-checked-part-by-part",
+        "gpkvs/string_requests.py",
+        '        _check_lengths("keys", keys, limits.key_bytes_min, limits.key_bytes_max)\n',
+        "",
+        "half of the values are stored before the empty key is refused",
+        (f"{_STRINGS}test_indexes_of_errors_are_those_of_all_keys",),
+    ),
+    Mutant(
+        "masked-byte-strings-are-taken",
+        "gpkvs/byte_strings.py",
+        "if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):",
+        "if False:",
+        "what an array hides is stored",
+        (f"{_STRINGS}test_wrong_keys",),
+    ),
+    Mutant(
+        "small-heaps-are-compacted",
+        "gpkvs/engine/heap_growth.py",
+        "        share = min(share, _SMALL_GROWS_SHARE)\n",
+        "        pass\n",
+        "compaction moves most of a small store, again and again",
+        ("engine/test_heap_growth.py::test_a_small_heap_grows_earlier",),
     ),
 )
