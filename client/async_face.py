@@ -117,11 +117,6 @@ class AsyncKeyValues(ABC):
     async def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
         """Execute a request of byte strings; `ttl`: after how many milliseconds keys of SETs expire, 0: never."""
 
-    def _keys_of(self, keys: Any) -> Any:
-        """Return a column of keys: `ByteStrings`, or what is to be taken for numbers."""
-        column = column_given("keys", keys)
-        return byte_strings_of("keys", column) if isinstance(column, ByteStrings) else column
-
     @abstractmethod
     def _numbers_max(self) -> int:
         """Return how many numbers one request may have."""
@@ -559,7 +554,7 @@ class AsyncKeyValues(ABC):
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
-        column = self._keys_of(keys)
+        column = column_given("keys", keys)
         if isinstance(column, ByteStrings):
             theirs = byte_strings_of("values", values)
             await self._run_strings(Op.SET, column, theirs, table, timeout, atomic=atomic, ttl=ttl_ms(ttl))
@@ -638,7 +633,7 @@ class AsyncKeyValues(ABC):
         found : (n,) bool
             Which keys are there.
         """
-        column = self._keys_of(keys)
+        column = column_given("keys", keys)
         if isinstance(column, ByteStrings):
             read = await self._run_strings(Op.GET, column, None, table, timeout, atomic=atomic)
             return read.values(), read.found()
@@ -660,7 +655,7 @@ class AsyncKeyValues(ABC):
         timeout: Timeout = OWN_TIMEOUT,
     ) -> NDArray[np.bool_]:
         """Remove many keys; return which of them were there; parameters and errors as `set_many`."""
-        column = self._keys_of(keys)
+        column = column_given("keys", keys)
         if isinstance(column, ByteStrings):
             return (await self._run_strings(Op.DELETE, column, None, table, timeout, atomic=atomic)).found()
         numbers = column_of("keys", column)

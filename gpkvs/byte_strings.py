@@ -138,6 +138,8 @@ def column_given(name: str, given: Any) -> Any:
         If one of a list is not like bytes.
     """
     if isinstance(given, ByteStrings):
+        if given.found is not None:
+            raise InvalidArgumentError("some are missing (None)", field=name, index=int(np.argmin(given.found)))
         return given
     if isinstance(given, np.ndarray):
         return _of_array(name, given)
@@ -159,14 +161,12 @@ def column_given(name: str, given: Any) -> Any:
 
 
 def byte_strings_of(name: str, given: Any) -> ByteStrings:
-    """Return a column that must be one of byte strings, all of which are there; raises as `column_given`."""
+    """Return a column that must be one of byte strings; raises as `column_given`."""
     column = column_given(name, given)
     if not isinstance(column, ByteStrings):
         if len(column) and isinstance(column, list | tuple):
             as_bytes(name.removesuffix("s"), column[0])
         raise InvalidArgumentError(f"numbers; {_WANTED}, keys and values", field=name)
-    if column.found is not None:
-        raise InvalidArgumentError("some are missing (None)", field=name, index=int(np.argmin(column.found)))
     return column
 
 

@@ -18,7 +18,7 @@ from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
 from gpkvs.byte_strings import ArrowColumn, ByteStrings, byte_strings_of, column_given
 from gpkvs.changes import Position
 from gpkvs.config import Limits
-from gpkvs.errors import GpkvsError, InvalidArgumentError
+from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError
 from gpkvs.numbers import (
     check_values,
     column_of,
@@ -126,8 +126,11 @@ class KeyValues(ABC):
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         """Return a column of keys: `ByteStrings`, or what is to be taken for numbers."""
-        column = column_given("keys", keys)
-        return byte_strings_of("keys", column) if isinstance(column, ByteStrings) else column
+        return column_given("keys", keys)
+
+    def _damaged(self, table: str | None, error: CorruptRecordError) -> CorruptRecordError:
+        """Return an error of a damaged record with what is known here of where it is."""
+        return error
 
     @abstractmethod
     def _numbers_max(self, table: str | None) -> int:
@@ -746,6 +749,8 @@ class KeyValues(ABC):
                 requests.took(self._commit_columns(batch, ttl, table, timeout))
             except InvalidArgumentError as error:
                 requests.refused(error)
+            except CorruptRecordError as error:
+                raise self._damaged(table, error) from None
         return requests
 
     @overload
@@ -1095,6 +1100,9 @@ class TableHandle(KeyValues):
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         return self._db._keys_of(keys, self.name if table is None else table)
+
+    def _damaged(self, table: str | None, error: CorruptRecordError) -> CorruptRecordError:
+        return self._db._damaged(self.name if table is None else table, error)
 
     def _numbers_max(self, table: str | None) -> int:
         return self._db._numbers_max(self.name if table is None else table)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U64, Batch, BatchResult, Op, RequestColumns, RequestResult, Status
+from gpkvs.batch import U8, U64, Batch, BatchResult, RequestColumns, RequestResult, Status
 from gpkvs.buffers import RequestBounds, placed, placed_of
 from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
 from gpkvs.changes import Position
@@ -100,7 +100,6 @@ from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
 from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
-from gpkvs.string_requests import StringRequests
 from gpkvs.submitted import Submitted
 from gpkvs.text import no_such, quoted
 from gpkvs.turn_mutex import TurnMutex
@@ -419,8 +418,8 @@ class Store(KeyValues):
         except CorruptRecordError as error:
             raise self._damaged(name, error) from None
 
-    def _damaged(self, table: str, error: CorruptRecordError) -> CorruptRecordError:
-        return CorruptRecordError(f"table {quoted(table)}, {error}; run `gpkvs check {self.path}`")
+    def _damaged(self, table: str | None, error: CorruptRecordError) -> CorruptRecordError:
+        return CorruptRecordError(f"table {quoted(table or DEFAULT_TABLE)}, {error}; run `gpkvs check {self.path}`")
 
     def _request_bounds(self, table: str | None) -> RequestBounds:
         limits = self.open_table(table or DEFAULT_TABLE).limits
@@ -490,22 +489,6 @@ class Store(KeyValues):
             batch = replace(batch, expiries=np.full(len(batch), self.now_ms + ttl, np.uint64))
         batch.validate(found.limits)
         return self.execute_requests(batch.on_table(found.id)).request(0)
-
-    def _run_strings(
-        self,
-        op: Op,
-        keys: ByteStrings,
-        values: ByteStrings | None,
-        table: str | None,
-        timeout: Timeout,
-        *,
-        atomic: bool,
-        ttl: int = 0,
-    ) -> StringRequests:
-        try:
-            return super()._run_strings(op, keys, values, table, timeout, atomic=atomic, ttl=ttl)
-        except CorruptRecordError as error:
-            raise self._damaged(table or DEFAULT_TABLE, error) from None
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         column = super()._keys_of(keys, table)

@@ -275,8 +275,11 @@ def test_a_damaged_record(tmp_path: Path, pick: Random) -> None:
         file.seek(heap.read_bytes().index(value) + 400)
         file.write(bytes([value[400] ^ 1]))
     with gpkvs.open(path) as store:
-        with pytest.raises(CorruptRecordError, match=r"table 'default', operation 1: the record fails .*gpkvs check"):
-            store.get_many([b"good", b"bad"])
+        for reader in (store, store.table("default")):
+            with pytest.raises(
+                CorruptRecordError, match=r"table 'default', operation 1: the record fails .*gpkvs check"
+            ):
+                reader.get_many([b"good", b"bad"])
         assert store.get_many([b"good"])[0] == [b"value"]
 
 

@@ -25,35 +25,19 @@ from gpkvs.export.reader import ExportReader
 from gpkvs.export.writer import ExportWriter
 from gpkvs.scan import ScanPiece
 from tests.conftest import SMALL as SMALL_STORE
-from tests.conftest import assert_clean
-from tests.export.served import columns, contents, empty, fill, gpkvs, names, refusal
+from tests.export.served import NUMBERS, SMALL, contents, empty, fill, gpkvs, names, refusal, served_tables
 from tests.serving import COMMAND, Server
 
-SMALL = {b"user:1": b"ann", b"user:2": b"b\xff\n", b"item": b"", b"k" * 4096: bytes(70_000), b"m" * 300: b"v" * 300}
 LARGE = {b"key%05d" % n: bytes([n % 251]) * (n % 3000) for n in range(6000)}
-NUMBERS = {n: (n * 0x9E3779B97F4A7C15) % (1 << 64) for n in (0, 1, 127, 128, 1 << 32, (1 << 64) - 1, *range(999))}
 HEADER = Header("large", "bytes")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Return a server with one table of each kind; tests write to others."""
-    folder = tmp_path_factory.mktemp("export")
-    server = Server(folder / "store", folder, "--heap-bytes", "64MiB", "--journal-bytes", "24MiB")
-    try:
-        with Client(server.target) as client:
-            for table in ("small", "large", "copy"):
-                client.create_table(table, index_bytes=1 << 20)
-            for table in ("numbers", "copied_numbers"):
-                client.create_table(table, layout="u64", index_bytes=1 << 20)
-            client.set_many(*columns(NUMBERS), table="numbers")
-        fill(server, "small", SMALL)
+    with served_tables(tmp_path_factory.mktemp("export"), "small", "large", "copy") as server:
         fill(server, "large", LARGE)
         yield server
-        server.stop()
-    finally:
-        server.kill()
-    assert_clean(folder / "store")
 
 
 def records_of(path: Path) -> dict[bytes, bytes]:

@@ -23,15 +23,12 @@ from gpkvs.export.file_format import ExportError
 from gpkvs.export.writer import ExportWriter
 from gpkvs.scan import ScanPiece
 from tests.conftest import SMALL as SMALL_STORE
-from tests.conftest import assert_clean
-from tests.export.served import columns, contents, empty, fill, gpkvs, names, refusal
+from tests.export.served import NUMBERS, SMALL, contents, empty, gpkvs, names, refusal, served_tables
 from tests.serving import Server
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'gpkvs[parquet]'")
 pq = pytest.importorskip("pyarrow.parquet")
 
-SMALL = {b"user:1": b"ann", b"user:2": b"b\xff\n", b"item": b"", b"k" * 4096: bytes(70_000), b"m" * 300: b"v" * 300}
-NUMBERS = {n: (n * 0x9E3779B97F4A7C15) % (1 << 64) for n in (0, 1, 127, 128, 1 << 32, (1 << 64) - 1, *range(999))}
 FUTURE_MS = 4_000_000_000_123
 
 Record = tuple[bytes, int, int]
@@ -41,21 +38,8 @@ Record = tuple[bytes, int, int]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Return a server with one table of each kind; tests write to others."""
-    folder = tmp_path_factory.mktemp("parquet")
-    server = Server(folder / "store", folder, "--heap-bytes", "64MiB", "--journal-bytes", "24MiB")
-    try:
-        with Client(server.target) as client:
-            for table in ("small", "random", "copy"):
-                client.create_table(table, index_bytes=1 << 20)
-            for table in ("numbers", "copied_numbers"):
-                client.create_table(table, layout="u64", index_bytes=1 << 20)
-            client.set_many(*columns(NUMBERS), table="numbers")
-        fill(server, "small", SMALL)
+    with served_tables(tmp_path_factory.mktemp("parquet"), "small", "random", "copy") as server:
         yield server
-        server.stop()
-    finally:
-        server.kill()
-    assert_clean(folder / "store")
 
 
 def records(server: Server, table: str) -> dict[bytes, Record]:
