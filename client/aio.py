@@ -22,6 +22,7 @@ from gpkvs.client.errors import ClientClosedError, ServerError
 from gpkvs.client.following import AsyncFollowing
 from gpkvs.client.gather import GatherConfig, Gatherer
 from gpkvs.client.operations import (
+    NUMBERS,
     check_table,
     message_of,
     message_of_columns,
@@ -40,10 +41,10 @@ from gpkvs.client.watch import WatchProgress, watch_request
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
-from gpkvs.face import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.operations import Bytes, OperationList, Options, ResultLists, as_bytes
+from gpkvs.own_timeout import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 
@@ -311,10 +312,12 @@ class AsyncClient(AsyncKeyValues):
         return request_bounds(self._limits, self._message_bytes_max)
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
-        return await self._execute_columns(batch, None, table, timeout, numbers=True)
+        return await self._execute_columns(batch, None, table, timeout, NUMBERS)
 
-    async def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
-        return await self._execute_columns(batch, ttls_of(batch, ttl), table, timeout)
+    async def _commit_columns(
+        self, batch: Batch, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> RequestResult:
+        return await self._execute_columns(batch, ttls_of(batch, ttl), table, timeout, layout)
 
     def _numbers_max(self) -> int:
         return numbers_max(self._limits, self._message_bytes_max)
@@ -350,11 +353,11 @@ class AsyncClient(AsyncKeyValues):
         return await self._execute_columns(batch, ttls, table, timeout)
 
     async def _execute_columns(
-        self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, *, numbers: bool = False
+        self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, layout: str = ""
     ) -> RequestResult:
-        """Execute columns; `numbers` is that of `message_of_columns`."""
+        """Execute columns; `layout` is that of `message_of_columns`."""
         name = self._table if table is None else table
-        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max, numbers=numbers)
+        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max, layout)
         return await self._execute_message(message, timeout, changes=batch.changes)
 
     async def _execute_message(self, message: kv_pb2.BatchRequest, timeout: Timeout, *, changes: bool) -> RequestResult:

@@ -17,10 +17,11 @@ from gpkvs.batch import U8, U64, Batch, Op, RequestResult
 from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
 from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
 from gpkvs.changes import Position
+from gpkvs.client.async_rows import AsyncRows
 from gpkvs.client.following import AsyncFollowing
 from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.errors import ConflictError, GpkvsError, InvalidArgumentError
-from gpkvs.face import OWN_TIMEOUT, Numbers, Strings, Timeout, WholeNumbers
+from gpkvs.face import Numbers, Strings, WholeNumbers
 from gpkvs.numbers import (
     check_values,
     column_of,
@@ -54,7 +55,9 @@ from gpkvs.operations import (
     seconds_left,
     ttl_ms,
 )
+from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
+from gpkvs.row_layout import require_row_layout
 from gpkvs.scan import Item, ScanItems, ScanPiece
 from gpkvs.string_requests import StringRequests
 from gpkvs.text import quoted
@@ -114,8 +117,13 @@ class AsyncKeyValues(ABC):
         """Execute a request of numbers, whose columns are right."""
 
     @abstractmethod
-    async def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
-        """Execute a request of byte strings; `ttl`: after how many milliseconds keys of SETs expire, 0: never."""
+    async def _commit_columns(
+        self, batch: Batch, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> RequestResult:
+        """Execute a request of byte strings.
+
+        `ttl`: after how many milliseconds keys of SETs expire, 0: never. `layout`: that of the table; empty: any.
+        """
 
     @abstractmethod
     def _numbers_max(self) -> int:
@@ -579,12 +587,23 @@ class AsyncKeyValues(ABC):
         """Execute one kind of operation on many keys of bytes."""
         self._require_open()
         requests = StringRequests(op, keys, values, self._request_bounds(), atomic=atomic)
+        await self._run_requests(requests, ttl, table, timeout)
+        return requests
+
+    async def _run_requests(
+        self, requests: StringRequests, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> None:
+        """Execute requests, one after the other."""
         while batch := requests.next():
             try:
-                requests.took(await self._commit_columns(batch, ttl, table, timeout))
+                requests.took(await self._commit_columns(batch, ttl, table, timeout, layout))
             except InvalidArgumentError as error:
                 requests.refused(error)
-        return requests
+
+    def rows(self, layout: str, *, table: str | None = None) -> AsyncRows:
+        """Return the rows of a table as arrays; as `KeyValues.rows`, and a server refuses a table of another layout."""
+        self._require_open()
+        return AsyncRows(self, require_row_layout(layout), table)
 
     @overload
     async def get_many(  # type: ignore[overload-overlap] # no array of numbers speaks Arrow
@@ -852,8 +871,10 @@ class AsyncTable(AsyncKeyValues):
     def _request_bounds(self) -> RequestBounds:
         return self._db._request_bounds()
 
-    async def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
-        return await self._db._commit_columns(batch, ttl, self.name if table is None else table, timeout)
+    async def _commit_columns(
+        self, batch: Batch, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> RequestResult:
+        return await self._db._commit_columns(batch, ttl, self.name if table is None else table, timeout, layout)
 
     def _numbers_max(self) -> int:
         return self._db._numbers_max()

@@ -13,6 +13,8 @@ from gpkvs.operations import OperationList
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_request_ops
 
+NUMBERS = "u64"
+"""The layout of tables of numbers."""
 _TABLE_NAME_MAX = 64
 _MESSAGE_BYTES_BESIDE = 4096  # more than a message has beside its columns
 _LENGTH_BYTES = 4  # in a column of lengths
@@ -83,9 +85,9 @@ def message_of(operations: OperationList, table: str, limits: Limits, message_by
 
 
 def message_of_columns(
-    batch: Batch, ttls: U64 | None, table: str, limits: Limits, message_bytes_max: int, *, numbers: bool
+    batch: Batch, ttls: U64 | None, table: str, limits: Limits, message_bytes_max: int, layout: str
 ) -> kv_pb2.BatchRequest:
-    """Return columns as they are sent; `numbers` has the server refuse a table of another layout than u64.
+    """Return columns as they are sent; the server refuses a table of another `layout`, unless that is empty.
 
     Raises
     ------
@@ -95,6 +97,9 @@ def message_of_columns(
     check_table(table)
     batch.validate(limits)
     message = encode(batch, table, ttls)
-    message.numbers = numbers
+    if layout == NUMBERS:
+        message.numbers = True
+    else:
+        message.layout = layout
     check_message_bytes(message, message_bytes_max)
     return message

@@ -173,6 +173,7 @@ def decode_piece(response: kv_pb2.ScanResponse, *, keys_only: bool) -> ScanPiece
         expiries=numbers_of(response.expiries, "<u8"),
         damaged=response.damaged,
         cursor=response.cursor,
+        layout=response.layout,
     )
     n = len(piece)
     fits = (

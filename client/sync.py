@@ -21,6 +21,7 @@ from gpkvs.client.codec import decode
 from gpkvs.client.errors import ClientClosedError, ServerError
 from gpkvs.client.following import Following
 from gpkvs.client.operations import (
+    NUMBERS,
     check_table,
     message_of,
     message_of_columns,
@@ -37,10 +38,11 @@ from gpkvs.client.watch import WatchProgress, watch_request
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import TableExistsError, UnknownTableError
-from gpkvs.face import OWN_TIMEOUT, KeyValues, OwnTimeout, TableHandle, Timeout
+from gpkvs.face import KeyValues, TableHandle
 from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.operations import Bytes, OperationList, Result, as_bytes
+from gpkvs.own_timeout import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 
@@ -151,11 +153,11 @@ class Client(KeyValues):
         return self._execute_columns(batch, ttls, table, timeout)
 
     def _execute_columns(
-        self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, *, numbers: bool = False
+        self, batch: Batch, ttls: U64 | None, table: str | None, timeout: Timeout, layout: str = ""
     ) -> RequestResult:
-        """Execute columns; `numbers` is that of `message_of_columns`."""
+        """Execute columns; `layout` is that of `message_of_columns`."""
         name = self._table if table is None else table
-        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max, numbers=numbers)
+        message = message_of_columns(batch, ttls, name, self._limits, self._message_bytes_max, layout)
         return self._execute(message, changes=batch.changes, timeout=timeout)
 
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
@@ -174,10 +176,12 @@ class Client(KeyValues):
         return request_bounds(self._limits, self._message_bytes_max)
 
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
-        return self._execute_columns(batch, None, table, timeout, numbers=True)
+        return self._execute_columns(batch, None, table, timeout, NUMBERS)
 
-    def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
-        return self._execute_columns(batch, ttls_of(batch, ttl), table, timeout)
+    def _commit_columns(
+        self, batch: Batch, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> RequestResult:
+        return self._execute_columns(batch, ttls_of(batch, ttl), table, timeout, layout)
 
     def _numbers_max(self, table: str | None) -> int:
         return numbers_max(self._limits, self._message_bytes_max)

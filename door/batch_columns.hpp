@@ -102,7 +102,7 @@ class BatchColumns {
         require_equal("values to return", request.returning,
                       counts[op::GET] + counts[op::INCREMENT] + counts[op::EXPIRY] + counts[op::LENGTH]);
         require_equal("values", request.with_value,
-                      counts[op::SET] + counts[op::INCREMENT] + counts[op::APPEND] + counts[op::REQUIRE] +
+                      counts[op::SET] + counts[op::INCREMENT] + counts[op::APPEND] + counts[op::ADD] + counts[op::REQUIRE] +
                           counts[op::SETRANGE] + counts[op::INCREMENT_DECIMAL]);
         asks_time_ |= counts[op::EXPIRY] != 0;
         require_equal("bytes of keys", request.key_bytes, sum(request.key_lengths, request.n, request.key_size));

@@ -195,8 +195,7 @@ int gpkvs_door_set_tables(Door* door, const DoorTable* tables, u64 n) try {
     const std::shared_ptr<const Tables> before = door->tables.value();
     const auto snapshot = std::make_shared<Tables>();
     for (const DoorTable* table = tables; table < tables + n; table++)
-        snapshot->add(table->name, {table->id, table->holds_numbers != 0, table->key_bytes_max, table->value_bytes_max,
-                                    table->request_ops_max, table->result_bytes_max}, *before);
+        snapshot->add(table->name, table_of(*table), *before);
     door->tables.publish(snapshot);
     for (const auto& [id, stats] : before->all_stats())
         if (!snapshot->find(id)) door->dropped_tables.add(*stats);

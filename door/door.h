@@ -37,7 +37,10 @@ typedef struct DoorTable {
     const char* name;
     uint32_t id;
     uint32_t holds_numbers;
+    const char* layout;
+    uint64_t key_bytes_min;
     uint64_t key_bytes_max;
+    uint64_t value_bytes_min;
     uint64_t value_bytes_max;
     uint64_t request_ops_max;
     uint64_t result_bytes_max;
@@ -130,7 +133,7 @@ typedef struct DoorStats {
     // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone, behind
     uint64_t connections_refused[18];
     uint64_t cancelled, expired, conflicts;
-    uint64_t operations[15][6];  // by Op and Status of gpkvs/batch.py
+    uint64_t operations[16][6];  // by Op and Status of gpkvs/batch.py
     DoorHistogram batch_operations, batch_requests, batch_ns;
     DoorRespStats resp;
     uint64_t slow, slow_unnoted;  // calls that took long; of these, those that the slow log does not have
@@ -139,7 +142,7 @@ typedef struct DoorStats {
 // The same of each table that there is.
 typedef struct DoorTableStats {
     uint32_t id;
-    uint64_t operations[15][6];
+    uint64_t operations[16][6];
     uint64_t bytes_in, bytes_out;  // of keys and values that came, and of values that were returned
 } DoorTableStats;
 

@@ -102,7 +102,7 @@ void LargeMessage::look() {
 bool LargeMessage::ask(const std::string& table_name, const MessageReader& reader, u64 bytes) {
     Thread& thread = call_->connection.thread;
     const Table* const table = thread.door.is_open ? thread.tables().find(table_name.empty() ? DEFAULT_TABLE : table_name) : nullptr;
-    if (!table || table->holds_numbers || bytes > table->value_bytes_max) return false;
+    if (!table || bytes < table->value_bytes_min || bytes > table->value_bytes_max) return false;
     if (thread.door.asks_for_logins && !call_->caller->may(table->id, MAY_WRITE)) return false;
     value_ = std::make_unique<LargeValue>();
     value_->upload = std::make_unique<Upload>(bytes, account_);

@@ -31,9 +31,9 @@ bool is_sound(const MessageReader& reader, const u8* message, u64 size) {
     return !reader.is_broken() && !(size && *message == ZLIB);
 }
 
-// Takes the name of a table. No table has a name that is not ASCII: Python says whether this one is UTF-8 at all.
-bool take_name(std::string_view name, std::string_view* table) {
-    *table = name;
+// Takes a name. Nothing has a name that is not ASCII: Python says whether this one is UTF-8 at all.
+bool take_name(std::string_view name, std::string_view* to) {
+    *to = name;
     return std::all_of(name.begin(), name.end(), [](char byte) { return (u8)byte < 0x80; });
 }
 
@@ -78,10 +78,10 @@ bool take_ops(std::string_view ops, Said* said, Request* request) {
     if (gets + sets + others == ops.size()) return true;
     said->looks_first = true;
     for (const char kind : ops) {
-        if ((u8)kind < op::GET || (u8)kind > op::EXPIRY) return false;
+        if ((u8)kind < op::GET || (u8)kind > op::ADD) return false;
         request->returning += kind != op::GET && returns_value((u8)kind);
         request->with_value += kind != op::SET && has_value((u8)kind);
-        said->needs_record |= kind == op::APPEND || kind == op::EXPIRE || kind == op::EXPIRY;
+        said->needs_record |= kind == op::APPEND || kind >= op::EXPIRE;
     }
     return true;
 }
@@ -323,6 +323,9 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
             case field(13, BYTES): ttls = reader.bytes; break;
             case field(14, BYTES): request_ops = reader.bytes; break;
             case field(15, VARINT): said->numbers = reader.number; break;
+            case field(16, BYTES):
+                if (!take_name(reader.bytes, &said->layout)) return false;
+                break;
         }
     take_keys(keys, request);
     take_values(values, request);
@@ -334,15 +337,15 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
 }
 
 bool keeps_limits(const Said& said, const Request& request, const Table& table) {
-    const bool numbers = table.holds_numbers;
-    if (said.numbers && !numbers) return false;
-    if (numbers && (request.expiries || request.ttls || said.needs_record)) return false;
+    if (said.numbers && !table.holds_numbers) return false;
+    if (!said.layout.empty() && said.layout != table.layout) return false;
+    if (table.holds_numbers && (request.expiries || request.ttls || said.needs_record)) return false;
     if (said.looks_first && !response_fits(request, table)) return false;
     return request.n && request.n <= table.request_ops_max &&
-           lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, numbers ? NUMBER_BYTES : 1,
-                       numbers ? NUMBER_BYTES : table.key_bytes_max) &&
+           lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, table.key_bytes_min,
+                       table.key_bytes_max) &&
            lengths_fit(request.value_lengths, request.value_size, request.with_value, request.value_bytes,
-                       numbers ? NUMBER_BYTES : 0, numbers ? NUMBER_BYTES : table.value_bytes_max);
+                       table.value_bytes_min, table.value_bytes_max);
 }
 
 bool is_corrupt(const Request& request) { return memchr(request.status(), status::CORRUPT, request.done()); }

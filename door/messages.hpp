@@ -23,6 +23,7 @@ struct Said {
     std::string_view table;  // empty: the default one
     u64 id = 0;              // to be echoed
     bool numbers = false;    // the table must be one of numbers
+    std::string_view layout;  // that the table must have; empty: any
     // Of the only operation: its expiry, in milliseconds since 1970, or a time to live; its condition.
     u64 expiry = 0, expected = 0;
     u64 delta = 0;  // what it adds

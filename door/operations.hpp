@@ -6,13 +6,13 @@ namespace door {
 
 // No client may send those from LENGTH on (gpkvs/batch.py says what they do).
 namespace op {
-constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6, CHECK = 7, EXPIRE = 8, EXPIRY = 9, LENGTH = 10,
-             REQUIRE = 11, COPY = 12, SETRANGE = 13, INCREMENT_DECIMAL = 14;
+constexpr u8 GET = 1, SET = 2, DELETE = 3, EXISTS = 4, INCREMENT = 5, APPEND = 6, CHECK = 7, EXPIRE = 8, EXPIRY = 9, ADD = 10,
+             LENGTH = 11, REQUIRE = 12, COPY = 13, SETRANGE = 14, INCREMENT_DECIMAL = 15;
 }
 
 constexpr bool has_value(u8 op) {
-    return op == op::SET || op == op::INCREMENT || op == op::APPEND || op == op::REQUIRE || op == op::SETRANGE ||
-           op == op::INCREMENT_DECIMAL;
+    return op == op::SET || op == op::INCREMENT || op == op::APPEND || op == op::ADD || op == op::REQUIRE ||
+           op == op::SETRANGE || op == op::INCREMENT_DECIMAL;
 }
 constexpr bool only_reads(u8 op) {
     return op == op::GET || op == op::EXISTS || op == op::CHECK || op == op::EXPIRY || op == op::LENGTH ||

@@ -24,8 +24,7 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
     static thread_local Said said;
     said = {};
     Request request;
-    const Table limits = {table->id, table->holds_numbers != 0, table->key_bytes_max, table->value_bytes_max,
-                          table->request_ops_max, table->result_bytes_max};
+    const Table limits = table_of(*table);
     if (!PARSES[method](message, size, &said, &request)) return false;
     static thread_local std::vector<u8> columns;
     if (method == METHOD_MULTI_GET) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "door.h"
 #include "table_stats.hpp"
 #include "types.hpp"
 
@@ -11,10 +12,16 @@ namespace door {
 
 struct Table {
     u32 id;
-    bool holds_numbers;  // fixed-width keys and values of 8 bytes
-    u64 key_bytes_max, value_bytes_max;
+    bool holds_numbers;  // keys and values of 8 bytes, in slots
+    std::string layout;
+    u64 key_bytes_min, key_bytes_max, value_bytes_min, value_bytes_max;
     u64 request_ops_max, result_bytes_max;
 };
+
+inline Table table_of(const DoorTable& told) {
+    return {told.id, told.holds_numbers != 0, told.layout, told.key_bytes_min, told.key_bytes_max, told.value_bytes_min,
+            told.value_bytes_max, told.request_ops_max, told.result_bytes_max};
+}
 
 class Tables {
   public:

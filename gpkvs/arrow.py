@@ -1,4 +1,4 @@
-"""Columns of Arrow whose items are bytes, by pyarrow, which is an extra."""
+"""Columns of Arrow whose items are bytes or rows, by pyarrow, which is an extra."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.row_layout import RowLayout, row_layout_of
 
 _BYTES = ("binary", "large_binary", "binary_view", "fixed_size_binary", "string", "large_string", "string_view")
 _NOTHING = np.empty(0, np.uint8)
+ARROW_METHODS = ("__arrow_c_array__", "__arrow_c_stream__")
+"""What columns have that speak Arrow's protocol: one of these."""
 
 
 def pyarrow() -> Any:
@@ -48,3 +51,54 @@ def bytes_of(column: Any) -> tuple[U8, NDArray[np.int64]]:
 def bounds_of(column: Any) -> NDArray[np.int64]:
     """Return where each item of an array of the type ``large_binary`` begins, and where the last one ends."""
     return np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, 8 * column.offset)
+
+
+def rows_type(layout: RowLayout) -> Any:
+    """Return the type of a column of rows: lists of a fixed size. Bits of bfloat16, which Arrow has not, are uint16."""
+    pa = pyarrow()
+    kind = pa.from_numpy_dtype(layout.dtype)
+    for count in reversed(layout.shape):
+        kind = pa.list_(kind, count)
+    return kind
+
+
+def rows_array(layout: RowLayout, data: U8) -> Any:
+    """Return rows, one after the other, as an array of Arrow; nothing is copied."""
+    pa = pyarrow()
+    array = pa.array(data.view(layout.dtype))
+    for count in reversed(layout.shape):
+        array = pa.FixedSizeListArray.from_arrays(array, count)
+    return array
+
+
+def layout_of_rows(kind: Any) -> RowLayout | None:
+    """Return the layout of rows that a type of Arrow is; None: it is none."""
+    types, shape = pyarrow().types, []
+    while types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    return row_layout_of(f"{_element_of(kind)}[{','.join(map(str, shape))}]")
+
+
+def _element_of(kind: Any) -> str:
+    return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
+
+
+def bytes_of_rows(column: Any) -> U8:
+    """Return the rows of an array of lists of a fixed size, or of a part of one, one after the other.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a row or an element is missing.
+    """
+    types = pyarrow().types
+    while True:
+        if column.null_count:
+            raise InvalidArgumentError("a row or an element is missing (null)", field="rows")
+        if not types.is_fixed_size_list(column.type):
+            break
+        column = column.flatten()
+    elements: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    held: U8 = np.ascontiguousarray(elements).view(np.uint8)
+    return held

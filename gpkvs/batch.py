@@ -42,9 +42,10 @@ class Op(IntEnum):
     CHECK = 7  # does nothing; if its condition fails, nothing of the request is done
     EXPIRE = 8  # gives a key that is there another expiry, or none
     EXPIRY = 9  # returns when the key expires: milliseconds since 1970, 8 bytes, 0 if never
+    ADD = 10  # adds its value, a row, to the key's, element by element; a missing one is zeros
 
 
-LENGTH, REQUIRE, COPY, SETRANGE, INCREMENT_DECIMAL = range(10, 15)
+LENGTH, REQUIRE, COPY, SETRANGE, INCREMENT_DECIMAL = range(11, 16)
 """Operations of the door's own requests, and of no client's.
 
 A LENGTH returns how many bytes a value has, as 8 bytes. A REQUIRE changes nothing: conditions of those behind it ask
@@ -90,17 +91,17 @@ _OPTIONAL_COLUMN_TYPES = {
     "expiries": np.dtype(np.uint64),
 }
 # Operations with a value in the request, and with one in the response.
-HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, REQUIRE, SETRANGE, INCREMENT_DECIMAL])
+HAS_VALUE = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, Op.ADD, REQUIRE, SETRANGE, INCREMENT_DECIMAL])
 RETURNS_VALUE = np.isin(np.arange(256), [Op.GET, Op.INCREMENT, Op.EXPIRY, LENGTH])
 _ONLY_READS = np.isin(np.arange(256), [Op.GET, Op.EXISTS, Op.EXPIRY])
 # Operations that may leave a key that expires; what the others say of it counts for nothing.
-_GIVES_EXPIRY = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE])
+_GIVES_EXPIRY = np.isin(np.arange(256), [Op.SET, Op.INCREMENT, Op.APPEND, Op.EXPIRE, Op.ADD])
 READS = frozenset({Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY})
 """Operations that change nothing: a request of them may be executed twice."""
 
 
 # Plain numbers: a look at a member of an enumeration takes two calls.
-_OP_MIN, _OP_PLAIN_MAX, _OP_MAX = Op.GET.value, Op.EXISTS.value, Op.EXPIRY.value
+_OP_MIN, _OP_PLAIN_MAX, _OP_MAX = Op.GET.value, Op.EXISTS.value, Op.ADD.value
 # In these columns one number may stand for all operations; kernels get a full copy then.
 _MAY_BE_CONSTANT = ("ops", "key_lengths", "value_lengths")
 
@@ -120,7 +121,7 @@ class Batch:
     values : (sum of value_lengths,) uint8
         The values of the SETs in order, concatenated.
     value_lengths : (number of SETs,) uint32
-        Bytes in each SET's value. INCREMENTs (8 bytes) and APPENDs have values, too.
+        Bytes in each SET's value. INCREMENTs (8 bytes), APPENDs and ADDs have values, too.
     request_ops : (r,) uint32, optional
         Operations in each request; by default the batch is one request.
     table : int, optional
@@ -130,8 +131,8 @@ class Batch:
     expected : (n,) uint64, optional
         The version or number that each operation with `Condition.EQUALS` asks for.
     expiries : (n,) uint64, optional
-        When what each SET or EXPIRE leaves expires, in milliseconds since 1970; 0: never. An INCREMENT or APPEND gives
-        it to a new key. Other operations do not look at theirs. By default all are 0.
+        When what each SET or EXPIRE leaves expires, in milliseconds since 1970; 0: never. An INCREMENT, APPEND
+        or ADD gives it to a new key. Other operations do not look at theirs. By default all are 0.
     into : n of (bytes,) uint8, optional
         The caller's memory for the values of one request of GETs. Who can puts them there; the result has lengths and
         no values then. If one of them is longer than its memory, or damaged, none is put anywhere.

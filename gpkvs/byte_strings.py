@@ -12,13 +12,12 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.arrow import bytes_of, holds_bytes, pyarrow
+from gpkvs.arrow import ARROW_METHODS, bytes_of, holds_bytes, pyarrow
 from gpkvs.batch import U8, U32, constant
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.operations import as_bytes
 
 _LENGTH_MAX = (1 << 32) - 1
-_ARROW = ("__arrow_c_array__", "__arrow_c_stream__")
 _WANTED = (
     "a list of bytes, an array of NumPy of the type S or of uint8 with two dimensions, or a column that speaks Arrow "
     "is needed; for a table of the layout u64 whole numbers"
@@ -145,7 +144,7 @@ def column_given(name: str, given: Any) -> Any:
         return _of_array(name, given)
     if isinstance(given, bytes | bytearray | memoryview | str):
         raise InvalidArgumentError(f"one {type(given).__name__}; {_WANTED} (`get` and `set` take one key)", field=name)
-    if any(hasattr(given, method) for method in _ARROW):
+    if any(hasattr(given, method) for method in ARROW_METHODS):
         return _of_arrow(name, given)
     if hasattr(given, "__dlpack__"):
         return given
@@ -223,7 +222,7 @@ def _of_arrow(name: str, given: Any) -> Any:
             return numbers
         raise
     try:
-        return _of_pieces(name, pa, pa.array(given) if hasattr(given, _ARROW[0]) else pa.chunked_array(given))
+        return _of_pieces(name, pa, pa.array(given) if hasattr(given, ARROW_METHODS[0]) else pa.chunked_array(given))
     except pa.ArrowException as error:
         raise InvalidArgumentError(f"a {type(given).__name__} that cannot be read: {error}", field=name) from error
 

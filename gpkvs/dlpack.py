@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from gpkvs.errors import InvalidArgumentError
 _HOST: Final = {1, 3, 11}  # kDLCPU; kDLCUDAHost and kDLROCMHost, which are pinned memory of the host
 _READ_ONLY: Final = 1
 _VERSION: Final = (1, 0)
+_KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
 
 class _Tensor(ctypes.Structure):
@@ -66,8 +67,21 @@ class _Lent:
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, read_only)}
 
 
+class TypedMemory(NamedTuple):
+    """The memory of an array: what its elements are (``float32``, ``bfloat16``, ...; empty: others), and its shape."""
+
+    element: str
+    shape: tuple[int, ...]
+    memory: U8
+
+
 def memory_of(array: Any) -> U8:
-    """Return the memory of an array with ``__dlpack__``, which is not copied.
+    """Return the memory of an array with ``__dlpack__``, which is not copied; raises as `typed_memory_of`."""
+    return typed_memory_of(array).memory
+
+
+def typed_memory_of(array: Any) -> TypedMemory:
+    """Return the memory of an array with ``__dlpack__``, which is not copied, and what it is.
 
     Raises
     ------
@@ -98,11 +112,12 @@ def memory_of(array: Any) -> U8:
     if tensor.strides and not _is_contiguous(shape, tensor.strides[: tensor.dimensions]):
         raise InvalidArgumentError("its memory is not contiguous: use a copy, as tensor.contiguous() makes one")
     size = -(-math.prod(shape) * tensor.bits * tensor.lanes // 8)
+    kind = _KINDS.get(tensor.type_code, "") if tensor.lanes == 1 else ""
+    element = f"{kind}{tensor.bits}" if kind else ""
     if not size:
-        return np.empty(0, np.uint8)
+        return TypedMemory(element, tuple(shape), np.empty(0, np.uint8))
     lent = _Lent(capsule, (tensor.data or 0) + tensor.byte_offset, size, read_only=read_only)
-    memory: U8 = np.asarray(lent)
-    return memory
+    return TypedMemory(element, tuple(shape), np.asarray(lent))
 
 
 def _is_contiguous(shape: list[int], strides: list[int]) -> bool:

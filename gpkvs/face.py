@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,9 @@ from gpkvs.operations import (
     key_as_bytes,
     ttl_ms,
 )
+from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
+from gpkvs.row_layout import require_row_layout
+from gpkvs.rows import Rows
 from gpkvs.scan import Scan, ScanPiece
 from gpkvs.string_requests import StringRequests
 from gpkvs.text import quoted
@@ -68,17 +71,6 @@ Strings: TypeAlias = (
     Sequence[Bytes] | NDArray[np.bytes_] | NDArray[np.void] | NDArray[np.uint8] | ByteStrings | ArrowColumn
 )
 """Many byte strings (`gpkvs.byte_strings.column_given`)."""
-
-
-class OwnTimeout:
-    """Stands for the client's own timeout; None means that there is no deadline."""
-
-    def __repr__(self) -> str:
-        return "<the client's>"
-
-
-OWN_TIMEOUT: Final = OwnTimeout()
-Timeout = float | None | OwnTimeout
 
 
 class KeyValues(ABC):
@@ -121,8 +113,13 @@ class KeyValues(ABC):
         """Execute a request of numbers, whose columns are right."""
 
     @abstractmethod
-    def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
-        """Execute a request of byte strings; `ttl`: after how many milliseconds keys of SETs expire, 0: never."""
+    def _commit_columns(
+        self, batch: Batch, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> RequestResult:
+        """Execute a request of byte strings.
+
+        `ttl`: after how many milliseconds keys of SETs expire, 0: never. `layout`: that of the table; empty: any.
+        """
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         """Return a column of keys: `ByteStrings`, or what is to be taken for numbers."""
@@ -742,16 +739,22 @@ class KeyValues(ABC):
     ) -> StringRequests:
         """Execute one kind of operation on many keys of bytes."""
         self._require_open()
-        self._require_timeout(timeout)
         requests = StringRequests(op, keys, values, self._request_bounds(table), atomic=atomic)
+        self._run_requests(requests, ttl, table, timeout)
+        return requests
+
+    def _run_requests(
+        self, requests: StringRequests, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> None:
+        """Execute requests, one after the other."""
+        self._require_timeout(timeout)
         while batch := requests.next():
             try:
-                requests.took(self._commit_columns(batch, ttl, table, timeout))
+                requests.took(self._commit_columns(batch, ttl, table, timeout, layout))
             except InvalidArgumentError as error:
                 requests.refused(error)
             except CorruptRecordError as error:
                 raise self._damaged(table, error) from None
-        return requests
 
     @overload
     def get_many(  # type: ignore[overload-overlap] # no array of numbers speaks Arrow
@@ -881,6 +884,38 @@ class KeyValues(ABC):
             results.append(self._values_found(self._commit_numbers(batch, table, timeout)))
         sums, done = joined(results, keys)
         return sums.view(np.int64), done
+
+    def rows(self, layout: str, *, table: str | None = None) -> Rows:
+        """Return the rows of a table as arrays: its keys are numbers, its values arrays of one type and shape.
+
+        Parameters
+        ----------
+        layout
+            That of the table: the type of the elements and the shape of a row, such as ``float32[128]``. The types are
+            float16, float32, float64, bfloat16, and int and uint of 8 to 64 bits. A table of another layout is
+            refused: by a store here, by a server with the first request.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is no layout of rows, or that of the table is another one.
+
+        Examples
+        --------
+        >>> _ = store.create_table("items", layout="float32[3]")
+        >>> items = store.rows("float32[3]", table="items")
+        >>> items.set([7, 8], np.ones((2, 3), np.float32))
+        >>> items.get([8, 9])
+        (array([[1., 1., 1.],
+               [0., 0., 0.]], dtype=float32), array([ True, False]))
+        """
+        self._require_open()
+        of_rows = require_row_layout(layout)
+        self._require_rows(layout, table)
+        return Rows(self, of_rows, table)
+
+    def _require_rows(self, layout: str, table: str | None) -> None:  # noqa: B027 - a client does not know
+        """Refuse a table of another layout, where it is known."""
 
     @overload
     def get_into(
@@ -1095,8 +1130,13 @@ class TableHandle(KeyValues):
     def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
         return self._db._commit_numbers(batch, self.name if table is None else table, timeout)
 
-    def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
-        return self._db._commit_columns(batch, ttl, self.name if table is None else table, timeout)
+    def _commit_columns(
+        self, batch: Batch, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> RequestResult:
+        return self._db._commit_columns(batch, ttl, self.name if table is None else table, timeout, layout)
+
+    def _require_rows(self, layout: str, table: str | None) -> None:
+        self._db._require_rows(layout, self.name if table is None else table)
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         return self._db._keys_of(keys, self.name if table is None else table)

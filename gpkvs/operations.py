@@ -47,7 +47,7 @@ _FORMS = (
 _WHOLE = (int, np.integer)
 _WHOLE_MAX = (1 << 64) - 1
 _TTL_MS_MAX = 1 << 50  # 35,000 years: with any clock the sum is a number of 64 bits
-_GET, _SET, _DELETE, _EXISTS, _INCREMENT, _APPEND, _CHECK, _EXPIRE, _EXPIRY = map(int, Op)
+_GET, _SET, _DELETE, _EXISTS, _INCREMENT, _APPEND, _CHECK, _EXPIRE, _EXPIRY, _ADD = map(int, Op)
 _HAS_VALUE = frozenset({_SET, _INCREMENT, _APPEND})
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 _RETURNS_VALUE = frozenset({_GET, _INCREMENT, _EXPIRY})
@@ -376,7 +376,7 @@ class OperationList:
     def _add_tuple(self, op: Op, key: Any, *more: Any) -> None:
         """Add what is given as a tuple."""
         takes_more = op in (Op.SET, Op.INCREMENT, Op.APPEND, Op.CHECK, Op.EXPIRE)
-        if op not in tuple(Op) or len(more) != takes_more:
+        if op not in tuple(Op) or op == _ADD or len(more) != takes_more:
             raise InvalidArgumentError(_FORMS, index=len(self), field="ops")
         match Op(op):
             case Op.SET:

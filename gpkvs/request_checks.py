@@ -9,6 +9,8 @@ from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.text import counted
 
+_NUMBER_BYTES = 8
+
 
 def check_key_bytes(size: int, limits: Limits) -> None:
     """Check the length of one key.
@@ -33,11 +35,15 @@ def wrong_bytes(
 ) -> InvalidArgumentError:
     """Return the refusal of a key or value (`name`) of a wrong length: it names the limit."""
     if bytes_min == bytes_max:
-        allowed = (
-            f"this table takes {bytes_max} only: its layout is u64, so its keys and values are whole numbers from 0 to "
-            "2**64 - 1 (ints in Python, 8 bytes little-endian on the wire). Bytes take a table of the layout bytes: "
-            "create_table(name), or gpkvs table create NAME"
-        )
+        allowed = f"this table takes {bytes_max:,} only: "
+        if bytes_max == _NUMBER_BYTES:
+            allowed += (
+                "its layout is u64, so its keys and values are whole numbers from 0 to 2**64 - 1 (ints in Python, 8 "
+                "bytes little-endian on the wire), or it is one of rows, as float32[128]. "
+            )
+        else:
+            allowed += "its layout is one of rows, as float32[128]. "
+        allowed += "Bytes take a table of the layout bytes: create_table(name), or gpkvs table create NAME"
     else:
         allowed = f"allowed are {bytes_min} to {bytes_max:,} ({name}_bytes_max)"
     return InvalidArgumentError(f"a {name} of {counted(size, 'byte')}, {allowed}", field=field, index=index)

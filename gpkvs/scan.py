@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpkvs.arrow import pyarrow
+from gpkvs.arrow import pyarrow, rows_array
 from gpkvs.batch import U8, U32, U64
 from gpkvs.byte_strings import ByteStrings
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
+from gpkvs.row_layout import require_row_layout, row_layout_of
 
 LIMIT_MAX = (1 << 64) - 1
 """Of a scan: keys, in all."""
@@ -40,6 +42,8 @@ class ScanPiece:
         How many records of this part fail their checks; they are not in the columns.
     cursor
         Goes on behind this part; empty: there is nothing behind it.
+    layout
+        Of the table; empty if an older server did not say it.
     """
 
     keys: U8
@@ -50,6 +54,7 @@ class ScanPiece:
     expiries: U64
     damaged: int
     cursor: bytes
+    layout: str = ""
 
     def __len__(self) -> int:
         return len(self.key_lengths)
@@ -79,20 +84,41 @@ class ScanPiece:
         >>> for piece in counters.scan_pieces():
         ...     keys, values = piece.numbers()
         """
-        if len(self.versions) or any((lengths != 8).any() for lengths in (self.key_lengths, self.value_lengths)):
+        if not self._is_of_numbers:
             raise InvalidArgumentError(
-                "these are of a table whose keys and values are bytes, not of the layout u64: take key_list, "
-                "value_list or pairs",
+                f"these are of a table of the layout {self.layout or 'bytes'}, not u64: take key_list, value_list or "
+                "pairs; of rows take rows",
                 field="table",
             )
         return self.keys.view("<u8"), self.values.view("<u8")
 
+    @property
+    def _is_of_numbers(self) -> bool:
+        return self.layout == "u64" or (not self.layout and not len(self.versions))
+
+    def rows(self) -> tuple[U64, NDArray[Any]]:
+        """Return the keys and rows of a table of rows; no rows if the scan is of keys only.
+
+        Returns
+        -------
+        keys : (n,) uint64
+        rows : (n, ...)
+            Of the table's type and shape; bfloat16 as its bits, uint16.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If they are of a table of another layout.
+        """
+        of_rows = require_row_layout(self.layout)
+        return self.keys.view("<u8"), of_rows.array_of(self.values)
+
     def to_arrow(self) -> Any:
         """Return a record batch of pyarrow: ``key``, ``value``, and of bytes also ``version`` and ``expires``.
 
-        Keys and values are large_binary, of the layout u64 they are uint64; ``expires`` is a timestamp in
-        milliseconds, null: never. Without ``value`` if the scan is of keys only. A piece that is empty does not know
-        its layout: leave it out. A table without keys has no other piece, so name a schema where it may be one.
+        Keys and values are large_binary, of the layout u64 they are uint64; of a layout of rows keys are uint64, and
+        values lists of a fixed size. ``expires`` is a timestamp in milliseconds, null: never. Without ``value`` if the
+        scan is of keys only.
 
         Raises
         ------
@@ -101,21 +127,25 @@ class ScanPiece:
 
         Examples
         --------
-        >>> pyarrow.Table.from_batches(piece.to_arrow() for piece in store.scan_pieces() if len(piece))
+        >>> pyarrow.Table.from_batches(piece.to_arrow() for piece in store.scan_pieces())
         """
-        pa = pyarrow()
-        if not len(self.versions):
+        pa, of_rows = pyarrow(), row_layout_of(self.layout)
+        columns: dict[str, Any]
+        if self._is_of_numbers:
             keys, values = self.numbers()
             columns = {"key": pa.array(keys), "value": pa.array(values)}
+        elif of_rows:
+            columns = {"key": pa.array(self.keys.view("<u8")), "value": rows_array(of_rows, self.values)}
         else:
-            expiries = (self.expiries if len(self.expiries) else np.zeros(len(self), np.uint64)).view(np.int64)
             columns = {
                 "key": ByteStrings(self.keys, self.key_lengths).to_arrow(),
                 "value": ByteStrings(self.values, self.value_lengths).to_arrow(),
-                "version": pa.array(self.versions),
-                "expires": pa.array(expiries, pa.timestamp("ms", "UTC"), mask=expiries == 0),
             }
-        if not len(self.value_lengths):
+        if not self._is_of_numbers:
+            expiries = (self.expiries if len(self.expiries) else np.zeros(len(self), np.uint64)).view(np.int64)
+            columns["version"] = pa.array(self.versions)
+            columns["expires"] = pa.array(expiries, pa.timestamp("ms", "UTC"), mask=expiries == 0)
+        if len(self) and not len(self.value_lengths):
             del columns["value"]
         return pa.record_batch(columns)
 
@@ -138,11 +168,19 @@ def join_pieces(pieces: Sequence[ScanPiece]) -> ScanPiece:
         expiries=np.concatenate([_expiries_of(piece) for piece in pieces]) if expire else np.empty(0, np.uint64),
         damaged=sum(piece.damaged for piece in pieces),
         cursor=pieces[-1].cursor,
+        layout=pieces[0].layout,
     )
 
 
 def _expiries_of(piece: ScanPiece) -> U64:
     return piece.expiries if len(piece.expiries) else np.zeros(len(piece), np.uint64)
+
+
+def require_none_damaged(records: int) -> None:
+    """Raise `CorruptRecordError` at the end of a scan that left out so many records, if there are any."""
+    if records:
+        what = "record fails its check and was" if records == 1 else "records fail their checks and were"
+        raise CorruptRecordError(f"{records:,} {what} left out of the scan: run `gpkvs check`")
 
 
 class ScanItems(Generic[Item]):
@@ -171,10 +209,8 @@ class ScanItems(Generic[Item]):
     def _end(self) -> None:
         """Raise what could not be told before: sound keys come first."""
         self.cursor = self._next_cursor
-        if self._damaged:
-            damaged, self._damaged = self._damaged, 0
-            what = "record fails its check and was" if damaged == 1 else "records fail their checks and were"
-            raise CorruptRecordError(f"{damaged:,} {what} left out of the scan: run `gpkvs check`")
+        damaged, self._damaged = self._damaged, 0
+        require_none_damaged(damaged)
 
 
 class Scan(ScanItems[Item], Iterator[Item]):

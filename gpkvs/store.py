@@ -64,7 +64,7 @@ from gpkvs.errors import (
     UnknownTableError,
     memory_refused,
 )
-from gpkvs.face import OWN_TIMEOUT, KeyValues, Numbers, TableHandle, Timeout
+from gpkvs.face import KeyValues, Numbers, TableHandle
 from gpkvs.fatal import whole_or_stop
 from gpkvs.following import Following
 from gpkvs.fork import Origin
@@ -95,10 +95,12 @@ from gpkvs.numbers import (
     values_of,
 )
 from gpkvs.operations import Bytes, OperationList, Result, ResultLists, as_bytes, number_of
+from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
 from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
+from gpkvs.row_layout import row_layout_of
 from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.submitted import Submitted
 from gpkvs.text import no_such, quoted
@@ -134,12 +136,27 @@ class OpenTable:
         InvalidArgumentError
             If its layout is another one.
         """
-        if self.layout != U64_LAYOUT.name:
+        if self.layout == U64_LAYOUT.name:
+            return self
+        advice = (
+            "its keys and values are bytes. Only a table of the layout u64 takes ints and arrays of numbers: "
+            'create_table(name, layout="u64"), or gpkvs table create NAME --layout u64'
+        )
+        if row_layout_of(self.layout):
+            advice = f'rows("{self.layout}", table="{self.name}") reads and writes its rows'
+        raise InvalidArgumentError(f"table {quoted(self.name)} has the layout {self.layout}: {advice}", field="table")
+
+    def require_layout(self, layout: str) -> OpenTable:
+        """Return the table itself, if it has this layout; an empty text is any.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it has another one.
+        """
+        if layout and layout != self.layout:
             raise InvalidArgumentError(
-                f"table {quoted(self.name)} has the layout {self.layout}: its keys and values are bytes. Only a table "
-                'of the layout u64 takes ints and arrays of numbers: create_table(name, layout="u64"), or '
-                "gpkvs table create NAME --layout u64",
-                field="table",
+                f"table {quoted(self.name)} has the layout {self.layout}, not {quoted(layout)}", field="table"
             )
         return self
 
@@ -433,7 +450,7 @@ class Store(KeyValues):
         found = self.open_table(name)
         columns = operations.columns(found.limits, lambda: self.now_ms)
         answer = None
-        if found.layout == BYTES_LAYOUT.name and sum(map(len, buffers)) <= READ_BYTES_MAX:
+        if found.layout != U64_LAYOUT.name and sum(map(len, buffers)) <= READ_BYTES_MAX:
             answer = self._run_natively(columns, found, Places.of(buffers))
         try:
             if answer is not None:
@@ -482,19 +499,24 @@ class Store(KeyValues):
         self._require_timeout(timeout)
         return self.execute_requests(self._of_numbers(batch, table)).request(0)
 
-    def _commit_columns(self, batch: Batch, ttl: int, table: str | None, timeout: Timeout) -> RequestResult:
+    def _commit_columns(
+        self, batch: Batch, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
+    ) -> RequestResult:
         self._require_timeout(timeout)
-        found = self.open_table(table or DEFAULT_TABLE)
+        found = self.open_table(table or DEFAULT_TABLE).require_layout(layout)
         if ttl:
             batch = replace(batch, expiries=np.full(len(batch), self.now_ms + ttl, np.uint64))
         batch.validate(found.limits)
         return self.execute_requests(batch.on_table(found.id)).request(0)
 
+    def _require_rows(self, layout: str, table: str | None) -> None:
+        self.open_table(table or DEFAULT_TABLE).require_layout(layout)
+
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         column = super()._keys_of(keys, table)
         if not isinstance(column, ByteStrings | np.ndarray) or len(column):
             return column
-        is_of_bytes = self.open_table(table or DEFAULT_TABLE).layout == BYTES_LAYOUT.name  # only the table tells
+        is_of_bytes = self.open_table(table or DEFAULT_TABLE).layout != U64_LAYOUT.name  # only the table tells
         return byte_strings_of("keys", []) if is_of_bytes else np.empty(0, np.uint64)
 
     def _of_numbers(self, batch: Batch, table: str | None) -> Batch:
@@ -752,6 +774,8 @@ class Store(KeyValues):
     def _opened_table(self, table: Table) -> OpenTable:
         entry = table.entry
         limits = self._number_limits if entry.layout == U64_LAYOUT.name else self.limits
+        if rows := row_layout_of(entry.layout):
+            limits = rows.limits_of(limits)
         return OpenTable(entry.id, entry.name, entry.layout, limits)
 
     def open_tables(self) -> list[OpenTable]:
@@ -781,9 +805,10 @@ class Store(KeyValues):
         name
             1 to 64 of ``a-z 0-9 _ . -``.
         layout
-            ``bytes`` (any keys and values) or ``u64`` (8-byte keys and values, without versions).
+            ``bytes`` (any keys and values), ``u64`` (8-byte keys and values, without versions), or a layout of rows:
+            the type and the shape of arrays that are the values of 8-byte keys, such as ``float32[128]`` (`rows`).
         index_bytes
-            Size of its index; 32 bytes for each slot of ``bytes``, 16 for one of ``u64``. 0: 4 MiB. It grows.
+            Size of its index; 16 bytes for each slot of ``u64``, 32 for one of another layout. 0: 4 MiB. It grows.
         records
             Instead: the records that it is expected to hold. It holds them before it grows.
         index_bytes_max
@@ -805,6 +830,8 @@ class Store(KeyValues):
             if exist_ok and (there := self._tables.get(name)):
                 return require_layout(self._described(there), layout)
             check_new_table(self._files.catalog, name, layout, index_bytes, index_bytes_max)
+            if rows := row_layout_of(layout):
+                rows.check(self.limits)
             with access_errors(self.path):
                 self._files.require_in_place()
             require_room_for_table(self._files, index_bytes, self._quota)
@@ -1066,7 +1093,7 @@ class StoreTable(TableHandle):
 
     @property
     def layout(self) -> str:
-        """``bytes`` or ``u64``."""
+        """``bytes``, ``u64``, or a type and a shape such as ``float32[128]``."""
         return self._db.open_table(self.name).layout
 
     @property

@@ -29,6 +29,8 @@ class StringRequests:
         Of each request.
     atomic
         Whether all must go into one.
+    returned_bytes
+        Of each value that is read, where that is known.
 
     Raises
     ------
@@ -46,7 +48,14 @@ class StringRequests:
     """
 
     def __init__(
-        self, op: Op, keys: ByteStrings, values: ByteStrings | None, bounds: RequestBounds, *, atomic: bool
+        self,
+        op: Op,
+        keys: ByteStrings,
+        values: ByteStrings | None,
+        bounds: RequestBounds,
+        *,
+        atomic: bool,
+        returned_bytes: int = 0,
     ) -> None:
         if values is not None and len(values) != len(keys):
             raise InvalidArgumentError(f"{counted(len(keys), 'key')}, {counted(len(values), 'value')}", field="values")
@@ -59,7 +68,7 @@ class StringRequests:
         if values is not None:
             _check_lengths("values", values, limits.value_bytes_min, limits.value_bytes_max)
         self._bytes_max = min(bounds.bytes_max, PART_BYTES_MAX)
-        lengths = keys.lengths.astype(np.int64) + OP_BYTES
+        lengths = keys.lengths.astype(np.int64) + (OP_BYTES + returned_bytes)
         self._ends = np.cumsum(lengths if values is None else lengths + values.lengths)
         self._first = self._last = 0
         self._results: list[RequestResult] = []

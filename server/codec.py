@@ -155,7 +155,7 @@ def single(
 
 def table_of(message: kv_pb2.BatchRequest, store: Store) -> OpenTable:
     """Return the table that a message names; raises UnknownTableError, or InvalidArgumentError for a wrong layout."""
-    table = store.open_table(message.table)
+    table = store.open_table(message.table).require_layout(message.layout)
     return table.require_numbers() if message.numbers else table
 
 

@@ -220,4 +220,5 @@ def encode_piece(piece: ScanPiece) -> kv_pb2.ScanResponse:
         expiries=piece.expiries.astype("<u8", copy=False).tobytes(),
         cursor=piece.cursor,
         damaged=piece.damaged,
+        layout=piece.layout,
     )

@@ -14,7 +14,14 @@ from gpkvs.engine.heap import Heap, charge_of, segments_of
 from gpkvs.engine.table import Table
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import BLOB_WORDS_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES
+from gpkvs.media.layout import (
+    BLOB_WORDS_BYTES,
+    BYTES_LAYOUT,
+    HEAP_RECORD_BYTES,
+    RECORD_HEADER_BYTES,
+    U64_LAYOUT,
+    UNIT_BYTES,
+)
 from gpkvs.text import counted, quoted
 
 
@@ -109,8 +116,20 @@ def table_gone() -> UnknownTableError:
     return UnknownTableError("the table was dropped meanwhile", field="table")
 
 
-def needs_records() -> InvalidArgumentError:
-    """Return why a table of numbers refuses a request."""
+def not_of_layout(layout: str) -> InvalidArgumentError:
+    """Return why a table refuses a request whose operations are none of its layout's."""
+    if layout == BYTES_LAYOUT.name:
+        return InvalidArgumentError(
+            "the table has the layout bytes: only rows are added to each other, in a table of a layout such as "
+            "float32[128]",
+            field="ops",
+        )
+    if layout != U64_LAYOUT.name:
+        return InvalidArgumentError(
+            f"the table has the layout {layout}: its values are rows, which are neither incremented nor appended to. "
+            "ADD adds rows",
+            field="ops",
+        )
     return InvalidArgumentError(
         "a table of the layout u64 has no expiry, and values of 8 bytes to which nothing can be appended: leave out "
         "the ttl, or keep the values in a table of bytes",

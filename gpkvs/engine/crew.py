@@ -17,7 +17,7 @@ from gpkvs.engine.capacity import (
     heap_too_small,
     log_full,
     makes_too_much,
-    needs_records,
+    not_of_layout,
     reads_too_much,
     record_bytes_max,
     table_gone,
@@ -39,7 +39,7 @@ _GROWS = {Left.GROW_INDEX, Left.GROW_HEAP, Left.GROW_BLOBS, Left.GROW_LOG}
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
 _CLOSES = {
     *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP, Left.GROW_BLOBS),
-    *(Left.LARGE_READS, Left.LARGE_VALUES, Left.NUMBERS, Left.TABLE, Left.EXPIRED),
+    *(Left.LARGE_READS, Left.LARGE_VALUES, Left.LAYOUT, Left.TABLE, Left.EXPIRED),
 }
 # Of DELETEs of expired keys: they would meet the keys that they remove, and what waits for them needs its columns.
 CLOSED_WITHIN = frozenset({Left.EXPIRED, Left.COLUMNS})
@@ -163,8 +163,8 @@ class Crew:
                 refusal = self._heap.blobs.refusal or heap_full(self._heap)
             case Left.TABLE:
                 refusal = table_gone()
-            case Left.NUMBERS:
-                refusal = needs_records()
+            case Left.LAYOUT:
+                refusal = not_of_layout(self._planner.layout_of(batch))
             case Left.LARGE_READS:
                 refusal = reads_too_much(self._planner.result_bytes_max)
             case Left.LARGE_VALUES:

@@ -700,7 +700,7 @@ class Engine:
 
 
 def _kind_of(batch: Batch, table: Table) -> Kind:
-    return Kind(table.entry.layout, mix_of(len(batch), batch.gets), not _is_on_host(batch))
+    return Kind(table.index.layout.name, mix_of(len(batch), batch.gets), not _is_on_host(batch))
 
 
 def _kind_of_gets(keys: U64) -> Kind:

@@ -14,7 +14,7 @@ class Left(IntEnum):
     TURN = 1
     TABLE = auto()
     COLUMNS = auto()
-    NUMBERS = auto()
+    LAYOUT = auto()
     LARGE_READS = auto()
     LARGE_VALUES = auto()
     EXPIRED = auto()

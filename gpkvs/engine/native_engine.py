@@ -34,12 +34,13 @@ from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import BYTES_LAYOUT, NO_GROWTH, U64_LAYOUT
 from gpkvs.native import library, native_step
+from gpkvs.row_layout import row_layout_of
 
 _log = logging.getLogger("gpkvs")
 
 # `EngineTable` in kernels/native_engine.hpp has so many words; these change while a table is there.
-_TABLE_WORDS: Final = 14
-_LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(10, 14)
+_TABLE_WORDS: Final = 15
+_LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(11, 15)
 # While a table grows, it is looked at again after so many new keys: as many as a block has, less in a small table.
 _LOOKS_SHARE: Final = 64
 
@@ -342,6 +343,7 @@ class NativeEngine:
             marks,
             table.held_address,
             self._backend.late_slots(index),
+            rows.number if (rows := row_layout_of(entry.layout)) else 0,
             looks_at,
             0,
             0,

@@ -103,15 +103,19 @@ class NativePlanner:
     def planned_last(self, batch: Batch) -> tuple[Table, int]:
         """Return the table of a batch that was planned last, perhaps in vain, and how many new keys were met."""
         table = self._tables[batch.table]
-        writes = self._of_layout[table.entry.layout].writes
+        writes = self._of_layout[table.index.layout.name].writes
         writes.read_counters()
         return table, writes.new_keys
 
     def lacks_room(self, batch: Batch) -> NoRoomError:
         """Return what a batch lacks whose records found no room when it was planned last, or its first requests."""
         table = self._tables[batch.table]
-        op, units = self._of_layout[table.entry.layout].kept_records()
+        op, units = self._of_layout[table.index.layout.name].kept_records()
         return NoRoomError.of(self._heap, len(batch.request_ops), request_of_op(batch)[op], units)
+
+    def layout_of(self, batch: Batch) -> str:
+        """Return the layout of the table of a batch."""
+        return self._tables[batch.table].entry.layout
 
     def knows_table(self, batch: Batch) -> bool:
         """Whether the table of a batch is there."""
@@ -122,7 +126,7 @@ class NativePlanner:
         table = self._tables.get(batch.table)
         if table is None:
             return False
-        self._of_layout[table.entry.layout].fit_columns(len(batch))
+        self._of_layout[table.index.layout.name].fit_columns(len(batch))
         return True
 
 

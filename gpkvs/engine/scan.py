@@ -182,7 +182,9 @@ class Scanner:
             part = self._numbers(table, gathered, wanted, end)
         self._adapt(perf_counter() - began, is_full=len(gathered.slot) >= self._keys_max)
         of_blocks = sum(count for first, count in damaged if begin <= first < part.end)
-        return ScanPiece(*part.columns, part.damaged + of_blocks, pack_cursor(store_id, table_id, part.end))
+        return ScanPiece(
+            *part.columns, part.damaged + of_blocks, pack_cursor(store_id, table_id, part.end), table.entry.layout
+        )
 
     @staticmethod
     def _end(taken: U64, known: U64, end: int) -> int:

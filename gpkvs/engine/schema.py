@@ -30,7 +30,7 @@ from gpkvs.media.directory import (
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
-from gpkvs.media.layout import BLOCK_BYTES, LAYOUTS, U64_LAYOUT
+from gpkvs.media.layout import BLOCK_BYTES, U64_LAYOUT, slot_layout_of
 from gpkvs.native import crc32c
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
@@ -52,8 +52,7 @@ def check_new_table(catalog: Catalog, name: str, layout: str, index_bytes: int, 
     """
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(f"{quoted(name)}: allowed are 1 to 64 of a-z 0-9 _ . -", field="name")
-    if layout not in LAYOUTS:
-        raise InvalidArgumentError(f"{quoted(layout)}: there are {', '.join(LAYOUTS)}", field="layout")
+    slot_layout_of(layout)
     check_index_bytes(index_bytes)
     if index_bytes_max and not index_bytes <= index_bytes_max <= INDEX_BYTES_MAX:
         raise InvalidArgumentError(

@@ -106,7 +106,7 @@ class PieceReader:
             }
         except ValueError:
             raise self._damaged() from None
-        piece = ScanPiece(**columns, damaged=0, cursor=b"")
+        piece = ScanPiece(**columns, damaged=0, cursor=b"", layout=self.header.layout)
         count = len(piece)
         fits = (
             len(data) == sum(sizes)

@@ -113,7 +113,7 @@ typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t return
     F(TURN)         /* Python wants the engine: no turn has begun, or what is due beside batches failed */                     \
     F(TABLE)        /* nobody knows it in this turn */                                                                         \
     F(COLUMNS)      /* more operations than there are columns for, or so few that they need not have so many */                \
-    F(NUMBERS)      /* on a table without records, operations that need them, or expiries */                                   \
+    F(LAYOUT)       /* operations, or expiries, that the table's layout does not have */                                       \
     F(LARGE_READS)  /* a request reads more than one may, or a message more than others may wait for */                        \
     F(LARGE_VALUES) /* more values are made of others than one transaction may make */                                         \
     F(EXPIRED)      /* it meets keys that look expired */                                                                      \

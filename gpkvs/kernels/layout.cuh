@@ -19,11 +19,12 @@ enum Operation {
     OP_CHECK = 7,
     OP_EXPIRE = 8,
     OP_EXPIRY = 9,
-    OP_LENGTH = 10,
-    OP_REQUIRE = 11,
-    OP_COPY = 12,
-    OP_SETRANGE = 13,
-    OP_INCREMENT_DECIMAL = 14
+    OP_ADD = 10,
+    OP_LENGTH = 11,
+    OP_REQUIRE = 12,
+    OP_COPY = 13,
+    OP_SETRANGE = 14,
+    OP_INCREMENT_DECIMAL = 15
 };
 enum StatusCode {
     STATUS_OK = 0,
@@ -34,7 +35,7 @@ enum StatusCode {
     STATUS_NOT_A_NUMBER = 5
 };
 GPKVS_DEVICE bool has_value(u32 op) {
-    return op == OP_SET || op == OP_INCREMENT || op == OP_APPEND || op == OP_REQUIRE || op >= OP_SETRANGE;
+    return op == OP_SET || op == OP_INCREMENT || op == OP_APPEND || op == OP_ADD || op == OP_REQUIRE || op >= OP_SETRANGE;
 }
 GPKVS_DEVICE bool is_write(u32 op) { return op == OP_SET || op == OP_DELETE; }
 enum Change { CHANGE_NONE = 0, CHANGE_PUT = 1, CHANGE_REMOVE = 2 };

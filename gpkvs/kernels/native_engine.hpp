@@ -14,10 +14,10 @@
 #include "native_resolve.hpp"
 
 // A table, as it is for a turn. `earliest`: when a key of each of its `ranges` expires first; null: none may expire yet.
-// `late`: of the mirror that a GPU has of the index; null: there is none.
+// `late`: of the mirror that a GPU has of the index; null: there is none. `row_element`: of a table of rows (RowElement), else 0.
 #define ENGINE_TABLE_FIELDS(F)                                                              \
     F(u64, id) F(u64, generation) F(u64, entry_bytes) F(void*, index) F(u64, index_file) GEOMETRY_ARGS(F) \
-    F(u64*, marks) F(Held*, held) F(LateSlots*, late) F(u64, looks_at) F(u64, gained) F(u64, ranges) F(u64*, earliest)
+    F(u64*, marks) F(Held*, held) F(LateSlots*, late) F(u64, row_element) F(u64, looks_at) F(u64, gained) F(u64, ranges) F(u64*, earliest)
 
 struct EngineTable {
     ENGINE_TABLE_FIELDS(GPKVS_FIELD)
@@ -273,12 +273,13 @@ static void note_expiries(const Planner& a, const EngineTable& table) {
 
 // Makes plain operations of those that look first, on keys that the planner finds; returns why the batch is left.
 template <class Planner>
-static EngineLeft resolve_batch(NativeEngine& e, Planner& a, NativeResolver& resolver, const EngineBatch& batch) try {
+static EngineLeft resolve_batch(NativeEngine& e, Planner& a, const EngineTable& table, NativeResolver& resolver,
+                                const EngineBatch& batch) try {
     locate_run<Planner>(&a, 0, 1);
     if (a.planned[PLANNED_LEFT]) return (EngineLeft)a.planned[PLANNED_LEFT];
     if (a.now && meets_expired(a, a.planned[PLANNED_CHAINS])) return LEFT_EXPIRED;
     const u64 together = batch.messages > 1 ? batch.value_bytes_max : NO_BOUND;
-    const EngineLeft left = resolver.resolve(a, batch, e.value_bytes_max, std::min(e.made_bytes_max, together));
+    const EngineLeft left = resolver.resolve(a, batch, table.row_element, e.value_bytes_max, std::min(e.made_bytes_max, together));
     if (!left) end_phase(e.meter, PHASE_RESOLVE);
     return left;
 } catch (const std::bad_alloc&) {
@@ -304,7 +305,7 @@ static EngineLeft plan_given(NativeEngine& e, Planner& a, const EngineTable& tab
     a.is_located = 0;
     a.planned[PLANNED_RESULT_BYTES] = 0;
     if (resolver) {
-        if (const EngineLeft left = resolve_batch(e, a, *resolver, batch)) return left;
+        if (const EngineLeft left = resolve_batch(e, a, table, *resolver, batch)) return left;
         give_batch(a, resolver->plain(), table);
         a.kept = resolver->kept();
         a.is_located = 1;
@@ -380,9 +381,10 @@ static EngineRan run_on(NativeEngine& e, Planner& a, EngineTable& table, EngineB
     if (looks && !resolver) return leave(e.meter, LEFT_MEMORY);
     std::vector<u8> refused;  // of each request, what it lacks; empty: none lacks anything
     EngineLeft left = LEFT_NOT;
-    if (!has_records<typename Planner::Slot> && (looks || batch.expiries)) {
-        if (refuse_records(batch, refused)) left = LEFT_NUMBERS;
-        batch.expiries = nullptr;
+    const bool is_of_records = has_records<typename Planner::Slot>;
+    if (looks || (!is_of_records && batch.expiries)) {
+        if (refuse_other_layouts(batch, is_of_records, table.row_element, refused)) left = LEFT_LAYOUT;
+        if (!is_of_records) batch.expiries = nullptr;
     }
     e.committer->land(*e.commit);
     const u64 segment = e.heap_state[HEAP_TAIL_SEGMENT];

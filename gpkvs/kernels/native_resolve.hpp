@@ -12,21 +12,23 @@
 // What an operation returns besides a GET's value: a number of 8 bytes.
 static bool returns_number(u32 op) { return op == OP_INCREMENT || op == OP_EXPIRY || op == OP_LENGTH; }
 
-// Whether an operation of a batch is none of a table of numbers.
-static bool needs_record(const EngineBatch& batch, u64 op) {
+// Whether a table's layout has an operation of a batch. Of a table of rows it is known that values have the right length.
+static bool is_of_layout(const EngineBatch& batch, u64 op, bool has_records, u64 row_element) {
     const u8 kind = batch.ops[op];
+    if (has_records && !row_element) return kind != OP_ADD;
+    if (has_records) return kind != OP_INCREMENT && kind != OP_APPEND && kind < OP_SETRANGE;
     const bool may_expire = kind == OP_SET || kind == OP_INCREMENT;
-    return kind == OP_APPEND || kind >= OP_EXPIRE || (may_expire && batch.expiries && batch.expiries[op]);
+    return kind != OP_APPEND && kind < OP_EXPIRE && !(may_expire && batch.expiries && batch.expiries[op]);
 }
 
-// Refuses the requests of a batch that a table of numbers cannot do; returns whether there are any.
-static bool refuse_records(const EngineBatch& batch, std::vector<u8>& refused) {
+// Refuses the requests of a batch that a table cannot do; returns whether there are any.
+static bool refuse_other_layouts(const EngineBatch& batch, bool has_records, u64 row_element, std::vector<u8>& refused) {
     bool is_any = false;
     for (u64 request = 0, op = 0; request < batch.requests; request++)
         for (const u64 end = op + batch.request_ops[request]; op < end; op++) {
-            if (!needs_record(batch, op)) continue;
+            if (is_of_layout(batch, op, has_records, row_element)) continue;
             refused.resize(batch.requests);
-            refused[request] = LEFT_NUMBERS;
+            refused[request] = LEFT_LAYOUT;
             is_any = true;
         }
     return is_any;
@@ -34,6 +36,12 @@ static bool refuse_records(const EngineBatch& batch, std::vector<u8>& refused) {
 
 static bool makes_at_once(const EngineBatch& batch) {
     return std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return is_made_at_once(op); });
+}
+
+// What sums of rows make, if no key is there twice.
+static u64 sums_bytes(const EngineBatch& batch) {
+    const u64 sums = (u64)std::count(batch.ops, batch.ops + batch.n, (u8)OP_ADD);
+    return sums ? sums * *batch.value_lengths : 0;  // one length is that of all
 }
 
 static bool looks_first(const EngineBatch& batch) {
@@ -52,18 +60,19 @@ class NativeResolver {
 
     // Returns why the batch is left. The planner has found its keys, and none of them looks expired. std::bad_alloc.
     template <class Planner>
-    EngineLeft resolve(const Planner& a, const EngineBatch& batch, u64 value_bytes_max, u64 made_bytes_max) {
+    EngineLeft resolve(const Planner& a, const EngineBatch& batch, u64 row_element, u64 value_bytes_max, u64 made_bytes_max) {
         asked_ = batch.ops;
         made_bytes_ = 0;
         u64 resolved[RESOLVED_COUNT];
         ResolveArgs r;
-        // Few make much at once. Who does needs a second pass, or some.
-        u64 room = makes_at_once(batch) ? std::min(made_bytes_max, ROOM_BYTES) : 0;
+        // Few but sums of rows make much at once. Who does needs a second pass, or some.
+        u64 room = makes_at_once(batch) ? std::min(made_bytes_max, std::max(ROOM_BYTES, sums_bytes(batch))) : 0;
         for (;;) {
             made_.reset();
             made_.reset(room ? new u8[room] : nullptr);
             make_columns(a, batch);
             r = args_of(a, batch);
+            r.row_element = row_element;
             r.value_bytes_max = value_bytes_max;
             r.made = made_.get();
             r.made_bytes = room;

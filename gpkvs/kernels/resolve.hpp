@@ -1,13 +1,14 @@
-// Operations that look before they act (conditions, checks, increments, appends, those on expiries, and the door's own for
-// clients of Redis) become plain ones, in arrival order.
+// Operations that look before they act (conditions, checks, increments, appends, sums of rows, those on expiries, and the
+// door's own for clients of Redis) become plain ones, in arrival order.
 //
 // A planner folds each key by itself. A check that fails takes back what its request does to other keys, so this pass
 // is serial. It only decides: every operation stays in its place, as a SET, a DELETE, a GET or an EXISTS. Values come
-// after it, and only those that somebody can see. But what a SETRANGE or INCREMENT_DECIMAL leaves is made at once.
+// after it, and only those that somebody can see. But what an ADD, a SETRANGE or an INCREMENT_DECIMAL leaves is made at once.
 // Where a key's value stays the one that the table has in a blob, none is made: the key's new record will name that blob.
 #pragma once
 #include "decimal.hpp"
 #include "record.cuh"
+#include "row_elements.hpp"
 
 static const u8 AS_PLANNED = 255;    // the status is what the plain operation gets
 static const u8 NOT_DONE = 254;      // of an operation that changes nothing, and is no failure: it gets the same
@@ -59,13 +60,13 @@ enum Resolved {
 };
 
 // An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is that (a COPY), or is its own.
-// NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What a SETRANGE or INCREMENT_DECIMAL leaves
-// lies in `made`, from where `numbers` says. No key that has expired is there any more: the engine has removed those that the
+// NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What an ADD, a SETRANGE or an
+// INCREMENT_DECIMAL leaves lies in `made`, from where `numbers` says. `row_element`: of the table's rows (RowElement). No key that has expired is there any more: the engine has removed those that the
 // batch meets. `kept`: of each operation that keeps the blob of its key, the record of the table that names it; else 0.
 // `refused`: of each request, whether nothing of it is done; null: all are.
 #define RESOLVE_ARGS(F)                                                                     \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
-    F(u64, has_records) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
+    F(u64, has_records) F(u64, row_element) F(const u32*, chain) F(const u64*, old_word) F(const u8*, heap) \
     F(u8*, plain_ops) F(u8*, is_seen) F(u32*, base) F(u32*, lengths) F(u64*, numbers) F(u8*, made) \
     F(u64, requests) F(const u32*, request_ops) F(u64, table_id) F(const u8*, refused) \
     F(const u8*, conditions) F(const u64*, expected) F(const u64*, expiries) F(const u64*, versions) \
@@ -100,7 +101,7 @@ static void write_number(long long number, u8* text) {
 }
 
 // What such an operation leaves lies in `made`; else values are made after the pass.
-static bool is_made_at_once(u32 kind) { return kind >= OP_SETRANGE; }
+static bool is_made_at_once(u32 kind) { return kind == OP_ADD || kind >= OP_SETRANGE; }
 
 // The value that the table has for an operation's key.
 template <class Args>
@@ -167,7 +168,7 @@ class Resolver {
                 prefetch_soon(op);
                 a.status[op] = AS_PLANNED;
                 a.plain_ops[op] = failed == NO_OP && !is_refused ? plain((u32)op) : (u8)OP_EXISTS;
-                if (a.ops[op] >= OP_REQUIRE && is_too_much()) break;
+                if (a.ops[op] >= OP_ADD && is_too_much()) break;
             }
             if (failed != NO_OP && is_present(failed)) {
                 a.status[failed] = STATUS_CONDITION;
@@ -196,7 +197,7 @@ class Resolver {
     }
 
   private:
-    // A record is read where a key is incremented or appended to: each would wait for memory.
+    // A record is read where something is added to its value: each would wait for memory.
     void prefetch_soon(u64 op) const {
         if (op + CHAIN_SOON < a.n) {
             const u32 chain = a.chain[op + CHAIN_SOON];
@@ -206,7 +207,8 @@ class Resolver {
         }
         if (op + RECORD_SOON >= a.n) return;
         const u64 soon = op + RECORD_SOON;
-        if (!a.has_records || (a.ops[soon] != OP_INCREMENT && a.ops[soon] != OP_APPEND)) return;
+        const u8 kind = a.ops[soon];
+        if (!a.has_records || (kind != OP_INCREMENT && kind != OP_APPEND && kind != OP_ADD)) return;
         const u64 reference = a.old_word[a.chain[soon]];
         const u8* record = a.heap + reference_offset(reference) * UNIT_BYTES;
         prefetch(record);
@@ -342,6 +344,7 @@ class Resolver {
             case OP_DELETE: return STATUS_OK;
             case OP_SET: return set(op);
             case OP_INCREMENT: return increment(op);
+            case OP_ADD: return add(op);
             case OP_COPY: return copy(op);
             case OP_SETRANGE: return set_range(op);
             case OP_INCREMENT_DECIMAL: return increment_decimal(op);
@@ -453,6 +456,27 @@ class Resolver {
         else if (bytes) copy_value(a, writer_of(op), to);
     }
 
+    // Adds a row to the one that the key has; a missing one is zeros. Each sum is rounded, in arrival order.
+    u8 add(u32 op) {
+        const u64 bytes = a.value_lengths[op];
+        Record record = no_record();
+        u64 held;
+        if (!measure(op, true, &held, &record) || (is_present(op) && held != bytes)) return STATUS_CORRUPT;
+        keep_expiry(op, record);
+        u8* const to = make(op, bytes);
+        if (!to) return NOT_DONE;
+        if (!is_present(op)) memset(to, 0, bytes);
+        else if (!lies_there(op)) copy_held(op, record, held, to);
+        add_row(a.row_element, to, a.values + a.value_offsets[op], bytes);
+        return STATUS_OK;
+    }
+
+    // Whether what an operation makes lies where the value that it is made of does.
+    bool lies_there(u32 op) const {
+        const u32 writer = writer_of(op);
+        return is_made(writer) && a.numbers[writer] == a.numbers[op];
+    }
+
     // Writes over a part of the value, from the byte that `expected` says; zeros fill what is between.
     GPKVS_RARE u8 set_range(u32 op) {
         const u64 first = a.expected[op], bytes = a.value_lengths[op];
@@ -464,9 +488,7 @@ class Resolver {
         keep_expiry(op, record);
         u8* const to = make(op, first + bytes > held ? first + bytes : held);
         if (!to) return NOT_DONE;
-        const u32 writer = writer_of(op);
-        const bool lies_there = is_made(writer) && a.numbers[writer] == a.numbers[op];
-        if (!lies_there) copy_held(op, record, held, to);
+        if (!lies_there(op)) copy_held(op, record, held, to);
         if (first > held) memset(to + held, 0, first - held);
         copy_bytes(to + first, a.values + a.value_offsets[op], bytes);
         return STATUS_OK;

@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 
 from gpkvs.config import DEFAULT_TABLE
-from gpkvs.media.layout import BLOCK_BYTES, LAYOUTS, BadBytesError, SlotLayout
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.media.layout import BLOCK_BYTES, BadBytesError, BadFormatError, SlotLayout, slot_layout_of
 from gpkvs.native import crc32c
 
 
@@ -34,8 +35,8 @@ class TableEntry:
 
     @property
     def slot_layout(self) -> SlotLayout:
-        """The layout, by its name."""
-        return LAYOUTS[self.layout]
+        """The slots of its index."""
+        return slot_layout_of(self.layout)
 
     @property
     def buckets(self) -> int:
@@ -71,11 +72,22 @@ class Catalog:
 
     @staticmethod
     def unpack(data: bytes, checksum: int) -> Catalog:
-        """Read the file's bytes; raises `BadBytesError` if they are not those the root names."""
+        """Read the file's bytes; raises `BadBytesError` if they are not those the root names.
+
+        Or `BadFormatError`, if a table has a layout that this gpkvs does not know.
+        """
         if len(data) % 8 or crc32c(data) != checksum:
             raise BadBytesError("the catalogue has a wrong checksum")
         fields = json.loads(data)
-        return Catalog(tuple(TableEntry(**table) for table in fields["tables"]), fields["next_table_id"])
+        tables = tuple(TableEntry(**table) for table in fields["tables"])
+        for table in tables:
+            try:
+                slot_layout_of(table.layout)
+            except InvalidArgumentError:
+                raise BadFormatError(
+                    f"table {table.name!r} has the layout {table.layout!r}: a newer gpkvs made it"
+                ) from None
+        return Catalog(tables, fields["next_table_id"])
 
 
 def catalog_file_name(generation: int) -> str:

@@ -59,7 +59,7 @@ BLOCK_BYTES: Final = index_size.BLOCK_BYTES
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """One of the two table layouts; its name is part of the names of its kernels."""
+    """How the slots of a table lie in its index: there are two ways; the name is part of the names of kernels."""
 
     name: str
     slot_bytes: int
@@ -107,6 +107,12 @@ class SlotLayout:
 LAYOUTS: Final = {name: SlotLayout(name, slot_bytes) for name, slot_bytes in index_size.SLOT_BYTES.items()}
 BYTES_LAYOUT: Final = LAYOUTS["bytes"]
 U64_LAYOUT: Final = LAYOUTS["u64"]
+
+
+def slot_layout_of(layout: str) -> SlotLayout:
+    """Return the slots of a table of a layout; raises InvalidArgumentError if there is no such layout."""
+    return LAYOUTS[index_size.slots_of(layout)]
+
 
 UNIT_BYTES: Final = 16
 RECORD_HEADER_BYTES: Final = 32  # of format 3, and of format 4 with an expiry

@@ -33,6 +33,7 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OP_CHECK: _ClassVar[Op]
     OP_EXPIRE: _ClassVar[Op]
     OP_EXPIRY: _ClassVar[Op]
+    OP_ADD: _ClassVar[Op]
 
 class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -60,6 +61,7 @@ OP_APPEND: Op
 OP_CHECK: Op
 OP_EXPIRE: Op
 OP_EXPIRY: Op
+OP_ADD: Op
 STATUS_OK: Status
 STATUS_NOT_FOUND: Status
 STATUS_CORRUPT: Status
@@ -182,7 +184,7 @@ class ScanRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., prefix: _Optional[bytes] = ..., cursor: _Optional[bytes] = ..., keys_only: bool = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ScanResponse(_message.Message):
-    __slots__ = ("keys", "key_lengths", "values", "value_lengths", "versions", "expiries", "cursor", "damaged")
+    __slots__ = ("keys", "key_lengths", "values", "value_lengths", "versions", "expiries", "cursor", "damaged", "layout")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +193,7 @@ class ScanResponse(_message.Message):
     EXPIRIES_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     keys: bytes
     key_lengths: bytes
     values: bytes
@@ -199,7 +202,8 @@ class ScanResponse(_message.Message):
     expiries: bytes
     cursor: bytes
     damaged: int
-    def __init__(self, keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., cursor: _Optional[bytes] = ..., damaged: _Optional[int] = ...) -> None: ...
+    layout: str
+    def __init__(self, keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., cursor: _Optional[bytes] = ..., damaged: _Optional[int] = ..., layout: _Optional[str] = ...) -> None: ...
 
 class CountRequest(_message.Message):
     __slots__ = ("table", "prefix")
@@ -280,7 +284,7 @@ class TableMade(_message.Message):
     def __init__(self, layout: _Optional[str] = ..., index_bytes: _Optional[int] = ..., index_bytes_max: _Optional[int] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id", "conditions", "expected", "expiries", "ttls", "request_ops", "numbers")
+    __slots__ = ("table", "ops", "keys", "key_lengths", "key_size", "values", "value_lengths", "value_size", "id", "conditions", "expected", "expiries", "ttls", "request_ops", "numbers", "layout")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +300,7 @@ class BatchRequest(_message.Message):
     TTLS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_OPS_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     table: str
     ops: bytes
     keys: bytes
@@ -311,7 +316,8 @@ class BatchRequest(_message.Message):
     ttls: bytes
     request_ops: bytes
     numbers: bool
-    def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ..., conditions: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., ttls: _Optional[bytes] = ..., request_ops: _Optional[bytes] = ..., numbers: bool = ...) -> None: ...
+    layout: str
+    def __init__(self, table: _Optional[str] = ..., ops: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_lengths: _Optional[bytes] = ..., key_size: _Optional[int] = ..., values: _Optional[bytes] = ..., value_lengths: _Optional[bytes] = ..., value_size: _Optional[int] = ..., id: _Optional[int] = ..., conditions: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., expiries: _Optional[bytes] = ..., ttls: _Optional[bytes] = ..., request_ops: _Optional[bytes] = ..., numbers: bool = ..., layout: _Optional[str] = ...) -> None: ...
 
 class BatchResponse(_message.Message):
     __slots__ = ("id", "status", "values", "value_lengths", "versions", "code", "message", "full", "failed_check", "found", "failures")

@@ -91,7 +91,7 @@ class Image:
         begins = np.flatnonzero(np.diff(block, prepend=~block[:1]))
         found, moved_to = np.full(len(pending), NO_SLOT, np.uint64), np.empty(len(pending), np.uint64)
         self._backend.launch(
-            f"place_{self._entry.layout}",
+            f"place_{self._entry.slot_layout.name}",
             len(begins),
             keys_per_item=1 + len(pending) // len(begins),
             block_first=np.append(begins, len(pending)).astype(np.uint32),
@@ -146,6 +146,8 @@ class Image:
             "first": self._first_slot,
             "broken": broken,
         }
-        self._backend.launch(f"audit_{self._entry.layout}", len(broken), keys_per_item=1, **arguments, **records)
+        self._backend.launch(
+            f"audit_{self._entry.slot_layout.name}", len(broken), keys_per_item=1, **arguments, **records
+        )
         wrong = np.flatnonzero(broken)
         return (int(self._row_at[wrong[0]]), int(broken[wrong[0]])) if len(wrong) else None

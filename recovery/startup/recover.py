@@ -295,7 +295,7 @@ def undo(files: StoreFiles, backend: Backend, part: LoggedPart) -> None:
     half, end = part.first + part.entries // 2, part.first + part.entries
     for first, last in ((part.first, half), (half, end)):
         backend.launch(
-            f"undo_{part.kernels}{files.table(run.table_id).layout}",
+            f"undo_{part.kernels}{files.table(run.table_id).slot_layout.name}",
             last - first,
             log=files.run_address(run),
             first=first,
@@ -355,7 +355,7 @@ def _digest_of(files: StoreFiles, backend: Backend, part: LoggedPart, epoch: int
     run, table = part.run, files.table(part.run.table_id)
     digest, wrong = np.empty(part.entries, np.uint64), np.empty(part.entries, np.uint8)
     backend.launch(
-        f"verify_{'chunk' if part.marker else 'log'}_{table.layout}",
+        f"verify_{'chunk' if part.marker else 'log'}_{table.slot_layout.name}",
         part.entries,
         log=files.run_address(run),
         epoch=epoch,

@@ -123,7 +123,10 @@ class _Table(ctypes.Structure):
         ("name", c_char_p),
         ("id", c_uint32),
         ("holds_numbers", c_uint32),
+        ("layout", c_char_p),
+        ("key_bytes_min", c_uint64),
         ("key_bytes_max", c_uint64),
+        ("value_bytes_min", c_uint64),
         ("value_bytes_max", c_uint64),
         ("request_ops_max", c_uint64),
         ("result_bytes_max", c_uint64),
@@ -174,7 +177,7 @@ class Stats(ctypes.Structure):
         ("cancelled", c_uint64),
         ("expired", c_uint64),
         ("conflicts", c_uint64),
-        ("operations", c_uint64 * 6 * 15),
+        ("operations", c_uint64 * 6 * 16),
         ("batch_operations", Histogram),
         ("batch_requests", Histogram),
         ("batch_ns", Histogram),
@@ -207,7 +210,7 @@ class SlowCall(ctypes.Structure):
 class TableStats(ctypes.Structure):
     """``struct DoorTableStats``: what the door has counted of a table."""
 
-    _fields_ = [("id", c_uint32), ("operations", c_uint64 * 6 * 15), ("bytes_in", c_uint64), ("bytes_out", c_uint64)]
+    _fields_ = [("id", c_uint32), ("operations", c_uint64 * 6 * 16), ("bytes_in", c_uint64), ("bytes_out", c_uint64)]
 
 
 class _Script(ctypes.Structure):
@@ -414,7 +417,10 @@ class Library:
                 table.name.encode(),
                 table.id,
                 table.layout == U64_LAYOUT.name,
+                table.layout.encode(),
+                table.limits.key_bytes_min,
                 table.limits.key_bytes_max,
+                table.limits.value_bytes_min,
                 table.limits.value_bytes_max,
                 table.limits.request_ops_max,
                 table.limits.result_bytes_max,

@@ -23,7 +23,10 @@ class _Table(ctypes.Structure):
         ("name", _Bytes),
         ("id", ctypes.c_uint32),
         ("holds_numbers", ctypes.c_uint32),
+        ("layout", _Bytes),
+        ("key_bytes_min", _U64),
         ("key_bytes_max", _U64),
+        ("value_bytes_min", _U64),
         ("value_bytes_max", _U64),
         ("request_ops_max", _U64),
         ("result_bytes_max", _U64),
@@ -105,13 +108,16 @@ class Parsed(NamedTuple):
     expected: bytes
 
 
-def parse(method: int, message: bytes, limits: Limits) -> Parsed | None:
-    """Return what a message asks for; None if it is not plain for a table with these limits."""
+def parse(method: int, message: bytes, limits: Limits, layout: str) -> Parsed | None:
+    """Return what a message asks for; None if it is not plain for a table of a layout with these limits."""
     table = _Table(
         b"t",
         7,
-        limits.key_bytes_min == limits.key_bytes_max,
+        limits.value_bytes_min == limits.value_bytes_max == 8,
+        layout.encode(),
+        limits.key_bytes_min,
         limits.key_bytes_max,
+        limits.value_bytes_min,
         limits.value_bytes_max,
         limits.request_ops_max,
         limits.result_bytes_max,

@@ -1,0 +1,389 @@
+"""Rows of a table as arrays: many at a time, without a Python object for each.
+
+A table of a layout of rows (`gpkvs.row_layout`) has numbers as keys, and arrays of one type and shape as values.
+`KeyValues.rows` gives its rows; `gpkvs.client.async_rows` has the same for asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpkvs import dlpack
+from gpkvs.arrow import ARROW_METHODS, bytes_of_rows, layout_of_rows, pyarrow
+from gpkvs.batch import U8, U64, Batch, Condition, Op, constant
+from gpkvs.buffers import RequestBounds
+from gpkvs.byte_strings import ByteStrings, column_given
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.numbers import column_of
+from gpkvs.operations import Ttl, ttl_ms
+from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
+from gpkvs.row_layout import KEY_BYTES, RowLayout
+from gpkvs.scan import ScanPiece, require_none_damaged
+from gpkvs.string_requests import StringRequests
+from gpkvs.text import counted
+
+if TYPE_CHECKING:
+    from gpkvs.face import KeyValues, Numbers
+
+Array = Any
+"""Rows: an array of NumPy, one that speaks DLPack (PyTorch), a column that speaks Arrow, or lists."""
+
+
+class RowRequests(StringRequests):
+    """The requests of one kind of operation on many rows.
+
+    Parameters
+    ----------
+    op
+        GET, SET, ADD or DELETE.
+    layout
+        Of the table.
+    keys
+        As a caller gives them.
+    rows
+        As many, as a caller gives them; None for operations without rows.
+    bounds
+        Of each request.
+    atomic
+        Whether all must go into one.
+    condition
+        That every operation has.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If keys or rows are none of the table's, there are not as many rows as keys, or all must go into one request
+        and are too many.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        layout: RowLayout,
+        keys: Any,
+        rows: Any,
+        bounds: RequestBounds,
+        *,
+        atomic: bool,
+        condition: Condition = Condition.NONE,
+    ) -> None:
+        self._layout, self._condition = layout, condition
+        numbers = keys_of(keys)
+        values = None
+        if rows is not None:
+            data = rows_of(layout, rows, len(numbers))
+            values = ByteStrings(data, constant(np.uint32(layout.row_bytes), len(numbers)))
+        column = ByteStrings(numbers.view(np.uint8), constant(np.uint32(KEY_BYTES), len(numbers)))
+        returned_bytes = layout.row_bytes if op is Op.GET else 0
+        super().__init__(op, column, values, bounds, atomic=atomic, returned_bytes=returned_bytes)
+
+    def next(self) -> Batch | None:
+        """Return the next request; None: all are done."""
+        batch = super().next()
+        if batch is None or self._condition is Condition.NONE:
+            return batch
+        return replace(batch, conditions=np.full(len(batch), self._condition, np.uint8))
+
+    def rows(self, out: Any, default: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return the rows that GETs have read, and which are there; as `Rows.get`."""
+        found, layout = self.found(), self._layout
+        held = layout.array_of(self.values().data)
+        is_whole = len(held) == len(found)
+        if out is None:
+            if is_whole:
+                return held if held.flags.writeable else held.copy(), found
+            out = rows = np.zeros((len(found), *layout.shape), layout.dtype)
+        else:
+            rows = memory_for(layout, out, len(found))
+        rows[... if is_whole else found] = held
+        if default is not None and not is_whole:
+            rows[~found] = default
+        return out, found
+
+
+class Rows:
+    """The rows of a table; made by ``rows`` of a store, a client or a table's handle.
+
+    What a method writes is durable when it returns. A call is one transaction, as of one moment, unless it is told
+    ``atomic=False``: then what is too much for one request goes in several, one after the other, and an error leaves
+    those before it done. A client's methods take `timeout`, as all of its methods do.
+
+    Keys are whole numbers from 0 to 2**64 - 1: (n,) uint64, other whole numbers that are not negative, lists, columns
+    that speak Arrow, arrays that speak DLPack. Rows are (n, ...) of the table's type and shape: arrays of NumPy, also
+    strided ones, which are copied; arrays of the host that speak DLPack (PyTorch); columns of Arrow, lists of a fixed
+    size; lists. No type is converted but that of lists. bfloat16, which NumPy has not, is uint16 there, its bits.
+
+    Attributes
+    ----------
+    layout
+        Of the table.
+    """
+
+    def __init__(self, db: KeyValues, layout: RowLayout, table: str | None) -> None:
+        self.layout = layout
+        self._db, self._table = db, table
+
+    def __repr__(self) -> str:
+        return f"<rows {self.layout.name} of {self._db!r}>"
+
+    def get(
+        self,
+        keys: Numbers,
+        *,
+        out: Any = None,
+        default: Any = None,
+        atomic: bool = True,
+        timeout: Timeout = OWN_TIMEOUT,
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Read rows.
+
+        Parameters
+        ----------
+        out : (n, ...)
+            Where to leave them: an array of NumPy, also a strided one, or one that speaks DLPack, of the host and
+            contiguous. By default a new array of NumPy.
+        default
+            What a row that is not there is: a number, or an array of the shape of a row. None: it is zeros, and `out`
+            keeps what it has there.
+
+        Returns
+        -------
+        rows : (n, ...)
+            Or `out`.
+        found : (n,) bool
+            Which are there.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If keys are none, `out` has another type or shape, or all is too much for one request.
+        CorruptRecordError
+            If a row is damaged.
+        """
+        if out is not None:
+            memory_for(self.layout, out, None)
+        return self._run(Op.GET, keys, None, atomic=atomic, timeout=timeout).rows(out, default)
+
+    def set(
+        self, keys: Numbers, rows: Array, *, ttl: Ttl = None, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT
+    ) -> None:
+        """Store rows; the last of equal keys wins.
+
+        Parameters
+        ----------
+        ttl
+            Seconds until they expire, or a `timedelta`; None: they stay.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If keys or rows are none of the table's, or too many for one request; nothing was stored.
+        NoSpaceError
+            If they do not fit; none was stored.
+        """
+        self._run(Op.SET, keys, rows, ttl=ttl, atomic=atomic, timeout=timeout)
+
+    def set_if_absent(
+        self, keys: Numbers, rows: Array, *, ttl: Ttl = None, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT
+    ) -> NDArray[np.bool_]:
+        """Store the rows of those keys that are not there; return which (n,) bool; further as `set`.
+
+        Of equal keys the first one is stored.
+        """
+        run = self._run(Op.SET, keys, rows, ttl=ttl, atomic=atomic, condition=Condition.ABSENT, timeout=timeout)
+        return run.found()
+
+    def add(self, keys: Numbers, deltas: Array, *, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT) -> None:
+        """Add to rows, element by element; one that is not there is zeros. Errors as `set`.
+
+        Equal keys add one after the other, in their order, and each sum is rounded: two runs of the same calls leave
+        the same bits. Whole numbers wrap around.
+        """
+        self._run(Op.ADD, keys, deltas, atomic=atomic, timeout=timeout)
+
+    def delete(self, keys: Numbers, *, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT) -> NDArray[np.bool_]:
+        """Remove rows; return which were there, (n,) bool."""
+        return self._run(Op.DELETE, keys, None, atomic=atomic, timeout=timeout).found()
+
+    def scan(self, *, timeout: Timeout = OWN_TIMEOUT) -> Iterator[tuple[U64, NDArray[Any]]]:
+        """Return all keys with their rows, in pieces and in no order that means anything: (n,) and (n, ...).
+
+        Each row that is there throughout comes exactly once; batches run between the pieces (`KeyValues.scan`).
+
+        Raises
+        ------
+        CorruptRecordError
+            After the last piece, if rows were left out since they fail their checks.
+        """
+        damaged = 0
+        for piece in self._db.scan_pieces(table=self._table, timeout=timeout):
+            damaged += piece.damaged
+            if len(piece):
+                yield scanned(self.layout, piece)
+        require_none_damaged(damaged)
+
+    def count(self, *, timeout: Timeout = OWN_TIMEOUT) -> int:
+        """Return how many rows there are."""
+        return self._db.count(table=self._table, timeout=timeout)
+
+    def _run(
+        self,
+        op: Op,
+        keys: Any,
+        rows: Any,
+        *,
+        ttl: Ttl = None,
+        atomic: bool,
+        condition: Condition = Condition.NONE,
+        timeout: Timeout,
+    ) -> RowRequests:
+        db = self._db
+        db._require_open()
+        bounds = db._request_bounds(self._table)
+        requests = RowRequests(op, self.layout, keys, rows, bounds, atomic=atomic, condition=condition)
+        db._run_requests(requests, ttl_ms(ttl), self._table, timeout, self.layout.name)
+        return requests
+
+
+def keys_of(keys: Any) -> U64:
+    """Return a column of keys; raises InvalidArgumentError if they are none."""
+    column = column_given("keys", keys)
+    if isinstance(column, ByteStrings):
+        if len(column):
+            raise InvalidArgumentError("bytes: the keys of a table of rows are whole numbers", field="keys")
+        return np.empty(0, np.uint64)
+    if hasattr(column, "__dlpack__") and not isinstance(column, np.ndarray):
+        element, shape, memory = _typed_memory("keys", column)
+        if element not in ("int64", "uint64", "int32", "uint32") or len(shape) != 1:
+            raise InvalidArgumentError(
+                f"an array of {element or 'another type'} with {len(shape)} dimensions; one of whole numbers with 1 is "
+                "needed",
+                field="keys",
+            )
+        column = memory.view(element)
+    return column_of("keys", column)
+
+
+def rows_of(layout: RowLayout, rows: Any, count: int) -> U8:
+    """Return the bytes of `count` rows, one after the other; nothing is copied that lies so.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If they are of another type or shape, or not as many.
+    """
+    if not isinstance(rows, np.ndarray) and any(hasattr(rows, method) for method in ARROW_METHODS):
+        return _rows_of_arrow(layout, rows, count)
+    if not isinstance(rows, np.ndarray) and hasattr(rows, "__dlpack__"):
+        element, shape, memory = _typed_memory("rows", rows)
+        _require(layout, element, shape, count, "rows")
+        return memory
+    array = rows if hasattr(rows, "__array__") else _of_lists(layout, rows)
+    array = np.asarray(array)
+    _require(layout, _element_of(layout, array.dtype), array.shape, count, "rows")
+    held: U8 = np.ascontiguousarray(array).astype(_plain(layout, array), copy=False).reshape(-1).view(np.uint8)
+    return held
+
+
+def memory_for(layout: RowLayout, out: Any, count: int | None) -> NDArray[Any]:
+    """Return a caller's memory for `count` rows as an array; None: any number.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is of another type or shape, or cannot be written to.
+    """
+    if isinstance(out, np.ndarray):
+        array = out
+        element = _element_of(layout, out.dtype)
+    elif hasattr(out, "__dlpack__"):
+        element, shape, memory = _typed_memory("out", out)
+        _require(layout, element, shape, count, "out")
+        array = memory.view(layout.dtype).reshape(shape)
+    else:
+        raise InvalidArgumentError(
+            f"a {type(out).__name__}; an array of NumPy, or one that speaks DLPack, is needed", field="out"
+        )
+    _require(layout, element, array.shape, count, "out")
+    if not array.flags.writeable:
+        raise InvalidArgumentError("it cannot be written to", field="out")
+    return array.view(layout.dtype) if array.dtype != layout.dtype else array
+
+
+def scanned(layout: RowLayout, piece: ScanPiece) -> tuple[U64, NDArray[Any]]:
+    """Return a piece of a scan as keys and rows; raises InvalidArgumentError if the table has another layout."""
+    if piece.layout != layout.name:
+        raise InvalidArgumentError(f"the table has the layout {piece.layout}, not {layout.name}", field="table")
+    return piece.rows()
+
+
+def _typed_memory(name: str, array: Any) -> dlpack.TypedMemory:
+    try:
+        return dlpack.typed_memory_of(array)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(str(error), field=name) from None
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"a {type(array).__name__} that gives no memory: {error}", field=name) from error
+
+
+def _rows_of_arrow(layout: RowLayout, rows: Any, count: int) -> U8:
+    pa = pyarrow()
+    try:
+        column = pa.array(rows) if hasattr(rows, ARROW_METHODS[0]) else pa.chunked_array(rows)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(f"a {type(rows).__name__} that cannot be read: {error}", field="rows") from error
+    found = layout_of_rows(column.type)
+    element = found.element if found else str(column.type)
+    if found and layout.element == "bfloat16" and element == "uint16":
+        element = layout.element
+    _require(layout, element, (len(column), *(found.shape if found else ())), count, "rows")
+    return bytes_of_rows(column)
+
+
+def _of_lists(layout: RowLayout, rows: Any) -> NDArray[Any]:
+    """Return lists of numbers, which have no type, as an array of the table's."""
+    if layout.element == "bfloat16":
+        raise InvalidArgumentError("a list, which cannot say bits of bfloat16: give an array", field="rows")
+    try:
+        given = np.asarray(rows)
+    except ValueError as error:
+        raise InvalidArgumentError(f"lists that are no array: {error}", field="rows") from None
+    wanted = layout.dtype
+    if not given.size:
+        return given.astype(wanted) if given.ndim > 1 else np.empty((0, *layout.shape), wanted)
+    is_right = given.dtype.kind in ("iu" if wanted.kind in "iu" else "iuf")
+    if is_right and wanted.kind in "iu":
+        limits = np.iinfo(wanted)
+        is_right = int(given.min()) >= limits.min and int(given.max()) <= limits.max
+    if not is_right:
+        raise InvalidArgumentError(f"numbers that are none of {layout.element}", field="rows")
+    return given.astype(wanted)
+
+
+def _element_of(layout: RowLayout, dtype: np.dtype[Any]) -> str:
+    """Return the type of an array's elements; uint16 may be bfloat16."""
+    name = dtype.newbyteorder("=").name
+    return layout.element if layout.element == "bfloat16" and name == "uint16" else name
+
+
+def _plain(layout: RowLayout, array: NDArray[Any]) -> np.dtype[Any]:
+    """Return the type in which an array's bytes are the table's: another order of bytes is not."""
+    return array.dtype if array.dtype.name == "bfloat16" else layout.dtype
+
+
+def _require(layout: RowLayout, element: str, shape: tuple[int, ...], count: int | None, name: str) -> None:
+    if element != layout.element or shape[1:] != layout.shape or not shape:
+        raise InvalidArgumentError(
+            f"an array of {element or 'another type'} with the shape {shape}; one of {layout.element} with the shape "
+            f"({'n' if count is None else count}, {', '.join(map(str, layout.shape))}) is needed",
+            field=name,
+        )
+    if count is not None and shape[0] != count:
+        raise InvalidArgumentError(f"{counted(count, 'key')}, {counted(shape[0], 'row')}", field=name)
