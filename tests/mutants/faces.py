@@ -101,8 +101,8 @@ MUTANTS = (
     Mutant(
         "numbers-in-any-table",
         "client/operations.py",
-        "message.numbers = numbers",
-        "message.numbers = False",
+        "    if layout == NUMBERS:\n        message.numbers = True\n    else:",
+        "    if layout != NUMBERS:",
         "numbers are stored in a table of bytes, where nobody reads them as numbers",
         (f"{_TESTS}test_numbers[client]",),
     ),
