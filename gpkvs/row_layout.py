@@ -96,6 +96,12 @@ def row_layout_of(layout: str) -> RowLayout | None:
     return RowLayout(found[1], tuple(map(int, found[2].split(","))))
 
 
+def row_bytes_of(layout: str) -> int:
+    """Return the bytes of a row; 0 if the layout is none of rows."""
+    found = row_layout_of(layout)
+    return found.row_bytes if found else 0
+
+
 def require_row_layout(layout: str) -> RowLayout:
     """Return the layout of rows that a text is.
 

@@ -46,7 +46,7 @@ class RowRequests(StringRequests):
     keys
         As a caller gives them.
     rows
-        As many, as a caller gives them; None for operations without rows.
+        As many, as a caller gives them; None for GETs and DELETEs.
     bounds
         Of each request.
     atomic
@@ -75,7 +75,7 @@ class RowRequests(StringRequests):
         self._layout, self._condition = layout, condition
         numbers = keys_of(keys)
         values = None
-        if rows is not None:
+        if op in (Op.SET, Op.ADD):
             data = rows_of(layout, rows, len(numbers))
             values = ByteStrings(data, constant(np.uint32(layout.row_bytes), len(numbers)))
         column = ByteStrings(numbers.view(np.uint8), constant(np.uint32(KEY_BYTES), len(numbers)))
@@ -351,17 +351,20 @@ def _of_lists(layout: RowLayout, rows: Any) -> NDArray[Any]:
     """Return lists of numbers, which have no type, as an array of the table's."""
     if layout.element == "bfloat16":
         raise InvalidArgumentError("a list, which cannot say bits of bfloat16: give an array", field="rows")
+    wanted = layout.dtype
+    is_whole = wanted.kind in "iu"
     try:
-        given = np.asarray(rows)
+        given = np.asarray(rows, object if is_whole else None)  # else NumPy makes fractions of large numbers
     except ValueError as error:
         raise InvalidArgumentError(f"lists that are no array: {error}", field="rows") from None
-    wanted = layout.dtype
     if not given.size:
         return given.astype(wanted) if given.ndim > 1 else np.empty((0, *layout.shape), wanted)
-    is_right = given.dtype.kind in ("iu" if wanted.kind in "iu" else "iuf")
-    if is_right and wanted.kind in "iu":
+    is_right = given.dtype.kind in "iuf"
+    if is_whole:
         limits = np.iinfo(wanted)
-        is_right = int(given.min()) >= limits.min and int(given.max()) <= limits.max
+        is_right = all(
+            isinstance(number, int | np.integer) and limits.min <= number <= limits.max for number in given.flat
+        )
     if not is_right:
         raise InvalidArgumentError(f"numbers that are none of {layout.element}", field="rows")
     return given.astype(wanted)

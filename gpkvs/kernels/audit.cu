@@ -7,19 +7,22 @@
 #define AUDITS(F)                                                                           \
     F(KIND, "slot-kind") F(BUCKET, "slot-bucket") F(DUPLICATE, "slot-unique") F(REFERENCE, "slot-reference") \
     F(CHECKSUM, "record-checksum") F(TABLE, "record-table") F(KEY, "record-key") F(VERSION, "record-version") \
-    F(EXPIRY, "slot-expiry") F(BLOB, "slot-blob") F(BLOB_CHECKSUM, "blob-checksum")
+    F(EXPIRY, "slot-expiry") F(BLOB, "slot-blob") F(BLOB_CHECKSUM, "blob-checksum") F(ROW, "row-size")
 #define AUDIT_NUMBER(code, name) AUDIT_##code,
 enum Audit { AUDIT_OK, AUDITS(AUDIT_NUMBER) };
+
+static const u32 ROW_KEY_BYTES = 8;
 
 template <class Slot>
 GPKVS_DEVICE u32 copies_of(const Bucket<Slot>* index, const Candidates& at, const Slot& key) {
     return count_bits(match8(index[at.bucket0], key)) + count_bits(match8(index[at.bucket1], key));
 }
 
+// `row_bytes`: of a table of rows; else 0.
 #define AUDIT_BYTES_ARGS(F)                                                                 \
     F(const BytesBucket*, index) GEOMETRY_ARGS(F) F(u64, first) F(const u8*, heap) F(u64, heap_bytes) \
     F(u64, segment_units) F(u64, hash_key0) F(u64, hash_key1) F(u64, table_id) F(u64, next_sequence) \
-    F(u64, may_expire) F(u64, record_format) BLOB_FILE_ARGS(F) F(u8*, broken)
+    F(u64, may_expire) F(u64, row_bytes) F(u64, record_format) BLOB_FILE_ARGS(F) F(u8*, broken)
 
 template <class Args>
 GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
@@ -48,6 +51,7 @@ GPKVS_DEVICE u8 audit_bytes_slot(const Args& a, u64 i) {
     if (expires != (record.expiry_ms != 0)) return AUDIT_EXPIRY;
     if (is_blob != (record.blob != nullptr)) return AUDIT_BLOB;
     if (!is_blob_sound(record, blob_file_of(a))) return AUDIT_BLOB_CHECKSUM;
+    if (a.row_bytes && (record.key_bytes != ROW_KEY_BYTES || value_bytes_of(record) != a.row_bytes)) return AUDIT_ROW;
     return AUDIT_OK;
 }
 

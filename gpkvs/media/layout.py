@@ -25,6 +25,7 @@ record-version    a record has its slot's version, below the next one to be give
 slot-expiry       a slot is of the kind that expires if and only if its record has an expiry
 slot-blob         a slot is of the kind with a blob if and only if its record has one
 blob-checksum     a record's blob lies in the file of blobs, and the CRC32C of each of its pieces is right
+row-size          in a table of rows every key has 8 bytes, and every value those of a row
 blob-overlap      no two live blobs share a page
 record-overlap    no two live records share a byte, and a long one shares none of its segments
 version-unique    no two live records have one version

@@ -70,6 +70,7 @@ from gpkvs.recovery.copy.writer import StoreWriter, require_no_store
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import choose_commit, format_of
 from gpkvs.recovery.startup.salvage import audit
+from gpkvs.row_layout import row_bytes_of
 from gpkvs.text import no_such, quoted
 
 _BLOCKS_AT_ONCE = 256
@@ -478,6 +479,7 @@ class _Copy:
             "table_id": entry.id,
             "next_sequence": source.current.next_sequence,
             "may_expire": int(source.files.root.may_expire),
+            "row_bytes": row_bytes_of(entry.layout),
             "record_format": source.files.root.store_format,
             **blob_file(source.files),
         }

@@ -20,6 +20,7 @@ from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch, slot_versions
 from gpkvs.media.transaction import Transaction, read_descriptors
 from gpkvs.native import audits
+from gpkvs.row_layout import row_bytes_of
 
 _DUPLICATE = audits().index("slot-unique")
 
@@ -175,6 +176,7 @@ def _audit_blocks(
             "table_id": index.entry.id,
             "next_sequence": next_sequence,
             "may_expire": int(files.root.may_expire),
+            "row_bytes": row_bytes_of(index.entry.layout),
             "record_format": files.root.store_format,
             **blob_file(files),
         }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gpkvs
-from gpkvs.client import AsyncClient, Client, async_face
+from gpkvs.client import AsyncClient, Client, async_face, async_rows
 from tests.conftest import SMALL, assert_clean
 
 _numbers = itertools.count()
@@ -66,7 +66,9 @@ class Blocking:
                 return await result if inspect.isawaitable(result) and name != "batch" else result
 
             result = self._loop.run(called())
-            is_async = type(result).__module__ == async_face.__name__ or inspect.isasyncgen(result)
+            is_async = type(result).__module__ in (async_face.__name__, async_rows.__name__) or inspect.isasyncgen(
+                result
+            )
             return Blocking(result, self._loop) if is_async else result
 
         return call
