@@ -418,6 +418,7 @@ def test_a_table_of_another_layout_is_refused(db: Any) -> None:
         ),
         ((Op.APPEND, b"12345678", b"x" * 8), "neither incremented nor appended to"),
     ],
+    ids=["increment", "append"],
 )
 def test_rows_keep_their_length(db: Any, operation: Any, said: str) -> None:
     rows = rows_in(db, "int32[2]")

@@ -22,6 +22,7 @@ from tests.mutants import (
     noted,
     operations,
     redis_guards,
+    rows,
     scan,
     server,
     storage,
@@ -56,6 +57,7 @@ _ALL: tuple[Mutant, ...] = (
     *audit.MUTANTS,
     *door.MUTANTS,
     *redis_guards.MUTANTS,
+    *rows.MUTANTS,
     *subscribers.MUTANTS,
 )
 
