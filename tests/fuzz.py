@@ -36,9 +36,10 @@ REFUSALS = (InvalidArgumentError, NoSpaceError, ConflictError)
 
 U32 = st.one_of(st.integers(0, 12), st.sampled_from([4096, 4097, 1 << 20, 2**31, 2**32 - 1]))
 BYTES = st.one_of(st.binary(max_size=64), st.sampled_from([b"\1" * 8, b"\2" * 8, b"\3" * 8, b"\0" * 8, b"k" * 64]))
-OPS = st.lists(st.sampled_from([1, 1, 2, 2, 3, 3, 0, 4, 5, 6, 7, 8, 9, 10, 255]), max_size=12).map(bytes)
+OPS = st.lists(st.sampled_from([1, 1, 2, 2, 3, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11, 255]), max_size=12).map(bytes)
 LENGTHS = st.lists(U32, max_size=12).map(lambda lengths: b"".join(n.to_bytes(4, "little") for n in lengths))
-TABLES = st.sampled_from(["", "", "default", "numbers", "numbers", "none", "\0"])
+TABLES = st.sampled_from(["", "", "default", "numbers", "numbers", "rows", "rows", "none", "\0"])
+ROWS = "int32[2]"
 
 
 COLUMNS = (
@@ -85,9 +86,11 @@ def options(draw: st.DrawFn, ops: list[int]) -> dict[str, bytes]:
 def near_requests(draw: st.DrawFn) -> bytes:
     """Return the bytes of a request that is right but for what was done to it in the end."""
     size = draw(st.sampled_from([0, 8, 8]))
-    kinds = draw(st.sampled_from([[1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 5, 7], list(range(1, 10))]))
+    kinds = draw(
+        st.sampled_from([[1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 5, 7], [1, 2, 3, 7, 8, 10, 10], list(range(1, 11))])
+    )
     ops = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=12))
-    with_value = [op for op in ops if op in (Op.SET, Op.INCREMENT, Op.APPEND)]
+    with_value = [op for op in ops if op in (Op.SET, Op.INCREMENT, Op.APPEND, Op.ADD)]
     key_lengths = [size or draw(st.integers(1, 20)) for _ in ops]
     value_lengths = [8 if op == Op.INCREMENT else size or draw(st.integers(0, 40)) for op in with_value]
     message = kv_pb2.BatchRequest(
@@ -104,6 +107,8 @@ def near_requests(draw: st.DrawFn) -> bytes:
     )
     if draw(st.integers(0, 3)) == 0:
         message.request_ops = draw(cuts(len(ops)))
+    if draw(st.integers(0, 7)) == 0:
+        message.layout = draw(st.sampled_from([ROWS, ROWS, "u64", "bytes", "int32[3]"]))
     match draw(st.sampled_from(["nothing", "nothing", "field", "bytes"])):
         case "field":
             name = draw(st.sampled_from(COLUMNS))
@@ -203,6 +208,7 @@ def fuzz(seconds: float, seed: int, folder: Path) -> tuple[int, int]:
     choose, ends = random.Random(seed), time.monotonic() + seconds
     with gpkvs.open(path, index_bytes=64 << 10, heap_bytes=1 << 20, log_bytes=256 << 10) as store:
         store.create_table("numbers", layout="u64", index_bytes=64 << 10)
+        store.create_table("rows", layout=ROWS, index_bytes=64 << 10)
 
         @settings(
             max_examples=EXAMPLES_A_ROUND,

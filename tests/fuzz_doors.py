@@ -29,12 +29,12 @@ from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 from tests.conftest import assert_clean
 from tests.server.http2_client import Answer, Headers, Http2Client, framed
-from tests.server.wire import ABSENT, CHECK, DELETE, EQUALS, EXPIRY, GET, INCREMENT, SET, batch, u32, u64
+from tests.server.wire import ABSENT, ADD, CHECK, DELETE, EQUALS, EXPIRY, GET, INCREMENT, SET, batch, u32, u64
 from tests.serving import Server
 
 CALLS_A_ROUND = 300
 BATCH, WATCH = "/gpkvs.v1.KV/Batch", "/gpkvs.v1.KV/Watch"
-TABLES = ("", "", "", "default", "numbers", "numbers", "none", "\0", "\N{SNOWMAN}")
+TABLES = ("", "", "", "default", "numbers", "numbers", "rows", "rows", "none", "\0", "\N{SNOWMAN}")
 KEYS = (b"key0", b"key1", b"key2", b"12345678", b"\0" * 8, b"k" * 300, b"")
 VALUES = (b"", b"value", b"\1" * 8, b"v" * 700, b"v" * 9000, b"17")
 FAR = 1 << 42  # an expiry that no round reaches, milliseconds
@@ -82,11 +82,14 @@ class Call(NamedTuple):
 def messages_of(random: Random, operations_max: int = 6) -> bytes:
     """Return a `BatchRequest`, right or nearly so."""
     message = kv_pb2.BatchRequest(table=random.choice(TABLES), id=random.choice((0, 7, 1 << 40)))
-    kinds = random.choice(((1, 2, 3, 4), (1, 2, 3, 4), (2, 3, 4), tuple(range(1, 10))))
+    kinds = random.choice(((1, 2, 3, 4), (1, 2, 3, 4), (2, 3, 4), tuple(range(1, 11))))
     ops = [random.choice(kinds) for _ in range(random.randrange(1, operations_max))]
     keys = [random.choice(KEYS[:5] if random.random() < 0.95 else KEYS) for _ in ops]
     values = [b"\1" * 8 if op == INCREMENT else random.choice(VALUES) for op in ops if HAS_VALUE[op]]
-    if message.table == "numbers" and random.random() < 0.9:
+    if message.table == "rows" and random.random() < 0.7:
+        ops = [random.choice((GET, SET, DELETE, ADD, ADD)) for _ in ops]
+        values = [b"" for op in ops if HAS_VALUE[op]]
+    if message.table in ("numbers", "rows") and random.random() < 0.9:
         keys = [random.choice((b"12345678", b"\0" * 8)) for _ in ops]
         values = [b"\1" * 8 for _ in values]
     message.ops, message.keys, message.values = bytes(ops), b"".join(keys), b"".join(values)
@@ -111,6 +114,8 @@ def messages_of(random: Random, operations_max: int = 6) -> bytes:
         message.request_ops = u32(*random.choice(cuts))
     if random.random() < (0.5 if message.table == "numbers" else 0.1):
         message.numbers = True
+    if random.random() < 0.1:
+        message.layout = random.choice(("int32[2]", "int32[2]", "u64", "bytes", "int32[3]"))
     return bytes(message.SerializeToString())
 
 
@@ -351,7 +356,7 @@ def contents(server: Server) -> dict[str, list[tuple[bytes, bytes, int, int]]]:
     """Return all that a server's store holds: keys, values, versions and expiries."""
     found = {}
     with Client(server.target) as client:
-        for table in ("default", "numbers"):
+        for table in ("default", "numbers", "rows"):
             pieces = list(client.scan_pieces(table=table))
             found[table] = sorted(
                 entry
@@ -376,6 +381,7 @@ class _Door:
         self.server = Server(self.data, folder, "--door", name, *options)
         with Client(self.server.target) as client:
             client.create_table("numbers", layout="u64")
+            client.create_table("rows", layout="int32[2]")
         self._client = Http2Client(self.server.target)
 
     def run(self, call: Call) -> tuple[dict[str, object], list[bytes | None]]:

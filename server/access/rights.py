@@ -21,7 +21,7 @@ Check = Callable[[Caller, Any], None]
 
 # An operation that is in neither needs both rights: so does INCREMENT, and any that nobody knows.
 _READS: Final = bytes([Op.GET, Op.EXISTS, Op.CHECK, Op.EXPIRY])
-_WRITES: Final = bytes([Op.SET, Op.DELETE, Op.APPEND, Op.EXPIRE])
+_WRITES: Final = bytes([Op.SET, Op.DELETE, Op.APPEND, Op.EXPIRE, Op.ADD])
 
 
 class RightsError(GpkvsError):

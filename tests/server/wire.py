@@ -13,7 +13,7 @@ import pytest
 from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 
-GET, SET, DELETE, EXISTS, INCREMENT, APPEND, CHECK, EXPIRE, EXPIRY = range(1, 10)
+GET, SET, DELETE, EXISTS, INCREMENT, APPEND, CHECK, EXPIRE, EXPIRY, ADD = range(1, 11)
 ABSENT, PRESENT, EQUALS = 1, 2, 3
 TTL_MS_MAX = 10**15
 """With more, the native door hands a message to Python."""
