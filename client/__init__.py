@@ -3,6 +3,7 @@
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.client.aio import AsyncClient
 from gpkvs.client.async_face import AsyncBatch, AsyncTable, AsyncTransaction
+from gpkvs.client.async_rows import AsyncRows
 from gpkvs.client.errors import (
     AccessDeniedError,
     ClientClosedError,
@@ -39,6 +40,7 @@ from gpkvs.errors import (
 )
 from gpkvs.face import SyncBatch, TableHandle
 from gpkvs.info import TableInfo
+from gpkvs.rows import Rows
 from gpkvs.transaction import Transaction
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "AsyncClient",
     "AsyncObjects",
     "AsyncPipeline",
+    "AsyncRows",
     "AsyncTable",
     "AsyncTransaction",
     "Batch",
@@ -72,6 +75,7 @@ __all__ = [
     "OutcomeUnknownError",
     "RequestResult",
     "RetryPolicy",
+    "Rows",
     "ServerBusyError",
     "ServerError",
     "Status",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpkvs.batch import Batch, Op, RequestResult, Status
     from gpkvs.byte_strings import ByteStrings
     from gpkvs.config import Limits
+    from gpkvs.rows import Rows
     from gpkvs.store import Store, open
 
     __version__: str
@@ -25,6 +26,7 @@ __all__ = [
     "Limits",
     "Op",
     "RequestResult",
+    "Rows",
     "Status",
     "Store",
     "open",
@@ -37,6 +39,7 @@ _LATE = {
     "Limits": "gpkvs.config:Limits",
     "Op": "gpkvs.batch:Op",
     "RequestResult": "gpkvs.batch:RequestResult",
+    "Rows": "gpkvs.rows:Rows",
     "Status": "gpkvs.batch:Status",
     "Store": "gpkvs.store:Store",
     "open": "gpkvs.store:open",
