@@ -286,6 +286,16 @@ def test_what_is_not_there_and_memory_of_the_callers(db: Any) -> None:
     assert foreign.tolist() == [[1, 2, 3]]
 
 
+def test_a_handle_of_a_table_has_its_rows(db: Any) -> None:
+    rows = rows_in(db)
+    handled = db.table(rows._table).rows(LAYOUT)
+    handled.set([1], [[1, 2, 3]])
+    assert [keys.tolist() for keys, _ in handled.scan()] == [[1]]
+    assert handled.count() == rows.count() == 1
+    assert rows.get([1])[0].tolist() == [[1, 2, 3]]
+    assert LAYOUT in repr(handled)
+
+
 def test_nothing_is_no_request(db: Any) -> None:
     rows = rows_in(db)
     rows.set([], np.empty((0, 3), np.float32))
