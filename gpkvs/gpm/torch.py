@@ -6,8 +6,7 @@ dictionaries) goes beside them as JSON.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -20,11 +19,11 @@ from gpkvs.gpm.checkpoint import Checkpoint
 from gpkvs.gpm.names import passing_name, real_path, replaceable
 from gpkvs.gpm.opened import Closing
 from gpkvs.gpm.place import Place, find_place
+from gpkvs.torch.packed_state import bytes_of, packed, unpacked
 
 _GROUP: Final = "state"
 _REST: Final = "rest"  # what is no tensor: its length in 8 bytes, then JSON, then anything
 _ROOM_BYTES: Final = 64 * KIB  # for the rest to grow by
-_PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def save(state: Mapping[Any, Any], path: Path | str, *, durability: DurabilityName = "auto") -> None:
@@ -129,7 +128,7 @@ class StateCheckpoint(Closing):
         InvalidArgumentError, NoSpaceError, BackendError, StoreMissingError, StoreAccessError, StoreLockedError
             As `save` and `Checkpoint.create` raise them.
         """
-        text, tensors = _packed(state)
+        text, tensors = packed(state)
         gpu = next((tensor.device.index or 0 for tensor in tensors if tensor.is_cuda), None)
         place = find_place("cpu" if gpu is None else f"cuda:{gpu}")
         forms: dict[str, Any] = {
@@ -171,7 +170,7 @@ class StateCheckpoint(Closing):
         NoSpaceError, StoreAccessError, StoreClosedError, OSError
             As `Checkpoint.save` raises them.
         """
-        text, tensors = _packed(state)
+        text, tensors = packed(state)
         forms = self._checkpoint.groups[_GROUP]
         room = forms[_REST][0][0]
         if len(text) + 8 > room:
@@ -191,8 +190,7 @@ class StateCheckpoint(Closing):
         return number
 
     def _bytes_of(self, tensor: torch.Tensor) -> Any:
-        plain = tensor.detach().to(_device_of(self.place)).resolve_conj().resolve_neg()
-        there = plain.contiguous().reshape(-1).view(torch.uint8)
+        there = bytes_of(tensor.to(_device_of(self.place)))
         return self.place.adopt(there if self.place.is_gpu else there.numpy())
 
     def load(self) -> dict[Any, Any]:
@@ -213,36 +211,6 @@ def _device_of(place: Place) -> torch.device:
     return torch.device(place.name)
 
 
-def _packed(state: Mapping[Any, Any]) -> tuple[bytes, list[torch.Tensor]]:
-    """Return a state as JSON that names its tensors by number, and the tensors."""
-    tensors: list[torch.Tensor] = []
-
-    def pack(value: Any, where: str) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.layout != torch.strided or value.is_quantized or value.is_meta:
-                raise InvalidArgumentError(
-                    f"{where} is a tensor of {value.dtype}, {value.layout}, on {value.device}: only dense ones are "
-                    "saved (to_dense, dequantize)"
-                )
-            tensors.append(value)
-            kind = str(value.dtype).removeprefix("torch.")
-            return {"x": [len(tensors) - 1, kind, list(value.shape), value.is_cuda]}
-        if isinstance(value, Mapping):
-            return {
-                "d": [[pack(key, f"{where}, a key"), pack(item, f"{where}[{key!r}]")] for key, item in value.items()]
-            }
-        if isinstance(value, (list, tuple)):
-            packed = [pack(item, f"{where}[{number}]") for number, item in enumerate(value)]
-            return {"l" if isinstance(value, list) else "t": packed}
-        if isinstance(value, _PLAIN):
-            return value
-        raise InvalidArgumentError(
-            f"{where} is a {type(value).__name__}: a state holds tensors, numbers, texts, lists and dictionaries"
-        )
-
-    return json.dumps(pack(state, "state"), separators=(",", ":")).encode(), tensors
-
-
 def _unpacked(file: Checkpoint, arrays: dict[str, Any], *, all_there: bool) -> Any:
     """Return the state that arrays hold; its tensors where they were, or all where the file's place is."""
     rest = bytes(file.place.to_host(arrays[_REST]))
@@ -250,23 +218,12 @@ def _unpacked(file: Checkpoint, arrays: dict[str, Any], *, all_there: bool) -> A
     if length > len(rest) - 8:
         raise CorruptStoreError("gpm-checkpoint-data", f"a state of {length} bytes in {len(rest)}", path=file.path)
 
-    def unpack(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        ((kind, inner),) = value.items()
-        if kind == "d":
-            return {unpack(key): unpack(item) for key, item in inner}
-        if kind == "x":
-            return tensor_of(*inner)
-        items = [unpack(item) for item in inner]
-        return items if kind == "l" else tuple(items)
-
-    def tensor_of(number: int, dtype: str, shape: list[int], was_on_gpu: bool) -> torch.Tensor:
-        array, kind = arrays[str(number)], getattr(torch, dtype)
+    def tensor_of(number: int, dtype: torch.dtype, shape: Sequence[int], was_on_gpu: bool) -> torch.Tensor:
+        array = arrays[str(number)]
         if not array.size:
-            return torch.empty(shape, dtype=kind, device=_device_of(file.place) if all_there or was_on_gpu else "cpu")
+            return torch.empty(shape, dtype=dtype, device=_device_of(file.place) if all_there or was_on_gpu else "cpu")
         flat = torch.from_dlpack(array) if file.place.is_gpu else torch.from_numpy(array)
-        tensor = flat.view(kind).reshape(shape)
+        tensor = flat.view(dtype).reshape(shape)
         return tensor if all_there or was_on_gpu or not file.place.is_gpu else tensor.cpu()
 
-    return unpack(json.loads(rest[8 : 8 + length]))
+    return unpacked(rest[8 : 8 + length], tensor_of)
