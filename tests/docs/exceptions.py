@@ -13,7 +13,7 @@ class Exemption:
     document: str
     commands: tuple[str, ...]
     reason: str
-    where: Literal["nowhere", "docs-all", "gpu"] = "nowhere"  # it is run all the same
+    where: Literal["nowhere", "docs-all", "gpu", "torch", "feast"] = "nowhere"  # it is run all the same
 
 
 _NIGHTLY = "takes minutes to an hour: a step of `make nightly`"
@@ -89,7 +89,22 @@ EXEMPTIONS = (
         ("import pandas", "import polars"),
         "pandas and polars are no dependencies; the block before reads the same file",
     ),
-    Exemption("docs/gpm.md", ("import torch",), "PyTorch is no dependency; tests/gpm/test_torch.py has these calls"),
+    Exemption(
+        "docs/gpm.md",
+        ("import torch",),
+        "PyTorch is no dependency; tests/gpm/test_torch.py has these calls",
+        where="torch",
+    ),
+    Exemption(
+        "examples/click/README.md",
+        (
+            ".venv/bin/python examples/click/train.py --data /tmp/a --steps 60",
+            "timeout -s KILL 5 .venv/bin/python examples/click/train.py --data /tmp/b --steps 60 || echo killed",
+            ".venv/bin/python examples/click/train.py --data /tmp/b --steps 60",
+        ),
+        "PyTorch is no dependency; tests/torch/test_click.py kills it several times",
+        where="torch",
+    ),
     Exemption("docs/gpm.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
     Exemption(
         "docs/comparison.md",
@@ -223,7 +238,7 @@ EXEMPTIONS = (
 def reason_to_leave_out(document: str, command: str, here: set[str]) -> str:
     """Return why a command, or a Python block that begins with it, is not run; "" if it is.
 
-    `here` says what of "docs-all" and "gpu" this run is.
+    `here` says what of "docs-all" and "gpu" this run is, and which of "torch" and "feast" are installed.
     """
     return next(
         (
