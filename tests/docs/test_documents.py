@@ -66,7 +66,7 @@ def session(tmp_path: Path, checkout: Path) -> Iterator[Session]:
 @pytest.mark.parametrize("document", documents())
 def test_blocks_run_as_written(document: str, session: Session, pytestconfig: pytest.Config) -> None:
     docs_all = bool(pytestconfig.getoption("--docs-all"))
-    here = {name for name in ("torch", "feast") if find_spec(name)}
+    here = {name for name, module in (("torch", "torch"), ("feast", "gpkvs_feast")) if find_spec(module)}
     if docs_all:  # on a fresh installation
         here = {"docs-all"}
     if str(pytestconfig.getoption("--backend")).startswith("cuda"):
@@ -97,7 +97,7 @@ def test_an_exemption_is_of_a_block_that_is_there(exemption: Exemption) -> None:
     assert exemption.reason
 
 
-PATH = re.compile(r"`((?:gpkvs|server|client|recovery|bench|proto|tests|deploy|docs)/[\w./{},-]+)`")
+PATH = re.compile(r"`((?:gpkvs|server|client|recovery|bench|proto|tests|deploy|docs|integrations)/[\w./{},-]+)`")
 
 
 @pytest.mark.parametrize("document", [name for name in documents() if name != "CHANGELOG.md"])
