@@ -332,7 +332,7 @@ class Backup:
             raise WrongError(f"left: {self.asked} was acknowledged, it is of {self.place}")
         if self.place >= len(self.history.commits):
             raise WrongError(f"ahead: the source has lost {self.place}")
-        newest = next((c.place for c in self.history.commits[self.place :: -1] if c.effects or c.event), 0)
+        newest = self.history.changed(self.place)
         if newest > self.history.durable:
             raise WrongError(f"ahead: the source may lose {newest}, {self.history.durable} is durable")
         image = self.history.commits[self.place].image

@@ -138,6 +138,10 @@ class History:
         """The newest one."""
         return self.commits[-1]
 
+    def changed(self, place: int) -> int:
+        """Return the place of the newest one up to here that changed something; a number that was taken did not."""
+        return next((commit.place for commit in self.commits[place::-1] if commit.effects or commit.event), 0)
+
     def copy(self) -> History:
         """Return what is left of it when only what is durable is."""
         return History(self.commits[: self.durable + 1], self.durable)

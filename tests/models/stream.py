@@ -107,7 +107,9 @@ class Watcher:
         except GoneError:
             return
         self._position = self._stream.first
-        self._history, self._seen = self._store.history, self._store.history.last.place
+        self._history = self._store.history
+        # What comes behind that changed nothing. So its position may be from before that, and a copy of the files, too.
+        self._seen = self._history.changed(self._history.last.place)
 
     def cut(self) -> None:
         """Lose the connection."""
@@ -158,7 +160,7 @@ class Watcher:
         history = self._store.history
         if history is not self._history:
             self._reached["a follower comes back after a restart"] += 1
-            if len(history.commits) <= self._seen or not history.has(self._history.commits[self._seen]):
+            if not history.has(self._history.commits[self._seen]):
                 raise WrongError("missed: what it was told has not happened, where it goes on")
         self._history = history
         self._reached["a follower comes back"] += 1

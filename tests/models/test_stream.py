@@ -12,12 +12,14 @@ from tests.models.stream import HARMLESS, OPEN, WRONG, run
 RUNS = 400
 # With which seed to begin where few runs find what is broken.
 BEGIN = {"table_of_today": 500, "timelines_compared": 200}
+# A watcher begins behind a number that was taken for nothing, and goes on in a copy from before it: all is well.
+BEHIND_NOTHING = 381533935
 
 
 def test_what_is_promised_is_kept() -> None:
     seed = int.from_bytes(os.urandom(4))
     print(f"seed {seed}")
-    for number in range(seed, seed + 2 * RUNS):
+    for number in (BEHIND_NOTHING, *range(seed, seed + 2 * RUNS)):
         assert not run(number), number
 
 
