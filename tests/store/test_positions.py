@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -195,6 +196,25 @@ def test_what_the_store_has_lost_is_no_position(tmp_path: Path, commit: CommitNa
         store.set(b"one more", b"")
         with pytest.raises(ChangesLostError):
             store.follow(position)
+
+
+def test_a_number_that_was_taken_for_nothing_is_no_change(tmp_path: Path, commit: CommitName) -> None:
+    """Who begins behind it stands where the opening began, and may go on in a copy of the files from before it."""
+    path, before = tmp_path / "store", tmp_path / "before"
+    set_and_follow(path, commit)
+    with opened(path, commit) as store, store.follow() as first:
+        shutil.copytree(path, before, ignore=shutil.ignore_patterns("LOCK"))
+        begun = store.info().next_version
+        with patch("gpkvs.store.create_table", side_effect=MemoryError), pytest.raises(MemoryError):
+            store.create_table("table")
+        assert store.info().next_version == begun + 1
+        with store.follow() as following:
+            position = following.position
+        assert position == first.position == Position(position.timeline, begun)
+    with opened(before, commit) as store, store.follow(position) as following:
+        store.set(b"next", b"")
+        assert keys(following) == [b"next"]
+    assert_clean(before)
 
 
 def test_what_nobody_followed_is_lost(tmp_path: Path, commit: CommitName) -> None:
