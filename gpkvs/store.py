@@ -43,7 +43,7 @@ from gpkvs.engine.growth import GrowthLimits
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.own_turn import OPS_MAX, READ_BYTES_MAX, Answer
 from gpkvs.engine.places import Places
-from gpkvs.engine.scan import Wanted, pack_cursor, unpack_cursor
+from gpkvs.engine.scan import Wanted, pack_cursor, require_prefixes, unpack_cursor
 from gpkvs.engine.schema import (
     check_drop,
     check_new_table,
@@ -575,7 +575,7 @@ class Store(KeyValues):
         Raises
         ------
         InvalidArgumentError
-            If the cursor is none of this table of this store, or a table of numbers is to be looked through by prefix.
+            If the cursor is none of this table of this store, or there is a prefix and the table's keys are numbers.
         StoreClosedError
             If the store was closed.
         """
@@ -724,7 +724,7 @@ class Store(KeyValues):
         UnknownTableError
             If there is none of that name.
         InvalidArgumentError
-            If it is one of numbers, whose keys have no prefixes; or if no key is as long as the prefix.
+            If its keys are numbers, which have no prefixes; or if no key is as long as the prefix.
         """
         found = self.open_table(table)
         if len(prefix) > found.limits.key_bytes_max:
@@ -732,10 +732,8 @@ class Store(KeyValues):
                 f"a prefix of {len(prefix):,} bytes, and keys have {found.limits.key_bytes_max:,} at most",
                 field="prefix",
             )
-        if prefix and found.layout == U64_LAYOUT.name:
-            raise InvalidArgumentError(
-                "a table of the layout u64 has no prefixes: its keys are numbers", field="prefix"
-            )
+        if prefix:
+            require_prefixes(found.layout)
         from gpkvs.watch import Selection  # noqa: PLC0415 - with the first watch: few stores have any
 
         return Selection(found.name, prefix)

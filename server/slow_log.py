@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import count, islice
 from typing import Final, NamedTuple
 
-from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.store import Store
 
 KEY_BYTES_MAX: Final = 32  # as in door/door.h
@@ -41,8 +41,8 @@ class SlowCall(NamedTuple):
     table
         Its name; empty if there was none.
     key, key_bytes
-        The beginning of its first key, and the length of all of it; 0 without a key. In a table of numbers it is
-        decimal.
+        The beginning of its first key, and the length of all of it; 0 without a key. In a table whose keys are numbers
+        it is decimal.
     operations, bytes_in, bytes_out
         What it asked for; of keys and values.
     words
@@ -121,7 +121,7 @@ class SlowLog:
         table = next((table for table in tables if table.id == table_id), None)
         if table is None:
             return "", key
-        is_number = table.layout == U64_LAYOUT.name and len(key) == _NUMBER_BYTES
+        is_number = table.layout != BYTES_LAYOUT.name and len(key) == _NUMBER_BYTES
         return table.name, b"%d" % int.from_bytes(key, "little") if is_number else key
 
     def is_slow(self, total_ns: int) -> bool:

@@ -18,14 +18,13 @@ from gpkvs.cli.export import FileFormat
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.scan import EXIT_DAMAGED
 from gpkvs.cli.shown_progress import shown_progress
-from gpkvs.cli.typed_keys import is_u64
+from gpkvs.cli.typed_keys import layout_of
 from gpkvs.client import Client, RetryPolicy
 from gpkvs.credentials import Access
 from gpkvs.errors import UnknownTableError
 from gpkvs.export.file_format import ExportError, Header
 from gpkvs.export.writer import ExportWriter
 from gpkvs.info import package_version
-from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
 from gpkvs.text import counted, no_such
 
 # The server may be restarted meanwhile: until the timeout it is asked again and again.
@@ -101,14 +100,14 @@ def _scan_into(writer: ExportWriter, source: Client | gpkvs.Store, header: Heade
 def _described(source: Client | gpkvs.Store, table: str, access: Access, timeout: float) -> tuple[str, int]:
     """Return the layout of a table and how many records it has; of a server, that takes the right to read alone."""
     if isinstance(source, Client):
-        return layout_of(source.target, table, access, timeout), source.count(table=table)
+        return layout_at(source.target, table, access, timeout), source.count(table=table)
     tables = {found.name: found for found in source.list_tables()}
     if table not in tables:
         raise UnknownTableError(no_such("table", table, list(tables)), field="table")
     return tables[table].layout, tables[table].records
 
 
-def layout_of(target: str, table: str, access: Access, timeout: float) -> str:
+def layout_at(target: str, table: str, access: Access, timeout: float) -> str:
     """Ask a server for the layout of a table."""
     with connect(target, access) as channel:
-        return U64_LAYOUT.name if is_u64(channel, table, timeout) else BYTES_LAYOUT.name
+        return layout_of(channel, table, timeout)

@@ -14,7 +14,7 @@ from gpkvs.batch import Batch, RequestResult
 from gpkvs.cli.cleanup import ended_by_signals
 from gpkvs.cli.connection import EXIT_FAILED
 from gpkvs.cli.export import EXIT_LEFT_OUT
-from gpkvs.cli.export_run import PATIENT, layout_of
+from gpkvs.cli.export_run import PATIENT, layout_at
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.redis_options import Redis
 from gpkvs.cli.redis_source import RedisSource, redis_server
@@ -66,7 +66,7 @@ def import_table(asked: Asked, access: Access, *, as_json: bool) -> None:
         if asked.create:
             layout = client.create_table(name, layout=source.layout, exist_ok=True).layout
         else:
-            layout = layout_of(asked.target, name, access, asked.timeout)
+            layout = layout_at(asked.target, name, access, asked.timeout)
         if layout != source.layout:
             raise ExportError(f"{origin}: its records are of the layout {source.layout}, table {name!r} has {layout}")
         with shown_progress("importing", "record", source.records) as show:

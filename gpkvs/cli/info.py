@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from gpkvs.cli.access import takes_access
 from gpkvs.cli.channel import connect
@@ -88,7 +88,7 @@ def _print(info: admin_pb2.InfoResponse) -> None:
 
 def tables_view(tables: Iterable[admin_pb2.TableInfo]) -> Table:
     """Return tables as people see them."""
-    view = Table("table", "layout")
+    view = Table("table", Column("layout", no_wrap=True))
     for heading in ("records", "expiring", "slots", "load", "index", "heap", "bytes per key"):
         view.add_column(heading, justify="right")
     view.add_column("growth", justify="right")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +14,7 @@ from gpkvs.cli.channel import connect
 from gpkvs.cli.connection import Table, Target, Timeout
 from gpkvs.cli.exit_status import exits
 from gpkvs.cli.output import AsJson, print_json
-from gpkvs.cli.typed_keys import form_of
+from gpkvs.cli.typed_keys import Typed, form_of
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
 from gpkvs.errors import CorruptRecordError
@@ -24,7 +25,7 @@ EXIT_MISS = 1
 EXIT_CONDITION = 1
 
 Key = Annotated[
-    str, typer.Argument(help="The key: text in UTF-8, or a number in a table of the layout u64.", metavar="KEY")
+    str, typer.Argument(help="The key: text in UTF-8, or a number in a table of numbers or rows.", metavar="KEY")
 ]
 _TTL_SECONDS_MAX = 1 << 52
 IfVersion = Annotated[
@@ -55,19 +56,20 @@ def get_command(
 ) -> None:
     """Print the value of a key, byte for byte.
 
-    On a terminal a newline follows. The value of a u64 table is printed as a number. With --json, a value that is not
-    UTF-8 is printed as "value_base64".
+    On a terminal a newline follows. The value of a u64 table is printed as a number, and a row as an array of JSON, in
+    which "NaN", "Infinity" and "-Infinity" are text. With --json, a value that is not UTF-8 is printed as
+    "value_base64".
     """
     with connect(target, access) as channel:
         form = form_of(channel, table, timeout)
-        request = kv_pb2.GetRequest(table=table, key=form.encode(key.encode(), "key"))
+        request = kv_pb2.GetRequest(table=table, key=form.key(key.encode()))
         response = kv_pb2_grpc.KVStub(channel).Get(request, timeout=timeout)
-    value = form.decode(response.value) if response.found else None
+    value = form.shown_value(response.value) if response.found else None
     if as_json:
         print_json({"found": response.found, **_value(value), "version": response.version})
     elif value is not None:
         end = b"\n" if sys.stdout.isatty() else b""
-        sys.stdout.buffer.write((value if isinstance(value, bytes) else b"%d" % value) + end)
+        sys.stdout.buffer.write((value if isinstance(value, bytes) else json.dumps(value).encode()) + end)
         sys.stdout.flush()
     else:
         typer.echo(f"gpkvs: no key {quoted(key)}", err=True)
@@ -83,8 +85,8 @@ def set_command(
     value: Annotated[
         str | None,
         typer.Argument(
-            help="The value, UTF-8 or a number like the key; without it, standard input is read. Write -- before one "
-            "that begins with -."
+            help="The value: UTF-8, or in a table of the layout u64 a number, in one of rows numbers as [1, 2.5]. "
+            "Without it, standard input is read. Write -- before one that begins with -."
         ),
     ] = None,
     ttl: Ttl = None,
@@ -109,8 +111,8 @@ def set_command(
         form = form_of(channel, table, timeout)
         request = kv_pb2.SetRequest(
             table=table,
-            key=form.encode(key.encode(), "key"),
-            value=form.encode(data, "value"),
+            key=form.key(key.encode()),
+            value=form.value(data),
             condition=condition,
             expected=if_version or 0,
             ttl_ms=milliseconds(ttl),
@@ -143,7 +145,7 @@ def delete_command(
         form = form_of(channel, table, timeout)
         condition = condition_of(if_version=if_version)
         request = kv_pb2.DeleteRequest(
-            table=table, key=form.encode(key.encode(), "key"), condition=condition, expected=if_version or 0
+            table=table, key=form.key(key.encode()), condition=condition, expected=if_version or 0
         )
         response = kv_pb2_grpc.KVStub(channel).Delete(request, timeout=timeout)
     if as_json:
@@ -166,7 +168,7 @@ def exists_command(
 ) -> None:
     """Say by the exit status whether a key is there, without reading its value."""
     with connect(target, access) as channel:
-        data = form_of(channel, table, timeout).encode(key.encode(), "key")
+        data = form_of(channel, table, timeout).key(key.encode())
         request = kv_pb2.BatchRequest(table=table, ops=bytes([kv_pb2.OP_EXISTS]), keys=data, key_size=len(data))
         response = kv_pb2_grpc.KVStub(channel).Batch(request, timeout=timeout)
         status = response.status[0]
@@ -211,7 +213,7 @@ def milliseconds(ttl: float | None) -> int:
     return max(round(ttl * 1000), 1)
 
 
-def _value(value: bytes | int | None) -> dict[str, str | int | None]:
+def _value(value: Typed | None) -> dict[str, Any]:
     if not isinstance(value, bytes):
         return {"value": value}
     try:

@@ -15,7 +15,9 @@ from gpkvs.credentials import Access
 
 EXIT_DAMAGED = 1
 
-Prefix = Annotated[str, typer.Option(help="Only keys that begin with this text; not for tables of the layout u64.")]
+Prefix = Annotated[
+    str, typer.Option(help="Only keys that begin with this text; not for tables whose keys are numbers.")
+]
 
 
 @exits({0: "all shown", EXIT_DAMAGED: "some records are damaged and are not shown", EXIT_FAILED: "failed"})
@@ -39,8 +41,8 @@ def scan_command(
     r"""Show the keys of a table with their values, in no order that means anything.
 
     A line has a key, a tab and the value. What is no printable text is escaped, as \n and \xff, and a backslash is
-    doubled. With --json, bytes that are not UTF-8 are printed as "key_base64" and "value_base64". A key that is there
-    throughout is shown exactly once, whatever others write meanwhile.
+    doubled. Rows are arrays of JSON. With --json, bytes that are not UTF-8 are printed as "key_base64" and
+    "value_base64". A key that is there throughout is shown exactly once, whatever others write meanwhile.
 
     Example: gpkvs scan --prefix user: --limit 10
     """

@@ -14,7 +14,7 @@ from gpkvs.cli.channel import connect
 from gpkvs.cli.connection import EXIT_FAILED
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.scan import EXIT_DAMAGED
-from gpkvs.cli.typed_keys import Form, form_of
+from gpkvs.cli.typed_keys import Form, Typed, form_of
 from gpkvs.client import Client
 from gpkvs.credentials import Access
 from gpkvs.errors import InvalidArgumentError
@@ -72,20 +72,20 @@ def tell_damaged(damaged: int) -> None:
 
 
 def _text_lines(piece: ScanPiece, form: Form) -> Iterator[str]:
-    keys = (printable(form.decode(key)) for key in piece.key_list())
+    keys = (printable(form.shown_key(key)) for key in piece.key_list())
     if not len(piece.value_lengths):
         return (f"{key}\n" for key in keys)
-    values = (printable(form.decode(value)) for value in piece.value_list())
+    values = (printable(form.shown_value(value)) for value in piece.value_list())
     return (f"{key}\t{value}\n" for key, value in zip(keys, values, strict=True))
 
 
 _SHORT = {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-def printable(data: bytes | int) -> str:
+def printable(data: Typed) -> str:
     r"""Return bytes as one line of text: what is not printable is escaped, byte by byte, and a backslash is ``\\``."""
-    if isinstance(data, int):
-        return str(data)
+    if not isinstance(data, bytes):
+        return json.dumps(data)
     text = data.decode(errors="surrogateescape")
     if text.isprintable() and "\\" not in text:
         return text
@@ -105,9 +105,9 @@ def _json_lines(piece: ScanPiece, form: Form) -> Iterator[str]:
     versions: list[int] | list[None] = piece.versions.tolist() or [None] * len(piece)
     columns = zip(piece.key_list(), values, versions, piece.expiry_list(), strict=True)
     for key, value, version, expiry_ms in columns:
-        record: dict[str, Any] = named("key", form.decode(key))
+        record: dict[str, Any] = named("key", form.shown_key(key))
         if value is not None:
-            record |= named("value", form.decode(value))
+            record |= named("value", form.shown_value(value))
         if version is not None:
             record["version"] = version
         if expiry_ms:
@@ -115,9 +115,9 @@ def _json_lines(piece: ScanPiece, form: Form) -> Iterator[str]:
         yield json.dumps(record) + "\n"
 
 
-def named(name: str, data: bytes | int) -> dict[str, str | int]:
+def named(name: str, data: Typed) -> dict[str, Any]:
     """Return bytes as a field of a JSON object, whose name says whether they are UTF-8."""
-    if isinstance(data, int):
+    if not isinstance(data, bytes):
         return {name: data}
     try:
         return {name: data.decode()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated
@@ -18,12 +19,12 @@ from gpkvs.config import MIB, VALUE_BYTES_MOST, CommitName, FormatName, Limits, 
 from gpkvs.engine.estimate import Estimate, Load, Part, estimate
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import round_up
-from gpkvs.media.layout import FORMAT_3, FORMAT_4
+from gpkvs.media.layout import BYTES_LAYOUT, FORMAT_3, FORMAT_4, U64_LAYOUT
+from gpkvs.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.server.bounds import memory_limit_bytes, transaction_bytes
 from gpkvs.text import readable_bytes
 
 _LIMIT_STEP_BYTES = 64 * MIB
-_NUMBER_BYTES = 8  # of a key and of a value in a table of the layout u64
 
 
 @exits({0: "shown", WRONG_OPTIONS: "there can be no such store"})
@@ -36,15 +37,17 @@ def size_command(
         typer.Option(
             parser=parse_bytes,
             metavar="SIZE",
-            help="Size of a value, on average. Values of the layout u64 have 8 bytes.",
+            help="Size of a value, on average. Those of u64 and of rows have one size: leave it out.",
             show_default=False,
         ),
     ] = None,
     key: Annotated[
         int | None,
-        typer.Option(parser=parse_bytes, metavar="SIZE", help="Size of a key, on average.", show_default="16; u64: 8"),
+        typer.Option(
+            parser=parse_bytes, metavar="SIZE", help="Size of a key, on average.", show_default="16; u64 and rows: 8"
+        ),
     ] = None,
-    layout: Annotated[Layout, typer.Option(help="Which keys and values the table holds.")] = Layout.BYTES,
+    layout: Layout = BYTES_LAYOUT.name,
     store_format: Annotated[
         FormatName,
         typer.Option("--format", help="Format of the files. auto: 4. An older gpkvs opens 3 alone."),
@@ -77,7 +80,7 @@ def size_command(
             records=records,
             key_bytes=_length(key, 16, layout, "key"),
             value_bytes=_length(value, None, layout, "value"),
-            layout=layout.value,
+            layout=layout,
             store_format=FORMAT_3 if store_format == "3" else FORMAT_4,
             has_journal=commit == "journal" or (commit == "auto" and not in_memory),
             is_expiring=expiring,
@@ -104,12 +107,14 @@ def size_command(
         _print(found, parts)
 
 
-def _length(given: int | None, usual: int | None, layout: Layout, name: str) -> int:
+def _length(given: int | None, usual: int | None, layout: str, name: str) -> int:
     """Return the length of keys or values."""
-    if layout is Layout.U64:
-        if given not in (None, _NUMBER_BYTES):
-            raise InvalidArgumentError("keys and values of the layout u64 have 8 bytes: leave it out", field=name)
-        return _NUMBER_BYTES
+    if layout != BYTES_LAYOUT.name:
+        rows = row_layout_of(layout)
+        own = rows.row_bytes if rows and name == "value" else KEY_BYTES
+        if given not in (None, own):
+            raise InvalidArgumentError(f"a {name} of the layout {layout} has {own:,} bytes: leave it out", field=name)
+        return own
     length = usual if given is None else given
     if length is None:
         raise InvalidArgumentError("say how long a value is, on average", field=name)
@@ -117,7 +122,7 @@ def _length(given: int | None, usual: int | None, layout: Layout, name: str) -> 
 
 
 def _require_possible(load: Load) -> None:
-    if load.is_expiring and load.layout == "u64":
+    if load.is_expiring and load.layout == U64_LAYOUT.name:
         raise InvalidArgumentError("a table of the layout u64 has no expiry: leave it out", field="expiring")
     if load.value_bytes > VALUE_BYTES_MOST:
         raise InvalidArgumentError(
@@ -155,7 +160,7 @@ def _options(found: Estimate) -> Iterator[str]:
     words = ["gpkvs serve --data DIR", f"--commit {'journal' if load.has_journal else 'undo'}"]
     if load.store_format == FORMAT_3:
         words.append("--format 3")
-    if load.layout == "bytes":
+    if load.layout == BYTES_LAYOUT.name:
         words.append(f"--index-bytes {format_bytes(found.index_bytes)}")
     for name, given, usual in (
         ("key", load.key_bytes, Limits.key_bytes_max),
@@ -164,8 +169,8 @@ def _options(found: Estimate) -> Iterator[str]:
         if given > usual:
             words.append(f"--{name}-bytes-max {format_bytes(given)}")
     yield " ".join(words)
-    if load.layout == "u64":
-        yield f"gpkvs table create NAME --layout u64 --records {load.records}"
+    if load.layout != BYTES_LAYOUT.name:
+        yield f"gpkvs table create NAME --layout {shlex.quote(load.layout)} --records {load.records}"
 
 
 def _print(found: Estimate, parts: list[Part]) -> None:

@@ -23,7 +23,8 @@ from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 app = typer.Typer(
     help="Make, list and drop the tables of a running server.\n\n"
     "A table of the layout bytes holds any keys and values. A table of the layout u64 holds 8-byte keys and "
-    "values in its index alone: it is several times faster, and has no versions.",
+    "values in its index alone: it is several times faster, and has no versions. A table of a layout as float32[128] "
+    "holds rows: arrays of one type and shape, by 8-byte keys.",
     epilog=EVERY,
     no_args_is_help=True,
 )
@@ -38,13 +39,13 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 of a-z 0-9 _ 
 def create_command(
     access: Access,
     name: Name,
-    layout: Annotated[Layout, typer.Option(help="Which keys and values the table holds.")] = Layout.BYTES,
+    layout: Layout = "bytes",
     index_bytes: Annotated[
         int,
         typer.Option(
             parser=parse_bytes,
             metavar="SIZE",
-            help="Size of the index: 32 bytes for each slot of the layout bytes, 16 of u64. It grows.",
+            help="Size of the index: 32 bytes for each slot, 16 of the layout u64. It grows.",
             show_default="4MiB",
         ),
     ] = 0,
@@ -71,7 +72,7 @@ def create_command(
 ) -> None:
     """Make an empty table; it is durable when this returns.
 
-    Example: gpkvs table create sessions --layout u64 --records 10000000
+    Example: gpkvs table create vectors --layout 'float32[128]' --records 10000000
     """
     with failures_exit(EXIT_FAILED):
         asked = index_bytes_asked(index_bytes, records, layout)

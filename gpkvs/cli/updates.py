@@ -53,8 +53,9 @@ def incr_command(
     """
     with connect(target, access) as channel:
         form = form_of(channel, table, timeout)
+        form.require_no_rows()
         request = kv_pb2.IncrementRequest(
-            table=table, key=form.encode(key.encode(), "key"), delta=_signed(delta), ttl_ms=milliseconds(ttl)
+            table=table, key=form.key(key.encode()), delta=_signed(delta), ttl_ms=milliseconds(ttl)
         )
         response = kv_pb2_grpc.KVStub(channel).Increment(request, timeout=timeout)
     if as_json:
@@ -152,7 +153,10 @@ def _operate(
 ) -> kv_pb2.BatchResponse:
     """Run one operation."""
     with connect(target, access) as channel:
-        encoded = form_of(channel, table, timeout).encode(key.encode(), "key")
+        form = form_of(channel, table, timeout)
+        if op is Op.APPEND:
+            form.require_no_rows()
+        encoded = form.key(key.encode())
         request = kv_pb2.BatchRequest(
             table=table,
             ops=bytes([op]),

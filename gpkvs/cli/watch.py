@@ -26,7 +26,7 @@ EXIT_OVER = 1
 def watch_command(
     access: Access,
     prefix: Annotated[
-        str, typer.Argument(help="Only keys that begin with this text; not for tables of the layout u64.")
+        str, typer.Argument(help="Only keys that begin with this text; not for tables whose keys are numbers.")
     ] = "",
     target: Target = ServerConfig.listen,
     table: Table = "",

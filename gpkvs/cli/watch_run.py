@@ -21,7 +21,6 @@ from gpkvs.client.following import Following
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.credentials import Access
 from gpkvs.errors import ChangesLostError, GpkvsError, UnknownTableError
-from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.watch import POSITION_SECONDS, READ_BYTES, Change, changes_of
 
 
@@ -45,8 +44,7 @@ def watch_changes(
         Client(target, timeout=timeout, table=table, **access.as_arguments()) as client,
     ):
         if all_tables:
-            layouts = {found.name: found.layout for found in client.list_tables()}
-            forms = {name: Form(name, is_u64=layout == U64_LAYOUT.name) for name, layout in layouts.items()}
+            forms = {found.name: Form(found.name, found.layout) for found in client.list_tables()}
         else:
             with connect(target, access) as channel:
                 forms = {table or DEFAULT_TABLE: form_of(channel, table, timeout)}
@@ -107,11 +105,11 @@ class _Shown:
 
     def _show(self, entry: Changes) -> None:
         if entry.made:
-            self._forms[entry.name] = Form(entry.name, is_u64=entry.made.layout == U64_LAYOUT.name)
+            self._forms[entry.name] = Form(entry.name, entry.made.layout)
         if entry.made or entry.is_dropped:
             self._show_table(entry, "made" if entry.made else "dropped")
             return
-        form = self._forms.get(entry.name) or Form(entry.name, is_u64=False)
+        form = self._forms.get(entry.name) or Form(entry.name)
         for change in changes_of([entry], self._position):
             if self._limit is not None:
                 if self._limit <= 0:
@@ -136,16 +134,16 @@ class _Shown:
         if self._names_tables:
             yield change.table
         yield change.kind.name.lower()
-        yield printable(form.decode(change.key))
+        yield printable(form.shown_key(change.key))
         if change.value is not None:
-            yield printable(form.decode(change.value))
+            yield printable(form.shown_value(change.value))
 
 
 def _as_dict(change: Change, form: Form) -> dict[str, Any]:
     told: dict[str, Any] = {"kind": change.kind.name.lower(), "table": change.table}
-    told |= named("key", form.decode(change.key))
+    told |= named("key", form.shown_key(change.key))
     if change.kind is ChangeKind.SET and change.value is not None:
-        told |= named("value", form.decode(change.value))
+        told |= named("value", form.shown_value(change.value))
     if change.version is not None:
         told["version"] = change.version
     if change.expiry_ms:

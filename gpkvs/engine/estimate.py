@@ -14,7 +14,7 @@ from gpkvs.engine.heap_growth import IN_MEMORY, ON_DISK, prefers_growth
 from gpkvs.engine.journal_growth import grown_journal_bytes
 from gpkvs.engine.log_growth import grown_log_bytes
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.index_size import SLOT_BYTES, index_bytes_of
+from gpkvs.index_size import index_bytes_of
 from gpkvs.media.directory import (
     HEAP_SEGMENTS_MAX,
     HEAP_STEP_BYTES,
@@ -30,15 +30,15 @@ from gpkvs.media.layout import (
     BLOB_WORDS_BYTES,
     FORMAT_4,
     HEAP_RECORD_BYTES,
-    LAYOUTS,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     UNIT_BYTES,
     blob_pages,
+    slot_layout_of,
 )
 
 INDEX_BYTES_ASIDE: Final = 4 * MIB
-"""Of the default table's index, beside a table of the layout u64."""
+"""Of the default table's index, beside a table of another layout."""
 REST_BYTES: Final = 100 << 10
 """The root, catalogues and the like: below that."""
 PROCESS_BYTES: Final = 34 * MIB
@@ -153,7 +153,7 @@ def _heap_segment_bytes(load: Load, sizes: Sizes) -> int:
 def _index(load: Load, index_bytes: int, all_index_bytes: int) -> Part:
     """Return what indexes take; the file of one whose growth is prepared has room for twice as much."""
     prepare_load = PREPARE_LOAD_IN_MEMORY if load.is_in_memory else PREPARE_LOAD
-    is_prepared = load.records > prepare_load * (index_bytes // SLOT_BYTES[load.layout])
+    is_prepared = load.records > prepare_load * (index_bytes // slot_layout_of(load.layout).slot_bytes)
     disk_bytes = all_index_bytes + (index_bytes if is_prepared else 0)
     if load.has_journal:  # an image is held in memory, and its file is only written
         return Part("index", disk_bytes, index_bytes + index_bytes // PAGE_BYTES * _MARK_BYTES, 0)
@@ -162,7 +162,7 @@ def _index(load: Load, index_bytes: int, all_index_bytes: int) -> Part:
 
 def _units(load: Load) -> int:
     """Return the units of a record in the heap."""
-    if load.layout != "bytes":
+    if not slot_layout_of(load.layout).has_records:
         return 0
     if not 1 <= load.key_bytes < 1 << 32 or not 0 <= load.value_bytes < 1 << 32:
         raise InvalidArgumentError(f"{load.key_bytes:,} and {load.value_bytes:,} bytes are no key and value")
@@ -214,7 +214,7 @@ def _heap(load: Load, sizes: Sizes) -> tuple[Part, int, int]:
 
 def _blobs(load: Load, sizes: Sizes) -> tuple[Part, ...]:
     """Return what values take that are too long for the heap."""
-    if load.store_format != FORMAT_4 or load.layout != "bytes":
+    if load.store_format != FORMAT_4 or not slot_layout_of(load.layout).has_records:
         return ()
     is_long = RECORD_HEADER_BYTES + load.key_bytes + load.value_bytes > HEAP_RECORD_BYTES
     if not is_long or load.value_bytes <= BLOB_WORDS_BYTES:
@@ -248,5 +248,5 @@ def _journal(load: Load, sizes: Sizes, all_index_bytes: int) -> Part:
         more = round_up(max(ring.bytes_for(words), 2 * size) - size, step)
         size += min(more, max(JOURNAL_BYTES_USUAL - size, 0) // step * step)
     # Written past the page cache, or out of it soon. The frames keep buffers.
-    entry_bytes = LAYOUTS[load.layout].entry_bytes
+    entry_bytes = slot_layout_of(load.layout).entry_bytes
     return Part("journal", size, _FRAME_BUFFERS * load.transaction_ops * entry_bytes)

@@ -26,7 +26,7 @@ from gpkvs.engine.traffic import Traffic
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.index import Index
-from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.media.layout import BYTES_LAYOUT, UNIT_BYTES
 from gpkvs.scan import ScanPiece
 
 END = 1 << 64  # behind the last fingerprint
@@ -99,6 +99,14 @@ def pack_cursor(store_id: bytes, table_id: int, fingerprint0: int) -> bytes:
     return b"" if fingerprint0 == END else _CURSOR.pack(_CURSOR_VERSION, store_id, table_id, fingerprint0)
 
 
+def require_prefixes(layout: str) -> None:
+    """Raise `InvalidArgumentError` if the keys of a table of this layout are numbers, of which none is a prefix."""
+    if layout != BYTES_LAYOUT.name:
+        raise InvalidArgumentError(
+            f"a table of the layout {layout} has no prefixes: its keys are numbers", field="prefix"
+        )
+
+
 def unpack_cursor(cursor: bytes, store_id: bytes, table_id: int) -> int:
     """Return the fingerprint at which to go on; 0 for an empty cursor.
 
@@ -151,10 +159,8 @@ class Scanner:
         InvalidArgumentError
             If the cursor is none of this table, or its keys have no prefix.
         """
-        if wanted.prefix and not table.index.has_records:
-            raise InvalidArgumentError(
-                "a table of the layout u64 has no prefixes: its keys are numbers", field="prefix"
-            )
+        if wanted.prefix:
+            require_prefixes(table.entry.layout)
         began = perf_counter()
         store_id, table_id = self._files.root.store_id, table.entry.id
         begin = unpack_cursor(cursor, store_id, table_id)

@@ -146,6 +146,18 @@ def test_tables(server: Server) -> None:
     assert "ALREADY_EXISTS" in error_line(run_gpkvs("table", "create", "n", *target), 2)
     created = run_gpkvs("table", "create", "m", "--records", "1000000", "--json", *target)
     assert json.loads(created.stdout)["index_bytes"] == 752 * 65536  # of 1,331 records, 0.65 of its slots, each
+    created = run_gpkvs(
+        "table", "create", "rows", "--layout", "float32[3,64]", "--records", "1000000", "--json", *target
+    )
+    made = json.loads(created.stdout)
+    assert (made["layout"], made["index_bytes"]) == ("float32[3,64]", 752 * 65536)
+    shown = run_gpkvs("table", "list", *target, env={"COLUMNS": "80"}).stdout.decode()
+    assert " float32[3,64] " in shown, "the layout is not cut"
+    told = run_gpkvs("table", "create", "o", "--layout", "float[3]", *target)
+    assert (told.returncode, "a type and a shape, such as" in told.stderr.decode()) == (2, True)
+    assert "a row of 2,000,000,000 bytes" in error_line(
+        run_gpkvs("table", "create", "o", "--layout", "int8[2000000000]", *target), 2
+    )
     both = ("--records", "5", "--index-bytes", "1MiB")
     assert "not both" in error_line(run_gpkvs("table", "create", "o", *both, *target), 2)
     assert run_gpkvs("table", "drop", "m", "--yes", *target).returncode == 0

@@ -22,6 +22,7 @@ from gpkvs.cli.sizes import format_bytes, parse_count
 from gpkvs.client import Client
 from gpkvs.config import KIB, MIB, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import REST_BYTES, Estimate, Load, estimate
+from gpkvs.row_layout import row_layout_of
 from gpkvs.server.bounds import bounds_of
 from tests.serving import StartServer
 
@@ -48,13 +49,16 @@ def filled(path: Path, load: Load, index_bytes: int) -> tuple[Load, int]:
     first = index_bytes if load.layout == "bytes" else None
     form: Any = str(load.store_format)
     with gpkvs.open(path, commit=commit, store_format=form, index_bytes=first) as store:
-        if load.layout == "u64":
-            store.create_table("numbers", layout="u64", records=load.records)
+        if load.layout != "bytes":
+            store.create_table("numbers", layout=load.layout, records=load.records)
         for begin in range(0, load.records, load.transaction_ops):
             ids = range(begin, min(begin + load.transaction_ops, load.records))
             if load.layout == "u64":
                 column = np.array(ids, np.uint64)
                 store.table("numbers").set_many(column, column)
+            elif rows := row_layout_of(load.layout):
+                zeros = np.zeros((len(ids), *rows.shape), rows.dtype)
+                store.rows(load.layout, table="numbers").set(ids, zeros, atomic=False)
             else:
                 value = bytes(load.value_bytes)
                 ttl = {"ttl": 3600.0} if load.is_expiring else {}
@@ -91,6 +95,11 @@ CASES = [
     # Little more than what has the index prepared for its growth, and little less.
     Load(33_000, 16, 10, "bytes", 4, False, is_expiring=False, transaction_ops=1_000, is_in_memory=False),
     Load(300_000, 8, 8, "u64", 4, True, is_expiring=False, transaction_ops=200_000, is_in_memory=False),
+    *[
+        Load(60_000, 8, 256, "float32[64]", form, True, is_expiring=False, transaction_ops=2_000, is_in_memory=False)
+        for form in (3, 4)
+    ],
+    Load(100, 8, 1 << 20, "uint8[1024,1024]", 4, False, is_expiring=False, transaction_ops=10, is_in_memory=False),
 ]
 
 
@@ -207,6 +216,11 @@ def test_what_people_see() -> None:
     text = size("--records", "10M", "--layout", "u64", "--in-memory")
     assert "undo log, in memory" in text
     assert "  gpkvs table create NAME --layout u64 --records 10000000\n" in text
+    rows = size("--records", "10M", "--layout", "float32[128]")
+    assert "10,000,000 records, keys of 8 and values of 512 bytes, layout float32[128], format 4" in rows
+    assert "  gpkvs serve --data DIR --commit journal\n" in rows
+    assert "  gpkvs table create NAME --layout 'float32[128]' --records 10000000\n" in rows
+    assert size("--records", "10M", "--layout", "float32[128]", "--value", "512", "--key", "8") == rows
     assert "an estimate, within a fifth" in text
     disk = size("--records", "10M", "--value", "200")
     assert "the heap may have 256.0 MiB more or less, a step of its growth or one transaction" in disk
@@ -233,7 +247,16 @@ def test_a_server_within_the_limit_of_memory_has_room_for_its_clients(words: lis
     ("words", "said"),
     [
         (["--records", "10M"], "say how long a value is"),
-        (["--records", "10M", "--value", "200", "--layout", "u64"], "have 8 bytes"),
+        (
+            ["--records", "10M", "--value", "200", "--layout", "u64"],
+            "a value of the layout u64 has 8 bytes: leave it out",
+        ),
+        (["--records", "1", "--key", "16", "--layout", "int8[3]"], "a key of the layout int8[3] has 8 bytes"),
+        (["--records", "1", "--value", "8", "--layout", "int8[3]"], "a value of the layout int8[3] has 3 bytes"),
+        (
+            ["--records", "1", "--layout", "int8"],
+            "'int8': there are bytes, u64, and layouts of rows: that is a type and",
+        ),
         (["--records", "10M", "--layout", "u64", "--expiring"], "has no expiry"),
         (["--records", "0", "--value", "1"], "allowed are 1 to"),
         (["--records", "1K", "--value", "64MiB", "--format", "3"], "choose format 4"),

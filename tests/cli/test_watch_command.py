@@ -113,6 +113,29 @@ def test_lines_of_all_tables(server: Server, client: Client) -> None:
     assert result.stdout == "m\ttable made\nm\tset\t7\t8\nm\ttable dropped\ndefault\tset\tk\tv\n"
 
 
+def test_lines_of_rows(server: Server, client: Client) -> None:
+    def write() -> None:
+        client.create_table("rows", layout="int16[2,1]", index_bytes=1 << 16)
+        rows = client.rows("int16[2,1]", table="rows")
+        rows.set([7], [[[1], [-2]]])
+        rows.add([7], [[[1], [1]]])
+        rows.delete([7])
+
+    result = watched(server, "--all-tables", "--limit", "3", writes=write)
+    lines = ["table made", "set\t7\t[[1], [-2]]", "set\t7\t[[2], [-1]]", "deleted\t7"]
+    assert result.stdout == "".join(f"rows\t{line}\n" for line in lines)
+    result = watched(server, "--table", "rows", "--json", "--limit", "3", writes=lambda: write_again(client))
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(one["key"], one.get("value")) for one in told] == [(8, [[3], [4]]), (8, None), (9, [[5], [6]])]
+
+
+def write_again(client: Client) -> None:
+    rows = client.rows("int16[2,1]", table="rows")
+    rows.set([8], [[[3], [4]]])
+    rows.delete([8])
+    rows.set([9], [[[5], [6]]])
+
+
 def test_nothing_more_comes(server: Server, client: Client) -> None:
     client.create_table("gone", layout="u64", index_bytes=1 << 16)
 

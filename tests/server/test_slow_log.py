@@ -125,6 +125,16 @@ def test_each_method_says_what_it_did(server: Server) -> None:
     assert server.metric("gpkvs_slow_calls_total") >= 8
 
 
+def test_a_key_of_a_table_of_rows_is_a_number(server: Server) -> None:
+    server.admin.CreateTable(admin_pb2.CreateTableRequest(name="rows", layout="int8[2]"))
+    server.kv.Set(kv_pb2.SetRequest(table="rows", key=u64(7), value=b"ab"))
+    server.kv.Batch(batch([(GET, u64(300))], table="rows"))
+    assert [(call.table, call.key, call.key_bytes) for call in log(server)[1:]] == [
+        ("rows", b"7", 8),
+        ("rows", b"300", 8),
+    ]
+
+
 def test_it_shows_so_many_and_forgets(server: Server) -> None:
     for number in range(5):
         server.kv.Get(kv_pb2.GetRequest(key=b"%d" % number))
