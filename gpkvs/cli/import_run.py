@@ -24,7 +24,15 @@ from gpkvs.client import Client, DeadlineError, OutcomeUnknownError, ServerBusyE
 from gpkvs.config import DEFAULT_TABLE, Limits
 from gpkvs.credentials import Access
 from gpkvs.export.file_format import ExportError
-from gpkvs.export.importer import Execute, Imported, import_columns, import_numbers, import_records, numbers_of
+from gpkvs.export.importer import (
+    Execute,
+    Imported,
+    columns_of_rows,
+    import_columns,
+    import_numbers,
+    import_records,
+    numbers_of,
+)
 from gpkvs.export.parquet import is_parquet
 from gpkvs.export.parquet_reader import ColumnNames, ParquetReader
 from gpkvs.export.reader import ExportReader
@@ -109,9 +117,12 @@ class ExportSource:
 
     def store(self, execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
         """Store the records."""
-        chunks = self._reader.chunks()
-        if self._reader.header.is_u64:
+        chunks, header = self._reader.chunks(), self._reader.header
+        if header.is_u64:
             return import_numbers(numbers_of(chunks), execute, if_absent=if_absent, batch_ops=batch_ops)
+        if header.rows:
+            columns = columns_of_rows(chunks, header.rows)
+            return import_columns(columns, execute, if_absent=if_absent, batch_ops=batch_ops)
         return import_records(chunks, execute, if_absent=if_absent, batch_ops=batch_ops)
 
 

@@ -7,14 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U32, U64
+from gpkvs.batch import U8, U32, U64, constant
+from gpkvs.row_layout import KEY_BYTES, RowLayout
 
 Numbers = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 """Keys and values of a table of numbers."""
 
 
 class Columns(NamedTuple):
-    """Records of a table of bytes.
+    """Records of a table of bytes, or of rows: keys of 8 bytes, and values of one length.
 
     Parameters
     ----------
@@ -31,3 +32,10 @@ class Columns(NamedTuple):
     values: U8
     value_lengths: U32
     expiries: U64 | None = None
+
+
+def rows_as_columns(layout: RowLayout, keys: U64, values: U8, expiries: U64 | None) -> Columns:
+    """Return the records of a table of rows: keys as numbers, and all rows, one after the other."""
+    key_bytes = np.ascontiguousarray(keys, "<u8").view(np.uint8)
+    key_lengths, value_lengths = (constant(np.uint32(length), len(keys)) for length in (KEY_BYTES, layout.row_bytes))
+    return Columns(key_bytes, key_lengths, values, value_lengths, expiries)

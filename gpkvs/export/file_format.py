@@ -2,6 +2,7 @@
 
     header         a map: format, version, table, layout, prefix, gpkvs
     record ...     an array: key, value, and when it expires in milliseconds since 1970 (0: never)
+                   bytes: binary, binary; u64: two numbers; rows: a number, and the bytes of the row, little-endian
     end            a map of always the same size: records, damaged, crc32
 
 The last four bytes of the file are the CRC-32 of everything before them: a file that was cut or changed is known by it.
@@ -16,13 +17,18 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
+from gpkvs.batch import U8
 from gpkvs.errors import GpkvsError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.native import library
+from gpkvs.row_layout import RowLayout, row_layout_of
 from gpkvs.scan import ScanPiece
 
 FORMAT, VERSION = "gpkvs-export", 1
+VERSION_OF_ROWS = 2
+"""Of an export of rows, which a reader of the version 1 does not know."""
 PIECES_FORMAT = "gpkvs-pieces"
 """Of what becomes a Parquet file (`gpkvs.export.pieces`)."""
 
@@ -45,7 +51,7 @@ class Header:
     Parameters
     ----------
     table, layout
-        Of the records. With the layout ``u64`` keys and values are numbers, else bytes.
+        Of the records.
     prefix
         Only keys that begin with it are in the file.
     gpkvs
@@ -65,9 +71,15 @@ class Header:
         """Whether keys and values are numbers."""
         return self.layout == U64_LAYOUT.name
 
+    @property
+    def rows(self) -> RowLayout | None:
+        """What the values are, if they are rows."""
+        return row_layout_of(self.layout)
+
     def encode(self) -> bytes:
         """Return the object as it is in a file."""
-        packed: bytes = msgpack.packb({"format": self.format, "version": VERSION, **asdict(self)})
+        version = VERSION_OF_ROWS if self.rows else VERSION
+        packed: bytes = msgpack.packb({"format": self.format, "version": version, **asdict(self)})
         return packed
 
     @staticmethod
@@ -81,9 +93,10 @@ class Header:
         """
         if not isinstance(found, dict) or found.get("format") not in (FORMAT, PIECES_FORMAT):
             raise ExportError("it is no export of gpkvs: it does not begin with a header")
-        if found.get("version") != VERSION:
+        if found.get("version") not in (VERSION, VERSION_OF_ROWS):
             raise ExportError(
-                f"its format has the version {found.get('version')!r}, this gpkvs knows {VERSION}: use a newer one"
+                f"its format has the version {found.get('version')!r}, this gpkvs knows {VERSION} and "
+                f"{VERSION_OF_ROWS}: use a newer one"
             )
         header = Header(*(found.get(name) for name in Header.__dataclass_fields__))  # type: ignore[arg-type]
         texts = (header.table, header.layout, header.gpkvs)
@@ -123,17 +136,36 @@ class End:
         return end if end.encode(0)[: _END.size] == data[: _END.size] else None
 
 
-def encode_records(piece: ScanPiece, *, is_u64: bool) -> bytes | memoryview:
+def encode_records(piece: ScanPiece, header: Header) -> bytes | memoryview:
     """Return the records of a piece as they are in a file."""
-    return _encode_numbers(piece) if is_u64 else _encode_bytes(piece)
+    if header.is_u64:
+        return _encode_numbers(piece)
+    return _encode_rows(piece, header.rows) if header.rows else _encode_bytes(piece)
 
 
 def _encode_numbers(piece: ScanPiece) -> bytes:
-    rows = np.empty((len(piece), 20), np.uint8)
-    rows[:, 0], rows[:, 1], rows[:, 10], rows[:, 19] = 0x93, 0xCF, 0xCF, 0
-    for first, column in ((2, piece.keys), (11, piece.values)):
-        rows[:, first : first + 8] = column.view("<u8").astype(">u8").view(np.uint8).reshape(-1, 8)
-    return rows.tobytes()
+    records = np.empty((len(piece), 20), np.uint8)
+    records[:, 0], records[:, 1], records[:, 10], records[:, 19] = 0x93, 0xCF, 0xCF, 0
+    records[:, 2:10], records[:, 11:19] = _big_endian(piece.keys), _big_endian(piece.values)
+    return records.tobytes()
+
+
+def _encode_rows(piece: ScanPiece, layout: RowLayout) -> bytes:
+    head = np.frombuffer(b"\xc6" + layout.row_bytes.to_bytes(4, "big"), np.uint8)
+    begin = 10 + len(head)
+    end = begin + layout.row_bytes
+    records = np.empty((len(piece), end + (9 if len(piece.expiries) else 1)), np.uint8)
+    records[:, 0], records[:, 1], records[:, 2:10] = 0x93, 0xCF, _big_endian(piece.keys)
+    records[:, 10:begin], records[:, begin:end] = head, piece.values.reshape(-1, layout.row_bytes)
+    records[:, end] = 0
+    if len(piece.expiries):
+        records[:, end], records[:, end + 1 :] = 0xCF, _big_endian(piece.expiries)
+    return records.tobytes()
+
+
+def _big_endian(numbers: NDArray[Any]) -> U8:
+    """Return numbers of 64 bits, or the bytes of such, as a file has them: (n, 8)."""
+    return numbers.view("<u8").astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
 def _encode_bytes(piece: ScanPiece) -> memoryview:

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U32, Batch, Condition, Op, RequestResult, Status
-from gpkvs.export.columns import Columns, Numbers
+from gpkvs.export.columns import Columns, Numbers, rows_as_columns
 from gpkvs.export.file_format import ExportError
 from gpkvs.export.reader import Record
+from gpkvs.row_layout import RowLayout
 
 BATCH_BYTES_MAX = 1 << 20
 """A batch has no more, but one record at least."""
@@ -37,7 +38,7 @@ def import_records(chunks: Iterable[list[Record]], execute: Execute, *, if_absen
 
 
 def import_columns(chunks: Iterable[Columns], execute: Execute, *, if_absent: bool, batch_ops: int) -> Imported:
-    """Store the records of a table of bytes that come as columns."""
+    """Store the records of a table of bytes, or of rows, that come as columns."""
     batches = (batch for columns in chunks for batch in _batches_of_columns(columns, batch_ops))
     return _run(batches, execute, if_absent=if_absent)
 
@@ -57,6 +58,15 @@ def numbers_of(chunks: Iterable[list[Record]]) -> Iterator[Numbers]:
     for records in chunks:
         rows = np.array(records, np.uint64).reshape(-1, 3)
         yield rows[:, 0], rows[:, 1]
+
+
+def columns_of_rows(chunks: Iterable[list[Record]], layout: RowLayout) -> Iterator[Columns]:
+    """Return the records of a table of rows as columns."""
+    for records in chunks:
+        keys = np.fromiter((record[0] for record in records), np.uint64, len(records))
+        values = np.frombuffer(b"".join(record[1] for record in records), np.uint8)
+        expiries = np.fromiter((record[2] for record in records), np.uint64, len(records))
+        yield rows_as_columns(layout, keys, values, expiries)
 
 
 def _run(batches: Iterable[Batch], execute: Execute, *, if_absent: bool) -> Imported:

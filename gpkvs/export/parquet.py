@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gpkvs.arrow import rows_array, rows_type
 from gpkvs.batch import U8, U32, U64
-from gpkvs.export.file_format import ExportError
+from gpkvs.export.file_format import ExportError, Header
 from gpkvs.export.pieces import PieceReader
+from gpkvs.row_layout import RowLayout
 from gpkvs.scan import ScanPiece
 
 METADATA = b"gpkvs"
@@ -27,6 +30,11 @@ _GROUP_BYTES = 64 << 20
 # Between so many records Arrow asks whether a page is full, which has 1 MiB then. Who reads one holds it as a whole.
 _PAGE_BYTES = 1 << 20
 _PAGE_ROWS_STEP = 1024
+
+# Of rows.
+_PAGE_NUMBERS_STEP = 1 << 14
+_NUMBER_BYTES_LEAST = 4
+_SHORT_BYTES_MAX = 2
 
 _DICTIONARY_RECORD_BYTES = 4096
 
@@ -67,38 +75,39 @@ def is_parquet(file: Path) -> bool:
 def convert(pieces: Path, parquet: Path) -> None:
     """Write the pieces of a finished scan to a Parquet file.
 
-    A table of numbers has the columns ``key`` and ``value``, one of bytes ``version`` and ``expires``, too. The memory
+    A table of numbers has the columns ``key`` and ``value``, another one ``version`` and ``expires``, too. The memory
     that this takes does not depend on the size of the table.
     """
     pa, pq = pyarrow_parquet()
     reader = PieceReader(pieces)
     header = reader.header
     described = {"table": header.table, "layout": header.layout, "gpkvs": header.gpkvs, "damaged": reader.end.damaged}
-    fields = _number_fields(pa) if header.is_u64 else _byte_fields(pa)
-    schema = pa.schema(fields, metadata={METADATA: json.dumps(described).encode()})
-    arrays_of = _number_arrays if header.is_u64 else _byte_arrays
-    # Keys and versions are different in each record: a dictionary of them would be the column again. One of long values
-    # takes several times their memory.
-    others = ("key", "version") if reader.record_bytes < _DICTIONARY_RECORD_BYTES else ("key", "version", "value")
-    dictionaries = [field.name for field in fields if field.name not in others]
+    form = _form_of(pa, header)
+    schema = pa.schema(form.fields, metadata={METADATA: json.dumps(described).encode()})
     options = {
-        "use_dictionary": dictionaries,
-        "write_batch_size": min(max(_PAGE_BYTES // max(reader.record_bytes, 1), 1), _PAGE_ROWS_STEP),
+        "use_dictionary": form.dictionaries(reader.record_bytes),
+        "write_batch_size": form.page_step(reader.record_bytes),
         "write_page_checksum": True,
     }
     with pq.ParquetWriter(parquet, schema, **options) as writer:
-        for group in _groups(reader.pieces()):
-            batches = [pa.record_batch(arrays_of(pa, piece), schema=schema) for piece in group]
+        for group in _groups(reader.pieces(), form.value_weight):
+            batches = [pa.record_batch(form.arrays(piece), schema=schema) for piece in group]
             table = pa.Table.from_batches(batches, schema)
             writer.write_table(table, row_group_size=table.num_rows)
 
 
-def _groups(pieces: Iterator[ScanPiece]) -> Iterator[list[ScanPiece]]:
-    """Yield the pieces that make a row group each."""
+def _form_of(pa: Any, header: Header) -> _Form:
+    if header.is_u64:
+        return _Numbers(pa)
+    return _Rows(pa, header.rows) if header.rows else _Bytes(pa)
+
+
+def _groups(pieces: Iterator[ScanPiece], value_weight: int) -> Iterator[list[ScanPiece]]:
+    """Yield the pieces that make a row group each; values take so many times their bytes while they are written."""
     group: list[ScanPiece] = []
     rows, size = 0, 0
     for piece in pieces:
-        piece_size = len(piece.keys) + len(piece.values)
+        piece_size = len(piece.keys) + value_weight * len(piece.values)
         if group and (rows + len(piece) > _GROUP_ROWS or size + piece_size > _GROUP_BYTES):
             yield group
             group, rows, size = [], 0, 0
@@ -109,31 +118,93 @@ def _groups(pieces: Iterator[ScanPiece]) -> Iterator[list[ScanPiece]]:
         yield group
 
 
-def _number_fields(pa: Any) -> list[Any]:
-    return [pa.field(name, pa.uint64(), nullable=False) for name in ("key", "value")]
+class _Form(ABC):
+    """The columns of a kind of table.
+
+    Attributes
+    ----------
+    fields
+        Their names and types.
+    value_weight
+        Values take so many times their bytes while they are written.
+    """
+
+    value_weight = 1
+
+    def __init__(self, fields: list[Any]) -> None:
+        self.fields = fields
+
+    def dictionaries(self, record_bytes: int) -> list[str]:
+        """Return the columns with a dictionary, if records are so long.
+
+        Keys and versions are different in each record: a dictionary of them would be the column again. One of long
+        values takes several times their memory.
+        """
+        wanted = ("value", "expires") if record_bytes < _DICTIONARY_RECORD_BYTES else ("expires",)
+        return [field.name for field in self.fields if field.name in wanted]
+
+    def page_step(self, record_bytes: int) -> int:
+        """Return how many records come between two looks at the size of a page."""
+        return min(max(_PAGE_BYTES // max(record_bytes, 1), 1), _PAGE_ROWS_STEP)
+
+    @abstractmethod
+    def arrays(self, piece: ScanPiece) -> list[Any]:
+        """Return the columns of a piece."""
 
 
-def _number_arrays(pa: Any, piece: ScanPiece) -> list[Any]:
-    keys, values = piece.numbers()
-    return [pa.array(keys), pa.array(values)]
+class _Bytes(_Form):
+    def __init__(self, pa: Any) -> None:
+        binary = [pa.field(name, pa.binary(), nullable=False) for name in ("key", "value")]
+        super().__init__([*binary, *_version_fields(pa)])
+        self._pa = pa
+
+    def arrays(self, piece: ScanPiece) -> list[Any]:
+        pa = self._pa
+        return [
+            _binary_array(pa, piece.keys, piece.key_lengths),
+            _binary_array(pa, piece.values, piece.value_lengths),
+            *_version_arrays(pa, piece),
+        ]
 
 
-def _byte_fields(pa: Any) -> list[Any]:
-    return [
-        pa.field("key", pa.binary(), nullable=False),
-        pa.field("value", pa.binary(), nullable=False),
-        pa.field("version", pa.uint64(), nullable=False),
-        pa.field("expires", pa.timestamp("ms", "UTC")),
-    ]
+class _Numbers(_Form):
+    def __init__(self, pa: Any) -> None:
+        super().__init__([pa.field(name, pa.uint64(), nullable=False) for name in ("key", "value")])
+        self._pa = pa
+
+    def arrays(self, piece: ScanPiece) -> list[Any]:
+        return [self._pa.array(numbers) for numbers in piece.numbers()]
 
 
-def _byte_arrays(pa: Any, piece: ScanPiece) -> list[Any]:
-    return [
-        _binary_array(pa, piece.keys, piece.key_lengths),
-        _binary_array(pa, piece.values, piece.value_lengths),
-        pa.array(piece.versions),
-        _expiry_array(pa, piece.expiries, len(piece)),
-    ]
+class _Rows(_Form):
+    def __init__(self, pa: Any, layout: RowLayout) -> None:
+        key = pa.field("key", pa.uint64(), nullable=False)
+        super().__init__([key, pa.field("value", rows_type(layout), nullable=False), *_version_fields(pa)])
+        self._pa, self._layout = pa, layout
+        # Of each number Arrow notes to which row it belongs, and that it is there: 4 bytes.
+        self.value_weight = max(_NUMBER_BYTES_LEAST // layout.dtype.itemsize, 1)
+
+    def dictionaries(self, record_bytes: int) -> list[str]:
+        """Return the columns with a dictionary: of short numbers, since Parquet has each in 4 bytes without one."""
+        is_short = self._layout.dtype.kind in "iu" and self._layout.dtype.itemsize <= _SHORT_BYTES_MAX
+        return ["expires", ".".join(("value", *("list.element" for _ in self._layout.shape)))][: 1 + is_short]
+
+    def page_step(self, record_bytes: int) -> int:
+        """Return how many numbers come between two looks at the size of a page: Arrow counts them, and not rows."""
+        return _PAGE_NUMBERS_STEP
+
+    def arrays(self, piece: ScanPiece) -> list[Any]:
+        keys, _ = piece.rows()
+        rows = rows_array(self._layout, piece.values)
+        return [self._pa.array(keys), rows, *_version_arrays(self._pa, piece)]
+
+
+def _version_fields(pa: Any) -> list[Any]:
+    return [pa.field("version", pa.uint64(), nullable=False), pa.field("expires", pa.timestamp("ms", "UTC"))]
+
+
+def _version_arrays(pa: Any, piece: ScanPiece) -> list[Any]:
+    return [pa.array(piece.versions), _expiry_array(pa, piece.expiries, len(piece))]
 
 
 def _binary_array(pa: Any, data: U8, lengths: U32) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.arrow import bounds_of, bytes_of, holds_bytes
+from gpkvs.arrow import bounds_of, bytes_of, bytes_of_rows, holds_bytes, layout_of_rows, rows_type
 from gpkvs.batch import U8, U32, U64
 from gpkvs.config import Limits
-from gpkvs.export.columns import Columns, Numbers
+from gpkvs.errors import InvalidArgumentError
+from gpkvs.export.columns import Columns, Numbers, rows_as_columns
 from gpkvs.export.file_format import ExportError
 from gpkvs.export.parquet import METADATA, pyarrow_parquet
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
+from gpkvs.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.text import counted, no_such
 
 _READ_ROWS_MAX = 1 << 16
@@ -60,7 +63,8 @@ class ParquetReader:
     Attributes
     ----------
     layout
-        Of the table that the records fit: with whole numbers ``u64``, with bytes or text ``bytes``.
+        Of the table that the records fit: with whole numbers ``u64``, with bytes or text ``bytes``, with whole numbers
+        as keys and lists of a fixed size as values one of rows.
     table
         The table that gpkvs made the file of; empty if it did not.
     records, damaged
@@ -81,14 +85,15 @@ class ParquetReader:
         except (self._pa.ArrowException, OSError) as error:
             raise ExportError(f"{file}: it is no whole Parquet file: {error}") from error
         self._schema = self._parquet.schema_arrow
-        self.layout = self._layout()
-        self._expires = self._expiry_name()
         described = json.loads((self._schema.metadata or {}).get(METADATA, b"{}"))
+        self.layout = self._layout(described.get("layout", ""))
+        self._rows = row_layout_of(self.layout)
+        self._expires = self._expiry_name()
         self.table: str = described.get("table", "")
         self.damaged: int = described.get("damaged", 0)
         self.records: int = self._parquet.metadata.num_rows
 
-    def _layout(self) -> str:
+    def _layout(self, described: str) -> str:
         key, value = self._names.key, self._names.value
         kinds = [self._type_of(name) for name in (key, value)]
         if key == value:
@@ -97,9 +102,13 @@ class ParquetReader:
             return U64_LAYOUT.name
         if all(map(holds_bytes, kinds)):
             return BYTES_LAYOUT.name
+        if self._pa.types.is_integer(kinds[0]) and (rows := layout_of_rows(kinds[1])):
+            own = row_layout_of(described)  # gpkvs alone writes bits of bfloat16, as uint16
+            return own.name if own and rows_type(own) == rows_type(rows) else rows.name
         raise ExportError(
             f"{self.file}: its columns {key!r} and {value!r} have the types {kinds[0]} and {kinds[1]}: both must be "
-            "bytes or text (layout bytes), or both whole numbers (layout u64)"
+            "bytes or text (layout bytes), or both whole numbers (layout u64), or whole numbers and lists of a fixed "
+            "size of numbers (layouts of rows)"
         )
 
     def _type_of(self, name: str) -> Any:
@@ -149,8 +158,11 @@ class ParquetReader:
                 on_progress(len(keys))
             return
         begin = 0
+        if self._rows and limits is not None:
+            with self._refusals():
+                self._rows.check(limits)
         for columns in self.columns():
-            if limits is not None:
+            if limits is not None and not self._rows:
                 self._require(columns.key_lengths, begin, "key", limits.key_bytes_min, limits.key_bytes_max)
                 self._require(columns.value_lengths, begin, "value", limits.value_bytes_min, limits.value_bytes_max)
             begin += len(columns.key_lengths)
@@ -172,11 +184,14 @@ class ParquetReader:
                 yield self._whole_numbers(keys), self._whole_numbers(values)
 
     def columns(self) -> Iterator[Columns]:
-        """Yield the records of a table of bytes, some at a time; errors as `check`."""
+        """Yield the records of a table of bytes, or of rows, some at a time; errors as `check`."""
         names = [self._names.key, self._names.value]
         with self._refusals():
             for key, value, *expiry in self._batches(names if self._expires is None else [*names, self._expires]):
                 expiries = self._expiries(expiry[0]) if expiry else None
+                if self._rows:
+                    yield rows_as_columns(self._rows, self._whole_numbers(key), bytes_of_rows(value), expiries)
+                    continue
                 yield Columns(
                     *self._bytes_of(key, self._names.key), *self._bytes_of(value, self._names.value), expiries
                 )
@@ -188,6 +203,8 @@ class ParquetReader:
             yield
         except (self._pa.ArrowException, OSError) as error:
             raise ExportError(f"{self.file}: it is damaged, or has numbers that do not fit: {error}") from error
+        except InvalidArgumentError as error:
+            raise ExportError(f"{self.file}: {error}") from error
 
     def _batches(self, names: list[str]) -> Iterator[list[Any]]:
         """Yield the columns of some rows at a time."""
@@ -200,6 +217,9 @@ class ParquetReader:
 
     def _rows_at_once(self, number: int, names: list[str]) -> int:
         """Return how many rows of a row group to read at once, so that they take little memory."""
+        if self._rows:  # each takes as much, and of each number Arrow notes as much again as a short one has
+            numbers = math.prod(self._rows.shape)
+            return min(max(_READ_BYTES // (KEY_BYTES + self._rows.row_bytes + 4 * numbers), 1), _READ_ROWS_MAX)
         group = self._parquet.metadata.row_group(number)
         chunks = [group.column(index) for index in range(group.num_columns)]
         chunks = [chunk for chunk in chunks if chunk.path_in_schema in names]

@@ -20,6 +20,7 @@ import numpy as np
 
 from gpkvs.export.file_format import END_BYTES, ExportError
 from gpkvs.export.reader import read_end, read_head
+from gpkvs.row_layout import KEY_BYTES
 from gpkvs.scan import ScanPiece
 
 # The widest first: each column begins where numbers of its width may lie.
@@ -116,6 +117,8 @@ class PieceReader:
             and piece.key_lengths.sum(dtype=np.uint64) == len(piece.keys)
             and piece.value_lengths.sum(dtype=np.uint64) == len(piece.values)
         )
+        if rows := self.header.rows:
+            fits = fits and (len(piece.keys), len(piece.values)) == (KEY_BYTES * count, rows.row_bytes * count)
         if not fits:
             raise self._damaged()
         return piece

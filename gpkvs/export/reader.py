@@ -138,16 +138,19 @@ class ExportReader:
 
     def _require_records(self, found: list[Any]) -> None:
         """Check what the checksum cannot: that whoever made the file kept to the format."""
-        kind = int if self.header.is_u64 else bytes
+        is_u64, rows = self.header.is_u64, self.header.rows
+        key_kind, value_kind = int if is_u64 or rows else bytes, int if is_u64 else bytes
         fits = (
             {type(record) for record in found} <= {tuple}
             and set(map(len, found)) <= {3}
-            and {type(record[0]) for record in found} <= {kind}
-            and {type(record[1]) for record in found} <= {kind}
+            and {type(record[0]) for record in found} <= {key_kind}
+            and {type(record[1]) for record in found} <= {value_kind}
             and {type(record[2]) for record in found} <= {int}
         )
+        if fits and rows:
+            fits = {len(record[1]) for record in found} <= {rows.row_bytes}
         if fits and found:
-            numbers = (min(map(min, found)),) if self.header.is_u64 else ()
-            fits = min(*numbers, *(record[2] for record in found), 0) >= 0
+            numbers = (0, 1, 2) if is_u64 else (0, 2) if rows else (2,)
+            fits = all(min(record[at] for record in found) >= 0 for at in numbers)
         if not fits:
             raise ExportError(f"{self.file}: an object in it is no record of the layout {self.header.layout}")

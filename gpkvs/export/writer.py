@@ -114,9 +114,19 @@ class ExportWriter:
         return self._state.damaged
 
     def add(self, piece: ScanPiece) -> None:
-        """Write a piece; sometimes save."""
+        """Write a piece; sometimes save.
+
+        Raises
+        ------
+        ExportError
+            If it is of a table that was made anew meanwhile, of another layout; or it cannot be written.
+        """
         with _refusals(self.file):
-            data = encode_piece(piece) if self._parquet else encode_records(piece, is_u64=self._header.is_u64)
+            if piece.layout not in ("", self._header.layout):
+                raise ExportError(
+                    f"the table has the layout {piece.layout} now, and had {self._header.layout}: it was made anew"
+                )
+            data = encode_piece(piece) if self._parquet else encode_records(piece, self._header)
             self._append(data, piece)
             if time.monotonic() - self._saved_at > _SAVE_SECONDS:
                 self.save()

@@ -234,21 +234,25 @@ def test_who_may_write_needs_no_more_for_a_table_of_numbers(place: Place) -> Non
     assert run("get", "7", "--table=written", *target, *place.reader) == "8"
 
 
-@pytest.mark.parametrize("layout", ["u64", "bytes"])
+@pytest.mark.parametrize("layout", ["u64", "bytes", "int16[2]"])
 def test_who_may_read_exports_and_who_may_write_imports(place: Place, tmp_path: Path, layout: str) -> None:
-    target, table, out = ["--target", place.guarded.server.target], f"backup-{layout}", str(tmp_path / "out")
+    target, out = ["--target", place.guarded.server.target], str(tmp_path / "out")
+    table, value = f"backup-{layout[:5]}", "[1, -2]" if layout == "int16[2]" else "87654321"
     run("table", "create", table, f"--layout={layout}", *target, *place.options)
-    run("set", "12345678", "87654321", f"--table={table}", *target, *place.options)
+    run("set", "12345678", value, f"--table={table}", *target, *place.writer)
     assert "may not read" in failed("export", "--out", out, f"--table={table}", *target, *place.writer)
     run("export", "--out", out, f"--table={table}", *target, *place.reader)
     assert "may not write" in failed("import", out, *target, *place.reader)
     assert "may not administer" in failed("import", out, "--create", *target, *place.writer)
     run("delete", "12345678", f"--table={table}", *target, *place.writer)
     assert "1 record stored" in run("import", out, *target, *place.writer)
-    assert run("get", "12345678", f"--table={table}", *target, *place.reader) == "87654321"
-    other = {"u64": "backup-as-bytes", "bytes": "backup-as-numbers"}[layout]
-    run("table", "create", other, f"--layout={'bytes' if layout == 'u64' else 'u64'}", *target, *place.options)
-    assert "of the layout" in failed("import", out, f"--table={other}", *target, *place.writer)
+    assert run("get", "12345678", f"--table={table}", *target, *place.reader) == value
+    other_layout = {"u64": "bytes", "bytes": "u64", "int16[2]": "int16[1,2]"}[layout]
+    other = f"{table}-as-another"
+    run("table", "create", other, f"--layout={other_layout}", *target, *place.options)
+    assert f"of the layout {layout}, table '{other}' has {other_layout}" in failed(
+        "import", out, f"--table={other}", *target, *place.writer
+    )
 
 
 def test_who_may_write_imports_from_redis(place: Place, tmp_path: Path) -> None:

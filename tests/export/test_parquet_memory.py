@@ -89,3 +89,54 @@ def test_the_memory_does_not_grow_with_the_table(tmp_path: Path, value_bytes: in
     assert peaks["import"] < 160 * MIB
     assert peaks["repeated"] < 200 * MIB
     assert peaks["plain"] < 160 * MIB
+
+
+_ROWS_SCRIPT = (
+    _SCRIPT.partition("def pieces():")[0]
+    + """
+from gpkvs.row_layout import require_row_layout
+layout = require_row_layout(sys.argv[4])
+rows = np.random.default_rng(1).integers(0, 100, (count, *layout.shape), np.uint8).astype(layout.dtype)
+each = max(1, (1 << 20) // value_bytes)
+
+def pieces():
+    for first in range(0, count, each):
+        part = rows[first : first + each]
+        keys = np.arange(first, first + len(part), dtype="<u8").view(np.uint8)
+        lengths = np.full(len(part), 8, np.uint32), np.full(len(part), value_bytes, np.uint32)
+        numbers = np.arange(len(part), dtype=np.uint64), np.empty(0, np.uint64)
+        cursor = b"" if first + len(part) == count else b"more"
+        yield ScanPiece(keys, lengths[0], part.reshape(-1).view(np.uint8), lengths[1], *numbers, 0, cursor, layout.name)
+
+with ExportWriter(folder / "out", Header("t", layout.name), parquet=True) as writer:
+    for piece in pieces():
+        writer.add(piece)
+    peaks = {"export": peak_of(writer.finish)}
+peaks["import"] = peak_of(lambda: ParquetReader(folder / "out").check())
+
+# As others write them, in one row group: each by itself, and all the same, which the file has once.
+def foreign(name, given, **options):
+    values = pa.FixedSizeListArray.from_arrays(pa.array(given.reshape(-1)), layout.shape[0])
+    table = pa.table({"key": pa.array(range(count)), "value": values})
+    pq.write_table(table, folder / name, row_group_size=count, **options)
+
+foreign("plain", rows, use_dictionary=False)
+foreign("repeated", np.zeros_like(rows))
+del rows
+for name in ("plain", "repeated"):
+    peaks[name] = peak_of(lambda: ParquetReader(folder / name).check())
+print(json.dumps(peaks))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("layout", "value_bytes", "count"), [("float32[128]", 512, 700_000), ("int8[500]", 500, 400_000)]
+)
+def test_the_memory_does_not_grow_with_the_rows(tmp_path: Path, layout: str, value_bytes: int, count: int) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'gpkvs[parquet]'")
+    words = [sys.executable, "-c", _ROWS_SCRIPT, str(tmp_path), str(value_bytes), str(count), layout]
+    peaks = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    print(peaks)
+    assert peaks["export"] < 280 * MIB
+    assert max(peaks[name] for name in ("import", "plain", "repeated")) < 64 * MIB

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _WRITER, _READER, _IMPORTER = "gpkvs/export/writer.py", "gpkvs/export/reader.py", "gpkvs/export/importer.py"
 _REDIS_READER = "gpkvs/export/redis_reader.py"
 _TESTS, _REDIS_TESTS = "export/test_export.py::", "export/test_redis_import.py::"
+_ROW_TESTS = "export/test_rows.py::"
 
 MUTANTS = (
     Mutant(
@@ -100,8 +101,8 @@ MUTANTS = (
     Mutant(
         "import-needs-to-read",
         "gpkvs/cli/typed_keys.py",
-        "        if error.code() is not grpc.StatusCode.PERMISSION_DENIED:\n            raise\n",
-        "        raise\n",
+        "kv_pb2.BatchRequest(table=table, layout=_NO_LAYOUT)",
+        "kv_pb2.BatchRequest(table=table, layout=_NO_LAYOUT, ops=bytes([kv_pb2.OP_EXISTS]))",
         "who restores a table must be able to read it",
         ("cli/test_access_options.py::test_who_may_read_exports_and_who_may_write_imports",),
     ),
@@ -120,6 +121,62 @@ MUTANTS = (
         "client.create_table(name, exist_ok=True)",
         "--create makes a table into which numbers cannot be imported",
         (f"{_TESTS}test_an_import_makes_its_table",),
+    ),
+    Mutant(
+        "export-of-rows-looks-old",
+        "gpkvs/export/file_format.py",
+        "version = VERSION_OF_ROWS if self.rows else VERSION",
+        "version = VERSION",
+        "an older gpkvs takes an export of rows for one of bytes",
+        (f"{_ROW_TESTS}test_any_program_reads_an_export",),
+    ),
+    Mutant(
+        "export-of-rows-never-expires",
+        "gpkvs/export/file_format.py",
+        "    if len(piece.expiries):\n        records[:, end], ",
+        "    if False:\n        records[:, end], ",
+        "rows that expire are exported with expiries that nobody wrote",
+        (f"{_ROW_TESTS}test_any_program_reads_an_export",),
+    ),
+    Mutant(
+        "export-mixes-layouts",
+        _WRITER,
+        'if piece.layout not in ("", self._header.layout):',
+        'if piece.layout == "":',
+        "records of a table that was made anew are in a file that says another layout",
+        (f"{_ROW_TESTS}test_a_table_that_is_made_anew_meanwhile",),
+    ),
+    Mutant(
+        "import-of-rows-of-any-length",
+        _READER,
+        "fits = {len(record[1]) for record in found} <= {rows.row_bytes}",
+        "fits = True",
+        "rows that were cut are imported, each with a part of the next",
+        (f"{_ROW_TESTS}test_a_record_that_is_none_is_refused",),
+    ),
+    Mutant(
+        "pieces-of-rows-of-any-length",
+        "gpkvs/export/pieces.py",
+        "fits = fits and (len(piece.keys), len(piece.values))",
+        "fits = fits or (len(piece.keys), len(piece.values))",
+        "rows that are damaged on the disk end an export with a fault",
+        (f"{_ROW_TESTS}test_pieces_of_other_lengths_are_damaged",),
+    ),
+    Mutant(
+        "import-forgets-bfloat16",
+        "gpkvs/export/parquet_reader.py",
+        "return own.name if own and rows_type(own) == rows_type(rows) else rows.name",
+        "return rows.name",
+        "an export of bfloat16 comes back as uint16",
+        (f"{_ROW_TESTS}test_bfloat16_is_told_from_uint16",),
+    ),
+    Mutant(
+        "import-trusts-the-metadata",
+        "gpkvs/export/parquet_reader.py",
+        "return own.name if own and rows_type(own) == rows_type(rows) else rows.name",
+        "return own.name if own else rows.name",
+        "rows of another program are taken for those of the file that it read before",
+        (f"{_ROW_TESTS}test_bfloat16_is_told_from_uint16",),
     ),
     Mutant(
         "scan-begins-again",
