@@ -25,6 +25,7 @@ from gpkvs.errors import NoSpaceError, StoreError
 from gpkvs.info import TableInfo
 from gpkvs.media.directory import disk_free_bytes
 from gpkvs.media.layout import U64_LAYOUT
+from gpkvs.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.scan import ScanPiece
 from gpkvs.text import quoted
 
@@ -82,6 +83,21 @@ class _Table:
     @property
     def is_of_numbers(self) -> bool:
         return self.layout == U64_LAYOUT.name
+
+    def takes_piece(self, piece: ScanPiece) -> bool:
+        """Whether a piece that is not empty is of a table of this layout; an older source does not say it."""
+        if piece.layout:
+            return piece.layout == self.layout
+        return self.is_of_numbers != bool(len(piece.versions))
+
+    def takes(self, entry: Changes) -> bool:
+        """Whether an entry may be of this table; of another one of the name it may be, which had another layout."""
+        if self.is_of_numbers == bool(len(entry.versions)):
+            return False
+        if (rows := row_layout_of(self.layout)) is None:
+            return True
+        of_values = entry.value_lengths[np.asarray(entry.kinds) == ChangeKind.SET.value]
+        return bool((entry.key_lengths == KEY_BYTES).all() and (of_values == rows.row_bytes).all())
 
     def add(self, entry: Changes) -> bool:
         """Take an entry; return whether there is enough for a request."""
@@ -159,8 +175,7 @@ class Filled:
         """
         if not len(piece):
             return True
-        has_versions = len(piece.versions) > 0
-        if has_versions == self._tables[name].is_of_numbers:
+        if not self._tables[name].takes_piece(piece):
             self.expect_drop(name)
             return False
         self._run(
@@ -172,7 +187,7 @@ class Filled:
                 values=piece.values,
                 value_lengths=piece.value_lengths,
                 expiries=piece.expiries if len(piece.expiries) else None,
-                versions=piece.versions if has_versions else None,
+                versions=piece.versions if len(piece.versions) else None,
             ),
         )
         return True
@@ -190,7 +205,7 @@ class Filled:
         elif entry.is_dropped:
             self._incomplete.discard(entry.name)
             self._drop(entry.name)
-        elif (table := self._tables.get(entry.name)) is None or table.is_of_numbers == bool(len(entry.versions)):
+        elif (table := self._tables.get(entry.name)) is None or not table.takes(entry):
             self._incomplete.add(entry.name)  # it was dropped before the tables were listed, and perhaps made anew
         elif table.add(entry):
             self._apply_waiting(entry.name)

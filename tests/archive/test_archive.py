@@ -6,11 +6,13 @@ import errno
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gpkvs
@@ -102,6 +104,33 @@ def test_any_moment_is_restored(source: Any, tmp_path: Path, pick: Random) -> No
         print(at, moment, report.position, report.entries)
         assert report.position
         assert_holds(tmp_path / f"new {at}", report, told.at(report.position if moment is None else moment))
+
+
+def test_rows_at_any_moment(store: gpkvs.Store, tmp_path: Path) -> None:
+    """Whoever reads rows of a restored store reads the arrays of that moment."""
+    layout, folder, keys = "float64[3]", tmp_path / "archive", np.arange(500)
+    store.create_table("rows", layout=layout, index_bytes=1 << 20)
+    rows = store.rows(layout, table="rows")
+    rows.set(keys, np.ones((500, 3)))
+    held, positions = [], []
+    with archiving(store, folder):
+        for step in range(4):
+            rows.add(keys[step::2], np.full((len(keys[step::2]), 3), 0.1 * step))
+            rows.delete([step])
+            with closing(store.follow()) as following:
+                positions.append(following.position)
+            held.append(rows.get(keys))
+        store.drop_table("rows")
+        store.create_table("rows", layout="int8[1]", index_bytes=1 << 16)
+        store.rows("int8[1]", table="rows").set([1], [[7]])
+    for step, position in enumerate(positions):
+        restored(folder, tmp_path / f"new {step}", position)
+        with gpkvs.open(tmp_path / f"new {step}") as new:
+            found = new.rows(layout, table="rows").get(keys)
+            assert [column.tolist() for column in found] == [column.tolist() for column in held[step]]
+    restored(folder, tmp_path / "last")
+    with gpkvs.open(tmp_path / "last") as new:
+        assert new.rows("int8[1]", table="rows").get([1, 2])[0].tolist() == [[7], [0]]
 
 
 def test_what_changes_before_the_base_follows_is_in_the_archive(store: gpkvs.Store, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gpkvs
 from gpkvs import failpoint
+from gpkvs.backup.manifest import BackupReport
 from tests.backup.writers import History, assert_is
 
 
@@ -31,10 +32,11 @@ def at_step(point: str, act: Callable[[], object]) -> Iterator[None]:
 
 def back_up_while(
     store: gpkvs.Store, directory: Path, act: Callable[[], object], point: str = "mid_backup_scan:2"
-) -> None:
+) -> BackupReport:
     """Make a backup, and do something meanwhile; fail unless the backup is what the store was at its position."""
     history = History(store)
     with at_step(point, act):
         report = store.backup(directory)
     assert_is(directory, report, history.at(report.position.number))
     history.close()
+    return report

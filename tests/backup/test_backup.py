@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import gpkvs
 from gpkvs import failpoint
@@ -28,12 +29,14 @@ from gpkvs.config import CommitName, FormatName
 from gpkvs.engine import counted_time
 from gpkvs.errors import StoreError
 from gpkvs.following import Following
+from gpkvs.row_layout import row_layout_of
 from gpkvs.store import Store
 from tests.backup.steps import at_step, back_up_while
 from tests.backup.writers import History, assert_is, held_by, random_request, writing
 from tests.conftest import SMALL, assert_clean
 
 FAR = 1 << 40
+ROWS = "float32[2,3]"
 
 
 @pytest.fixture
@@ -93,7 +96,7 @@ def test_a_store_of_a_gpu_becomes_one_of_the_host(
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[gpkvs.Store]:
-    """Return a store with two tables, each of several pieces of a scan."""
+    """Return a store with a table of each kind, each of several pieces of a scan."""
     with gpkvs.open(tmp_path / "store", **SMALL) as opened:
         opened.create_table("t", index_bytes=1 << 20)
         opened.create_table("zahlen", layout="u64", index_bytes=1 << 20)
@@ -101,6 +104,8 @@ def store(tmp_path: Path) -> Iterator[gpkvs.Store]:
             fill(opened, table)
         numbers = np.arange(1000, dtype=np.uint64)
         opened.set_many(numbers, numbers, table="zahlen")
+        opened.create_table("zeilen", layout=ROWS, index_bytes=1 << 20)
+        opened.rows(ROWS, table="zeilen").set(numbers, rows_of(numbers))
         yield opened
     assert_clean(tmp_path / "store")
 
@@ -132,6 +137,31 @@ def make_anew_with_bytes(store: gpkvs.Store) -> None:
     fill(store, "zahlen")
 
 
+def rows_of(numbers: NDArray[Any]) -> NDArray[np.float32]:
+    return np.repeat(numbers.astype(np.float32), 6).reshape(-1, 2, 3)
+
+
+def make_anew_with_rows(store: gpkvs.Store) -> None:
+    store.drop_table("t")
+    store.create_table("t", layout=ROWS, index_bytes=1 << 20)
+    store.rows(ROWS, table="t").set([1, 2], rows_of(np.array([3, 4])))
+
+
+def make_rows_anew(store: gpkvs.Store, layout: str) -> None:
+    store.drop_table("zeilen")
+    store.create_table("zeilen", layout=layout, index_bytes=1 << 20)
+
+
+def make_rows_anew_with_bytes(store: gpkvs.Store) -> None:
+    make_rows_anew(store, "bytes")
+    fill(store, "zeilen")
+
+
+def make_rows_anew_with_others(store: gpkvs.Store) -> None:
+    make_rows_anew(store, "int8[3]")
+    store.rows("int8[3]", table="zeilen").set(range(500), np.full((500, 3), 7, np.int8))
+
+
 def make_another(store: gpkvs.Store) -> None:
     store.create_table("a", index_bytes=1 << 20, index_bytes_max=2 << 20)
     fill(store, "a")
@@ -153,6 +183,9 @@ def change(store: gpkvs.Store) -> None:
     store.incr(b"n", 7)
     store.set_many([1], [8], table="zahlen")
     store.delete_many([2], table="zahlen")
+    rows = store.rows(ROWS, table="zeilen")
+    rows.add([1, 1, 5000], rows_of(np.array([8, 8, 9])))
+    rows.delete([2])
 
 
 class Lagging:
@@ -177,19 +210,42 @@ class Lagging:
         self._following.close()
 
 
-# The scan has 5 pieces of `default`, 5 of `t`, 25 of `zahlen`.
+# The scan has 5 pieces of `default`, 5 of `t`, 25 of `zahlen`, 25 of `zeilen`.
 @pytest.mark.parametrize(
-    "point", ["mid_backup_scan:1", "mid_backup_scan:7", "mid_backup_scan:12", "before_backup_apply"]
+    "point",
+    ["mid_backup_scan:1", "mid_backup_scan:7", "mid_backup_scan:12", "mid_backup_scan:40", "before_backup_apply"],
 )
 @pytest.mark.parametrize(
     "act",
-    [drop, make_anew, make_anew_with_numbers, make_anew_with_bytes, make_another, make_and_drop, grow, change],
+    [
+        *(drop, make_anew, make_anew_with_numbers, make_anew_with_bytes, make_another, make_and_drop, grow, change),
+        *(make_anew_with_rows, make_rows_anew_with_bytes, make_rows_anew_with_others),
+    ],
 )
 @pytest.mark.usefixtures("small_pieces")
 def test_tables_come_and_go_meanwhile(
     store: gpkvs.Store, tmp_path: Path, act: Callable[[gpkvs.Store], None], point: str
 ) -> None:
     back_up_while(store, tmp_path / "backup", lambda: act(store), point)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_rows_are_those_of_the_source(store: gpkvs.Store, tmp_path: Path) -> None:
+    """Whoever reads rows of a backup reads arrays, and adds to them."""
+    rows = store.rows(ROWS, table="zeilen")
+    rows.set([7], rows_of(np.array([-7])), ttl=1000)
+    report = back_up_while(
+        store, tmp_path / "backup", lambda: rows.add([8], rows_of(np.array([0.5]))), "mid_backup_scan:40"
+    )
+    assert {table.name: table.layout for table in report.tables}["zeilen"] == ROWS
+    with gpkvs.open(tmp_path / "backup") as backup:
+        copied, keys = backup.rows(ROWS, table="zeilen"), np.arange(1001)
+        (there, there_found), (found, found_found) = rows.get(keys), copied.get(keys)
+        assert np.array_equal(there, found)
+        assert there_found.tolist() == found_found.tolist() == [True] * 1000 + [False]
+        assert backup.ttl((7).to_bytes(8, "little"), table="zeilen")
+        copied.add([8], rows_of(np.array([0.25])))
+        assert copied.get([8])[0].ravel().tolist() == [8.75] * 6
 
 
 def test_a_table_that_is_listed_is_made_by_a_later_entry(store: gpkvs.Store, tmp_path: Path) -> None:
@@ -211,7 +267,10 @@ def test_a_table_that_is_listed_is_made_by_a_later_entry(store: gpkvs.Store, tmp
     history.close()
 
 
-@pytest.mark.parametrize(("name", "layout"), [("zahlen", "bytes"), ("t", "u64")])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("zahlen", "bytes"), ("t", "u64"), ("zahlen", ROWS), ("t", ROWS), ("zeilen", "bytes"), ("zeilen", "int8[3]")],
+)
 def test_a_table_that_is_listed_was_another_one_before(
     store: gpkvs.Store, tmp_path: Path, name: str, layout: str
 ) -> None:
@@ -220,14 +279,19 @@ def test_a_table_that_is_listed_was_another_one_before(
 
     def follow() -> Following:
         following = store.follow()
-        if layout == "bytes":
-            store.set_many(np.arange(20_000), np.arange(20_000), table=name)  # more than wait for a request
+        many = np.arange(20_000)  # more than wait for a request
+        if name == "zahlen":
+            store.set_many(many, many, table=name)
+        elif name == "zeilen":
+            store.rows(ROWS, table=name).set(many, rows_of(many))
         else:
-            store.execute(Batch.of([(Op.SET, b"%d" % key, b"") for key in range(20_000)]), table=name)
+            store.execute(Batch.of([(Op.SET, b"%d" % key, b"") for key in many]), table=name)
         store.drop_table(name)
         store.create_table(name, layout=layout, index_bytes=1 << 20)
         if layout == "bytes":
             fill(store, name)
+        elif rows := row_layout_of(layout):
+            store.rows(layout, table=name).set([1, 2], np.ones((2, *rows.shape), rows.dtype))
         else:
             store.set_many([1, 2], [3, 4], table=name)
         return following
@@ -254,6 +318,37 @@ def test_a_table_that_nobody_has_dropped_may_not_be_missing(store: gpkvs.Store, 
     ):
         back_up(source, tmp_path / "backup", Store, lambda *_: None)
     assert [entry.name for entry in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("act", [make_anew_with_rows, make_rows_anew_with_bytes, make_rows_anew_with_others])
+def test_a_table_of_another_layout_must_have_been_dropped(
+    store: gpkvs.Store, tmp_path: Path, act: Callable[[gpkvs.Store], None]
+) -> None:
+    source = Source("here", store, lambda: WithoutChanges(store.follow()))
+    with (
+        at_step("mid_backup_scan:1", lambda: act(store)),
+        pytest.raises(StoreError, match="was dropped meanwhile, and no change says so"),
+    ):
+        back_up(source, tmp_path / "backup", Store, lambda *_: None)
+
+
+class WithoutTables(Lagging):
+    """Tells of keys alone."""
+
+    def read(self, bytes_max: int, timeout: float) -> list[Changes]:
+        return [entry for entry in super().read(bytes_max, timeout) if not entry.made and not entry.is_dropped]
+
+
+def test_what_is_no_row_was_of_a_table_that_was_dropped(store: gpkvs.Store, tmp_path: Path) -> None:
+    def follow() -> Lagging:
+        following = WithoutTables(store.follow())
+        fill(store, "t")
+        make_anew_with_rows(store)
+        return following
+
+    with pytest.raises(StoreError, match="table 't' was dropped meanwhile, and no change says so"):
+        back_up(Source("here", store, follow), tmp_path / "backup", Store, lambda *_: None)
 
 
 def test_tables_keep_what_they_are(store: gpkvs.Store, tmp_path: Path) -> None:

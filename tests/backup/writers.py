@@ -17,7 +17,7 @@ from gpkvs.changes import ChangeKind, Changes
 from gpkvs.config import Making, StoreConfig
 from gpkvs.errors import ConflictError, InvalidArgumentError, NotANumberError, NumberOverflowError
 from gpkvs.following import Following
-from gpkvs.store import Store
+from gpkvs.store import OpenTable, Store
 from tests.conftest import assert_clean
 
 Row = tuple[bytes, int, int]  # value, version, expiry
@@ -157,12 +157,14 @@ def random_request(store: gpkvs.Store, pick: Random) -> None:
     try:
         match pick.randrange(40):
             case 0 if len(store.open_tables()) < TABLES_MAX:
-                layout = pick.choice(["bytes", "u64"])
+                layout = pick.choice(["bytes", "u64", "int16[4]"])
                 store.create_table(f"t{pick.randrange(TABLES_MAX)}", layout=layout, index_bytes=_INDEX_BYTES)
             case 1 if table.name != "default":
                 store.drop_table(table.name)
             case _ if table.layout == "u64":
                 _change_numbers(store, table.name, pick)
+            case _ if table.layout != "bytes":
+                _change_rows(store, table, pick)
             case 2 | 3:
                 store.incr(b"count %d" % pick.randrange(5), pick.randrange(100), table=table.name)
             case 4 | 5:
@@ -180,6 +182,21 @@ def _change_numbers(store: gpkvs.Store, table: str, pick: Random) -> None:
         store.set_many(numbers, numbers * np.uint64(pick.randrange(9)), table=table)
     else:
         store.delete_many(numbers, table=table)
+
+
+def _change_rows(store: gpkvs.Store, table: OpenTable, pick: Random) -> None:
+    rows, first, count = store.rows(table.layout, table=table.name), pick.randrange(3000), pick.randrange(1, 300)
+    keys = np.arange(first, first + count, dtype=np.uint64)
+    given = np.full((count, *rows.layout.shape), pick.randrange(1 << 14), rows.layout.dtype)
+    match pick.randrange(4):
+        case 0:
+            rows.delete(keys)
+        case 1:
+            rows.set(keys, given, ttl=pick.choice([0.02, 1000]))
+        case 2:
+            rows.add(keys, given)
+        case _:
+            rows.set(keys, given)
 
 
 def _transact(store: gpkvs.Store, table: str, pick: Random) -> None:

@@ -22,6 +22,22 @@ MUTANTS = (
         ("backup/test_backup.py::test_a_part_of_an_entry_is_not_applied",),
     ),
     Mutant(
+        "backup-mixes-layouts",
+        _FILLED,
+        "return piece.layout == self.layout",
+        "return self.is_of_numbers != bool(len(piece.versions))",
+        "a backup has records of a table in another one of its name, of another layout",
+        (f"{_TESTS}test_a_table_of_another_layout_must_have_been_dropped",),
+    ),
+    Mutant(
+        "backup-applies-bytes-to-rows",
+        _FILLED,
+        "        if (rows := row_layout_of(self.layout)) is None:",
+        "        if (rows := row_layout_of(self.layout)) or not rows:",
+        "a backup has values in a table of rows that are no rows",
+        (f"{_TESTS}test_what_is_no_row_was_of_a_table_that_was_dropped",),
+    ),
+    Mutant(
         "backup-followed-late",
         _COPIER,
         """    with closing(following), ChangesReader(following, place.changes) as reader:

@@ -25,6 +25,7 @@ from tests.conftest import assert_clean
 from tests.recovery.copy.stores import AFTER, Expected, Records, assert_holds, copy, format1, read_all, snapshot
 from tests.recovery.startup.harness import run_child
 
+_ROWS = "int8[3,7]"
 SIZES = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "log_bytes": 128 << 10}
 
 
@@ -320,7 +321,9 @@ def test_random_stores(round_number: int, tmp_path: Path, monkeypatch: pytest.Mo
     ) as store:
         for number in range(choose.randint(0, 3)):
             blocks = choose.randint(1, 8)
-            store.create_table(f"t{number}", layout=choose.choice(["bytes", "u64"]), index_bytes=blocks * BLOCK_BYTES)
+            store.create_table(
+                f"t{number}", layout=choose.choice(["bytes", "u64", _ROWS]), index_bytes=blocks * BLOCK_BYTES
+            )
             if choose.random() < 0.2:
                 store.drop_table(f"t{number}")
         catalog = store._files.catalog
@@ -337,6 +340,31 @@ def test_random_stores(round_number: int, tmp_path: Path, monkeypatch: pytest.Mo
     assert_holds(new, expected)
 
 
+@pytest.mark.parametrize("commit", ["undo", "journal"])
+def test_rows_are_those_of_the_old_store(tmp_path: Path, commit: CommitName) -> None:
+    """Whoever reads rows of a copy reads arrays, and adds to them."""
+    keys = np.arange(3000)
+    given = np.random.default_rng(5).integers(-128, 128, (len(keys), 3, 7), np.int8)
+    with gpkvs.open(tmp_path / "old", **SIZES, commit=commit) as store:
+        store.create_table("rows", layout=_ROWS, index_bytes=BLOCK_BYTES)
+        rows = store.rows(_ROWS, table="rows")
+        rows.set(keys, given, atomic=False)
+        rows.set([5], given[5:6], ttl=1000)
+        rows.delete([7])
+    copy(tmp_path / "old", tmp_path / "new", table_index_bytes={"rows": 8 * BLOCK_BYTES})
+    with gpkvs.open(tmp_path / "new") as store:
+        rows = store.rows(_ROWS, table="rows")
+        found, is_there = rows.get(keys, default=given[7])
+        assert np.array_equal(found, given)
+        assert np.flatnonzero(~is_there).tolist() == [7]
+        ttl = store.ttl((5).to_bytes(8, "little"), table="rows")
+        assert ttl is not None
+        assert ttl <= 1000
+        rows.add([5], given[5:6])
+        assert np.array_equal(rows.get([5])[0], given[5:6] * np.int8(2))
+    assert_clean(tmp_path / "new")
+
+
 def _fill(store: gpkvs.Store, table: str, layout: str, slots: int, choose: random.Random) -> Records:
     """Fill a table, in part nearly full, in several batches; return what it holds."""
     content: Records = {}
@@ -347,6 +375,8 @@ def _fill(store: gpkvs.Store, table: str, layout: str, slots: int, choose: rando
             if layout == "u64":
                 number = choose.randrange(40) if choose.random() < 0.1 else choose.getrandbits(64)
                 key, value = number.to_bytes(8, "little"), choose.randbytes(8)
+            elif layout == _ROWS:
+                key, value = choose.randbytes(8), choose.randbytes(21)
             else:
                 key, value = choose.randbytes(choose.randint(1, 40)), choose.randbytes(choose.randint(0, 60))
             if choose.random() < 0.1 and content:
