@@ -135,9 +135,9 @@ def import_command(
     interruption the same command stores all of it again, which does no harm.
 
     A Parquet file needs a column of keys and one of values, `key` and `value` unless --key and --value say others: of
-    bytes or text for a table of the layout bytes, of whole numbers for one of the layout u64. Several columns of values
-    are not supported. With bytes or text a column `expires` (or --expires) may say when records expire. Other columns
-    are left out.
+    bytes or text for a table of the layout bytes, of whole numbers for one of the layout u64, of whole numbers and
+    lists of a fixed size for a table of rows. Several columns of values are not supported. A column `expires` (or
+    --expires) may say when records expire, but not of the layout u64. Other columns are left out.
 
     From a Redis or Valkey come the strings of one database, with their expiries; docs/redis.md says more. It needs
     `pip install 'gpkvs[redis]'`.

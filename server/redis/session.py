@@ -267,7 +267,7 @@ class Session:
         except UnknownTableError:
             raise Error("ERR DB index is out of range") from None
         if not is_database(table):
-            raise Error(f"ERR DB index is out of range: the table '{name}' is one of numbers")
+            raise Error(f"ERR DB index is out of range: the table '{name}' has the layout {table.layout}")
         return table
 
     @property
