@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "backup-scans-without-versions",
         _FILLED,
-        "versions=piece.versions if has_versions else None,",
+        "versions=piece.versions if len(piece.versions) else None,",
         "versions=None,",
         "keys have other versions in a backup, and conditions on them fail",
         _VERSIONS,
