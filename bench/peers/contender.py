@@ -83,8 +83,8 @@ def wait_until_tidy(contender: Contender) -> None:
             raise BenchError(f"{contender.name} is not at rest after {_SETTLE_SECONDS_MAX:.0f} s")
 
 
-def need_extra(module: str) -> ModuleType:
-    """Import a peer from the extra ``bench``.
+def need_extra(module: str, extra: str = "bench") -> ModuleType:
+    """Import a peer from an extra.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def need_extra(module: str) -> ModuleType:
         return __import__(module)
     except ImportError as error:
         raise BenchError(
-            f"{module} is not installed ({error}): run pip install 'gpkvs[bench]', or leave it out with --peer"
+            f"{module} is not installed ({error}): run pip install 'gpkvs[{extra}]', or leave it out with --peer"
         ) from error
 
 

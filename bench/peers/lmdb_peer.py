@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from gpkvs.bench.engine.workload import Columns, Workload
 from gpkvs.bench.peers.contender import Promise, need_extra
 
 _PAGE_BYTES = 4096
+_INTEGER_BYTES = 8
 
 
 class Lmdb:
@@ -27,7 +28,7 @@ class Lmdb:
         del sets_max  # freed pages are used again
         lmdb = need_extra("lmdb")
         self.version = f"{'.'.join(map(str, lmdb.version()))}, Python package {lmdb.__version__}"
-        self._integers = workload.shape.is_numbers
+        self._integers = workload.shape.key_bytes == _INTEGER_BYTES
         record = workload.shape.key_bytes + workload.shape.value_bytes + 16
         # A transaction copies every page that it changes. Two may be under way at a time, and pages may be half full.
         map_bytes = 2 * workload.records * record + 8 * workload.batch * _PAGE_BYTES + (64 << 20)
@@ -42,14 +43,18 @@ class Lmdb:
     def load(self, workload: Workload) -> None:
         """Append all records in the order of their keys, which leaves every page full."""
         for columns in workload.loads("sorted"):
-            with self._env.begin(write=True) as transaction, transaction.cursor(self._db) as cursor:
-                cursor.putmulti(self.prepare_set(columns), append=True)
+            self.append(self.prepare_set(columns))
+
+    def append(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Store records in the order of their keys, behind all others, as one transaction."""
+        with self._env.begin(write=True) as transaction, transaction.cursor(self._db) as cursor:
+            cursor.putmulti(pairs, append=True)
 
     def prepare_set(self, columns: Columns) -> list[tuple[bytes, bytes]]:
         """Return pairs of bytes."""
         return list(zip(self.prepare_get(columns), split(columns.values), strict=True))
 
-    def set(self, prepared: list[tuple[bytes, bytes]]) -> None:
+    def set(self, prepared: Iterable[tuple[bytes, bytes]]) -> None:
         """Store a batch as one transaction."""
         with self._env.begin(write=True) as transaction, transaction.cursor(self._db) as cursor:
             cursor.putmulti(prepared)
@@ -64,6 +69,13 @@ class Lmdb:
         with self._env.begin() as transaction, transaction.cursor(self._db) as cursor:
             result: list[tuple[bytes, bytes]] = cursor.getmulti(prepared)
         return result
+
+    def update(
+        self, keys: list[bytes], change: Callable[[list[tuple[bytes, bytes]]], Iterable[tuple[bytes, bytes]]]
+    ) -> None:
+        """Read a batch and store what a function makes of it, as one transaction."""
+        with self._env.begin(write=True) as transaction, transaction.cursor(self._db) as cursor:
+            cursor.putmulti(change(cursor.getmulti(keys)))
 
     def set_one(self, key: bytes, value: bytes) -> None:
         """Store one record as one transaction."""

@@ -105,6 +105,11 @@ def rate_text(rate: float) -> str:
     return f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{float(f'{rate:.3g}'):,.0f}"
 
 
+def gigabytes_text(rate: float) -> str:
+    """Write bytes a second."""
+    return f"{rate / 1e9:.2f} GB/s"
+
+
 def ratio_text(ratio: float) -> str:
     """Write how many times as fast."""
     return f"{ratio:.1f}" if ratio >= 3 else f"{ratio:.2f}"

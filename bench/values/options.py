@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from gpkvs.bench.redis.options import IDLE_SECONDS
 from gpkvs.bench.report.comparison import Comparison, rates_over
 from gpkvs.bench.report.results import Measurement
+from gpkvs.bench.report.tables import gigabytes_text
 from gpkvs.bench.values.value_store import ValueStore
 from gpkvs.config import KIB, MIB, FormatName
 
@@ -85,9 +86,5 @@ class Found:
             if name == own:
                 continue
             ours = measured[own]
-            note = f"{_gigabytes(ours.rate * size)}, {_gigabytes(other.rate * size)}"
+            note = f"{gigabytes_text(ours.rate * size)}, {gigabytes_text(other.rate * size)}"
             self.comparisons.append(Comparison(task, own, name, rates_over(ours, other), aims.get(name), note=note))
-
-
-def _gigabytes(rate: float) -> str:
-    return f"{rate / 1e9:.2f} GB/s"

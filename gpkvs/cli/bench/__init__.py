@@ -83,6 +83,11 @@ class Bench(LazyGroup):
             "Measure values of 256 KiB and more beside peers that promise the same, and beside what moves the same "
             "bytes.",
         ),
+        "rows": (
+            "gpkvs.cli.bench.rows:rows_command",
+            "Measure tables of rows, such as float32[128], beside peers that promise the same, and beside NumPy in "
+            "memory.",
+        ),
         "gpu": (
             "gpkvs.cli.bench.gpu:gpu_command",
             "Measure the engine on one GPU against the limits of the GPU and its link, in the same run.",
