@@ -13,7 +13,7 @@ from gpkvs.bench.report.tables import tables_of
 from gpkvs.bench.report.timeline_plot import draw_timelines
 
 # The other files are results of commands that have documents of their own.
-KINDS = ("engine", "server", "calls", "operations", "growth", "scan", "security", "wear", "door", "redis")
+KINDS = ("engine", "server", "calls", "operations", "growth", "scan", "security", "wear", "rows", "door", "redis")
 _USUAL_KINDS = KINDS[:-1]
 BEGIN, END = "<!-- gpkvs bench report: begin -->", "<!-- gpkvs bench report: end -->"
 

@@ -28,7 +28,7 @@ class GpkvsRows:
     """A store of gpkvs with one table of rows; arguments as of `EmbeddedGpkvs`.
 
     It is loaded, then each row is overwritten once, in random order: so the heap, which is a log, is compacted beside
-    the SETs that are timed, as under a load that lasts.
+    the SETs that are timed, as under a load that lasts. What idle time would do for it is left undone.
     """
 
     name = OWN
@@ -50,8 +50,6 @@ class GpkvsRows:
         for start in range(0, table.count, table.batch):
             places = order[start : start + table.batch]
             self.rows.set(mixed(places.astype(np.uint64)), table.rows[places])
-        while self.store.maintain():
-            pass
         self.settle()
 
     def keys_of(self, batch: RowBatch) -> Keys:

@@ -41,7 +41,7 @@ class RowsOptions:
 
     directory: Path
     dims: tuple[int, ...] = (8, 128, 768)
-    table_bytes: int = 256 * MIB
+    table_bytes: int = 512 * MIB
     rows_max: int = 1_000_000
     batch: int = 4096
     runs: int = 5

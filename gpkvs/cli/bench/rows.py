@@ -69,7 +69,7 @@ def rows_command(
     rows`: it keeps nothing, and is the limit. Keys, and rows that are set, are made into the peers' objects before the
     clock starts; what a peer reads counts as read when it is an array. The result also tells how many bytes a row
     takes. It needs the peers of pip install 'gpkvs[bench,redis]' and Debian's redis-server; redis-py is faster with pip
-    install hiredis. With the defaults it takes four minutes, and 2 GiB of the file system and of memory.
+    install hiredis. With the defaults it takes four minutes, and 4 GiB of the file system and of memory.
 
     Example: gpkvs bench rows --json rows.json --svg rows.svg
 
