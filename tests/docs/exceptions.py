@@ -174,6 +174,7 @@ EXEMPTIONS = (
             "gpkvs bench security --json bench/results/security-process.json",
             "gpkvs bench door --json bench/results/door-process.json",
             "gpkvs bench values --results bench/results",
+            "gpkvs bench rows --json bench/results/rows-process.json",
         ),
         _BENCH,
     ),
