@@ -99,9 +99,9 @@ def numbers(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.driver.native.begin_turn()
     one = (1).to_bytes(8, "little")
     append = batch_of([[(Op.APPEND, b"01234567", one, Condition.NONE, 0)]], table)
-    assert counted.run(append) == [Left.NUMBERS]
+    assert counted.run(append) == [Left.LAYOUT]
     assert counted.run(replace(Batch.of([(Op.SET, one, one)]).on_table(table), expiries=np.ones(1, np.uint64))) == [
-        Left.NUMBERS
+        Left.LAYOUT
     ]
 
 
@@ -202,7 +202,7 @@ _PROVOKED: dict[Left, Provoked] = {
     Left.TURN: turn,
     Left.TABLE: unknown_table,
     Left.COLUMNS: columns,
-    Left.NUMBERS: numbers,
+    Left.LAYOUT: numbers,
     Left.LARGE_READS: large_reads,
     Left.LARGE_VALUES: large_values,
     Left.EXPIRED: expired,
