@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from gpkvs.config import SIZE_BOUNDS, Setting, Sizes, StoreConfig
@@ -75,7 +76,7 @@ def value_faults(config: Any, *, by_option: bool = False) -> Iterator[InvalidArg
     by_option
         Name a setting as the command line does, not as the field of the config.
     """
-    for name, hint in get_type_hints(type(config), include_extras=True).items():
+    for name, hint in _hints_of(config.__class__).items():
         value = getattr(config, name)
         if is_dataclass(hint):
             yield from value_faults(value, by_option=by_option)
@@ -85,6 +86,11 @@ def value_faults(config: Any, *, by_option: bool = False) -> Iterator[InvalidArg
             if isinstance(setting, Setting):
                 option = setting.name if by_option and setting.name else name
                 yield from _value_faults(option, value, kind, setting)
+
+
+@cache  # reading them anew would take a sixth of the time to open a small store
+def _hints_of(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _value_faults(name: str, value: object, kind: Any, setting: Setting) -> Iterator[InvalidArgumentError]:

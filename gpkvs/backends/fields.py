@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -96,6 +96,7 @@ def fields_of_user(kernel: str, text: bytes) -> tuple[Field, ...]:
     return fields
 
 
+@cache  # each opening of a store asks for the same few
 def fields_of(text: bytes) -> tuple[Field, ...]:
     """Return the fields of a struct that the library describes."""
     return tuple(_field(field) for field in text.decode().rstrip(";").split(";"))

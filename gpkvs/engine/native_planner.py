@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
+from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -54,6 +55,20 @@ class _Column(NamedTuple):
     dtype: np.dtype[Any]
     elements: int
     more: bool
+
+
+@cache
+def _columns_of(layout: SlotLayout) -> tuple[_Column, ...]:
+    fields = fields_of(_LISTS[layout.name]())
+    first = next(at for at, field in enumerate(fields) if field.name == "ops")
+    return tuple(_column(field, layout) for field in fields[first:] if field.name != "filled_segment")
+
+
+def _column(field: Field, layout: SlotLayout) -> _Column:
+    elements = _ELEMENTS.get(field.name, 1) * (layout.slot_bytes // 8 if field.name == "contents" else 1)
+    if field.name in _OF_RECORDS and not layout.has_records:
+        elements = 0
+    return _Column(field.name, np.dtype(field.dtype or np.uint64), elements, field.name in _HAVE_END)
 
 
 class NativePlanner:
@@ -136,7 +151,6 @@ class _LayoutPlanner:
     def __init__(
         self, files: StoreFiles, layout: SlotLayout, backend: Backend, heap: Heap, result_bytes_max: int, block: U8
     ) -> None:
-        self._layout = layout
         self._files = files
         self._heap = heap
         self._has_records = layout.has_records
@@ -160,18 +174,11 @@ class _LayoutPlanner:
         segments = heap.space_bytes // files.root.segment_bytes if layout.has_records else 0
         self._filled: U64 = np.empty(FILLED_WORDS * (segments + 1), np.uint64)
         self._block = block
-        of_ops = self._fields[self._at["ops"] :]
-        self._of_ops = [self._column(field) for field in of_ops if field.name != "filled_segment"]
+        self._of_ops = _columns_of(layout)
         of_an_operation = sum(column.elements * column.dtype.itemsize for column in self._of_ops)
         self.ops_kept = (len(block) - 2 * _ALIGNMENT * len(self._of_ops)) // of_an_operation
         self._set(ops_kept=self.ops_kept)
         self._make_columns(_OPS_MIN)
-
-    def _column(self, field: Field) -> _Column:
-        elements = _ELEMENTS.get(field.name, 1) * (self._layout.slot_bytes // 8 if field.name == "contents" else 1)
-        if field.name in _OF_RECORDS and not self._has_records:
-            elements = 0
-        return _Column(field.name, np.dtype(field.dtype or np.uint64), elements, field.name in _HAVE_END)
 
     def take_over_heap(self) -> None:
         heap = self._heap

@@ -83,7 +83,8 @@ def open_tiny(
     if (path / ROOT_FILE).exists():
         heap_bytes = (path / HEAP_FILE).stat().st_size
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(os.environ, {VARIABLE: PAIR} if is_pair else {}))
+        if is_pair:
+            stack.enter_context(patch.dict(os.environ, {VARIABLE: PAIR}))
         if create and not (path / ROOT_FILE).exists():
             stack.enter_context(
                 patch("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(1, count + 1)))
