@@ -119,7 +119,7 @@ MUTANTS = (
         "blobs->release(frames.covered_by(durable));",
         "blobs->release(durable);",
         "W6: a value is stored over one that an opening may verify, and batches are cut that were acknowledged",
-        (f"{_DISKFAIL}test_scripts_of_blobs_show_no_violation",),
+        (f"{_DISKFAIL}test_power_failures_of_a_disk_show_no_violation",),
     ),
     Mutant(
         "blobs-are-not-flushed",
@@ -127,7 +127,7 @@ MUTANTS = (
         "frames.writer().flush_too(blobs->file());",
         "(void)blobs;",
         "a power failure takes a large value that was acknowledged",
-        (f"{_DISKFAIL}test_scripts_of_blobs_show_no_violation",),
+        (f"{_DISKFAIL}test_power_failures_of_a_disk_show_no_violation",),
     ),
     Mutant(
         "blob-is-not-verified-at-an-opening",

@@ -45,8 +45,6 @@ NATIVE = "batches of the native engine"
 # Scripts that look at what an engine tells its callers, and when.
 ENGINES = ("told-too-early", "gone-too-early", "frame-lost-before-another")
 
-BLOBS = tuple(schedule.name for schedule in SCHEDULES if "blob" in schedule.name)
-
 
 def crash(*options: str) -> subprocess.CompletedProcess[str]:
     """Run `gpkvs crash` on stores with a journal."""
@@ -90,16 +88,6 @@ def test_power_failures_of_a_disk_show_no_violation(tmp_path: Path) -> None:
     assert report["schedules"] == len(SCHEDULES)
     assert report["states"] > 300
     assert [name for name in (*REACHED, NATIVE) if not report["reached"].get(name)] == []
-
-
-def test_scripts_of_blobs_show_no_violation(tmp_path: Path) -> None:
-    module = [sys.executable, "-m", "gpkvs.recovery.proof.diskfail", "--seed", "1", "--seconds", "0"]
-    options = ["--schedules", *BLOBS, "--stop-early", "--keep", str(tmp_path)]
-    done = subprocess.run([*module, *options], capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
-    report = reported(done)
-    assert done.returncode == 0
-    assert report["schedules"] == len(BLOBS)
-    assert report["states"] > 200
 
 
 def test_power_failures_show_no_violation_of_phases(tmp_path: Path) -> None:

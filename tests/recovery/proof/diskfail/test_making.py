@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from gpkvs.recovery.proof.diskfail.recorder import LIBRARY
+from gpkvs.recovery.proof.powerfail.campaign import memory_directory
 from tests.recovery.proof.diskfail.making import MISTAKES
 
 SECONDS_MAX = 800
@@ -19,17 +19,22 @@ PLACES = 60
 pytestmark = pytest.mark.timeout(900)
 
 
-def explored(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    folder.mkdir()
-    command = [sys.executable, "-m", "tests.recovery.proof.diskfail.making", str(folder), *options]
+def explored(*options: str) -> subprocess.CompletedProcess[str]:
+    """Explore a backup in memory: on a disk, to lay a state there and flush it takes as long as all else."""
     environment = {**os.environ, "LD_PRELOAD": str(LIBRARY)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=SECONDS_MAX)
+    with memory_directory() as memory:
+        folder = memory / "made"
+        folder.mkdir()
+        command = [sys.executable, "-m", "tests.recovery.proof.diskfail.making", str(folder), *options]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, timeout=SECONDS_MAX
+        )
 
 
-def test_a_backup_is_refused_until_it_is_whole(tmp_path: Path) -> None:
+def test_a_backup_is_refused_until_it_is_whole() -> None:
     seed = os.environ.get("GPKVS_SEED", str(Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
-    done = explored(tmp_path / "made", seed, f"--places={PLACES}")
+    done = explored(seed, f"--places={PLACES}")
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     counts = json.loads(done.stdout)
@@ -38,8 +43,8 @@ def test_a_backup_is_refused_until_it_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_backup_that_is_not_durable_in_order_is_found(tmp_path: Path, mistake: str) -> None:
+def test_a_backup_that_is_not_durable_in_order_is_found(mistake: str) -> None:
     places = [] if mistake == "mark-not-durable" else ["--places=0"]  # it shows at the end
-    done = explored(tmp_path / "made", "1", f"--mistake={mistake}", *places)
+    done = explored("1", f"--mistake={mistake}", *places)
     assert done.returncode == 1
     assert ("between: " if mistake == "mark-not-durable" else "published: ") in done.stderr
