@@ -38,6 +38,8 @@ class ExplorerOptions:
         Of every random choice.
     samples
         How many random states of each epoch that has too many to visit all of them.
+    pairs
+        How many pairs of units of such an epoch are kept, or lost, alone; `None`: all.
     depth
         2: crash a second time, while recovery runs.
     first_states
@@ -52,6 +54,7 @@ class ExplorerOptions:
     engine: ExploredEngine = "native"
     seed: int = 1
     samples: int = 64
+    pairs: int | None = None
     depth: int = 1
     first_states: int = 2
     mutation: Mutation | None = None
@@ -280,7 +283,7 @@ class Explorer:
         # The same bytes count as another state if other outcomes are allowed: fewer are, after an acknowledgement.
         dumps = scene.allowed(epoch)
         allowed = str((hash(dumps), *[one.kept_ms for one in dumps])).encode()
-        for choice in choices(epoch.steps, self._random(name), self.options.samples):
+        for choice in choices(epoch.steps, self._random(name), self.options.samples, self.options.pairs):
             visited.states[scene.model] += 1
             key = keys.key(epoch.changes(choice)) + allowed
             if key in visited.distinct:
@@ -301,7 +304,7 @@ class Explorer:
         for epoch in scene.epochs():
             name = StateName(workload, scene.model, epoch.number, ())
             keys = StateKeys(epoch, scene.before)
-            every = list(dict.fromkeys(choices(epoch.steps, self._random(name), self.options.samples)))
+            every = list(dict.fromkeys(choices(epoch.steps, self._random(name), self.options.samples, self.options.pairs)))
             self._random(name, "first").shuffle(every)
             new = {keys.key(epoch.changes(choice)): choice for choice in every[: 4 * self.options.first_states]}
             for key in [key for key in new if key not in known][: self.options.first_states]:

@@ -18,7 +18,7 @@ def is_exhaustive(steps: Choice) -> bool:
     return len(steps) <= UNITS_MAX and prod(step + 1 for step in steps) <= STATES_MAX
 
 
-def choices(steps: Choice, random: Random, samples: int) -> Iterator[Choice]:
+def choices(steps: Choice, random: Random, samples: int, pairs: int | None = None) -> Iterator[Choice]:
     """Return how many steps of each unit a crash keeps, for each state that is visited; some may come twice.
 
     Parameters
@@ -30,6 +30,8 @@ def choices(steps: Choice, random: Random, samples: int) -> Iterator[Choice]:
     samples
         The size of the sample, if not every state is visited. Then the states in which at most two units are kept, or
         at most two are lost, are visited too: every step of a single unit, all or none of two.
+    pairs
+        Then so many pairs of units, drawn; `None`: all of them.
     """
     if is_exhaustive(steps):
         yield from product(*(range(step + 1) for step in steps))
@@ -41,7 +43,10 @@ def choices(steps: Choice, random: Random, samples: int) -> Iterator[Choice]:
         for kept in range(step + 1):
             yield _with(nothing, {unit: kept})
             yield _with(everything, {unit: kept})
-    for first, second in combinations(range(len(steps)), 2):
+    of_two = list(combinations(range(len(steps)), 2))
+    if pairs is not None:
+        of_two = random.sample(of_two, min(len(of_two), pairs))
+    for first, second in of_two:
         yield _with(nothing, {first: steps[first], second: steps[second]})
         yield _with(everything, {first: 0, second: 0})
     for _ in range(samples):

@@ -83,8 +83,12 @@ def test_a_pair_of_processors_has_no_disk() -> None:
 
 
 def test_each_of_two_chunks_is_undone() -> None:
-    """33 slots are a chunk of the GPU's and the host's, and one of the GPU's alone."""
-    distinct, violations = explore(ExplorerOptions(engine="pair"), "u64:W")
+    """33 slots are a chunk of the GPU's and the host's, and one of the GPU's alone.
+
+    So many units have more than a thousand pairs in each epoch: CI takes a part of them.
+    """
+    pairs = 32 if os.environ.get("CI") else None
+    distinct, violations = explore(ExplorerOptions(engine="pair", pairs=pairs), "u64:W")
     assert violations == []
     assert distinct > 300
 
