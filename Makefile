@@ -176,7 +176,7 @@ check: install-test install-dev  ## ruff, mypy, the layers, the texts that mutan
 
 # The kernels again, for tests: GPKVS_KERNELS names them, whatever is installed.
 KERNELS := $(wildcard gpkvs/kernels/*.*)
-CXX_KERNELS = $(CXX) -std=c++17 -g -shared -fPIC -pthread -fno-strict-aliasing \
+CXX_KERNELS = $(CXX) -std=c++17 -g1 -shared -fPIC -pthread -fno-strict-aliasing \
 	$(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2,-march=armv8-a+crc)
 
 build/sanitize/_kernels.so: $(KERNELS)
@@ -191,7 +191,7 @@ build/plain/_kernels.so: $(KERNELS)
 
 build/plain/door/%.o: door/%.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h
 	@mkdir -p $(@D)
-	$(CXX) -std=c++17 -g -fPIC -pthread -c -o $@ $<
+	$(CXX) -std=c++17 -g1 -fPIC -pthread -c -o $@ $<
 
 build/plain/_door.so: $(patsubst %.cpp,build/plain/%.o,$(wildcard door/*.cpp))
 	$(CXX) -shared -pthread -o $@ $^ -lnghttp2 -lssl -lcrypto
@@ -220,7 +220,7 @@ SANITIZERS_address := address,undefined -fno-sanitize-recover=all
 define door_under
 build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h $(wildcard tests/server/door/*.hpp)
 	@mkdir -p $$(@D)
-	$$(CXX) -std=c++17 -g -O1 -fno-omit-frame-pointer -fPIC -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
+	$$(CXX) -std=c++17 -g1 -O1 -fno-omit-frame-pointer -fPIC -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
 
 build/sanitize/$(1)/door_threads: $(DOOR_PROGRAM:%.cpp=build/sanitize/$(1)/%.o)
 	$$(CXX) -pthread -fsanitize=$$(SANITIZERS_$(1)) -o $$@ $$^ -lnghttp2 -lssl -lcrypto
