@@ -55,7 +55,7 @@ class KernelFields:
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
         symbol = kernel_symbol(kernel)
-        self.fields = fields_of(symbol.fields)
+        self.fields: tuple[Field, ...] = fields_of(symbol.fields)
         self.lanes: int = symbol.lanes
         self.stores_to_pm = bool(symbol.stores_to_pm)
         self.is_serial = bool(symbol.is_serial)

@@ -304,7 +304,8 @@ class Explorer:
         for epoch in scene.epochs():
             name = StateName(workload, scene.model, epoch.number, ())
             keys = StateKeys(epoch, scene.before)
-            every = list(dict.fromkeys(choices(epoch.steps, self._random(name), self.options.samples, self.options.pairs)))
+            options = self.options
+            every = list(dict.fromkeys(choices(epoch.steps, self._random(name), options.samples, options.pairs)))
             self._random(name, "first").shuffle(every)
             new = {keys.key(epoch.changes(choice)): choice for choice in every[: 4 * self.options.first_states]}
             for key in [key for key in new if key not in known][: self.options.first_states]:
