@@ -7,6 +7,7 @@ columns (pyarrow, polars, pandas), and return `ByteStrings`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -52,7 +53,11 @@ class ByteStrings(Sequence[bytes | None]):
         self.data = data
         self.lengths = lengths
         self.found = None if found is None or found.all() else found
-        self._ends = np.cumsum(lengths, dtype=np.int64)
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Where each ends; many columns are handed on whole, and nobody asks."""
+        return np.cumsum(self.lengths, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -68,6 +73,8 @@ class ByteStrings(Sequence[bytes | None]):
             first, last, step = index.indices(len(self))
             if step != 1:
                 raise ValueError("a step of 1 is needed: what is not side by side would have to be copied")
+            if (first, last) == (0, len(self)):
+                return self
             last = max(first, last)
             found = None if self.found is None else self.found[first:last]
             return ByteStrings(self.data[self._begin(first) : self._begin(last)], self.lengths[first:last], found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -68,10 +70,15 @@ class StringRequests:
         if values is not None:
             _check_lengths("values", values, limits.value_bytes_min, limits.value_bytes_max)
         self._bytes_max = min(bounds.bytes_max, PART_BYTES_MAX)
-        lengths = keys.lengths.astype(np.int64) + (OP_BYTES + returned_bytes)
-        self._ends = np.cumsum(lengths if values is None else lengths + values.lengths)
+        self._returned_bytes = returned_bytes
         self._first = self._last = 0
         self._results: list[RequestResult] = []
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """How many bytes there are up to the end of each operation."""
+        lengths = self._keys.lengths.astype(np.int64) + (OP_BYTES + self._returned_bytes)
+        return np.cumsum(lengths if self._values is None else lengths + self._values.lengths)
 
     def next(self) -> Batch | None:
         """Return the next request; None: all are done."""
