@@ -43,15 +43,17 @@ def bytes_of_row(layout_name: str, text: bytes, table: str) -> bytes:
 
 def _row_of(layout: RowLayout, text: bytes) -> bytes | None:
     try:
-        given = np.asarray(json.loads(text))
+        typed = json.loads(text)
+        if layout.dtype.kind in "iu":
+            return rows_of(layout, [typed], 1).tobytes()
+        given = np.asarray(typed)
         if given.dtype.kind == "U":  # with "NaN", as `row_of_bytes` writes it
             given = given.astype(np.float64)
         with np.errstate(over="ignore"):
             data = rows_of(layout, [given.tolist()], 1)
     except (InvalidArgumentError, RecursionError, ValueError):
         return None
-    row = layout.array_of(data)[0]
-    has_overflown = row.dtype.kind == "f" and (np.isinf(row) & np.isfinite(given)).any()
+    has_overflown = (np.isinf(layout.array_of(data)[0]) & np.isfinite(given)).any()
     return None if has_overflown else data.tobytes()
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,11 @@ def client(server: Server) -> Iterator[Client]:
 
 def watched(server: Server, *words: str, writes: Callable[[], object]) -> Result:
     """Run the command, and write as soon as the server has the watch."""
-    before = server.metric("gpkvs_watches")
+    while server.metric("gpkvs_watches"):
+        time.sleep(0.01)  # one that has ended is counted for a moment
 
     def write() -> None:
-        while server.metric("gpkvs_watches") == before:
+        while not server.metric("gpkvs_watches"):
             pass
         writes()
 
