@@ -8,6 +8,8 @@ durable, one that ended with an error was not done, and what the process was at 
 from __future__ import annotations
 
 import errno
+import os
+import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -94,6 +96,15 @@ def calls(run_case: RunCase, path: Path, call: str) -> int:
     return int(str(answer["calls"]))
 
 
+def failing(count: int) -> range:
+    """Return which calls fail, of so many: each, and in CI every second one, others in each run."""
+    if not os.environ.get("CI"):
+        return range(1, count + 1)
+    tried = range(1 + secrets.randbelow(2), count + 1, 2)
+    print(f"tried: {tried}")
+    return tried
+
+
 FAULTS = [
     ("write", errno.ENOSPC),
     ("write", errno.EIO),
@@ -119,11 +130,11 @@ def test_every_call_fails(
     path = (tmp_path if call == "ftruncate" else memory_path) / "store"
     count = calls(run_case, path, call)
     assert count > 1, f"{call} is never called: the test would prove nothing"
-    reached = 0
-    for nth in range(1, count + 1):
+    reached, tried = 0, failing(count)
+    for nth in tried:
         answer = check_case(run_case, path, f"{call}:{nth}:{error}{forever}")
         reached += bool(answer["failed"])
-    assert reached == count
+    assert reached == len(tried)
 
 
 @pytest.mark.parametrize("call", ["write", "pwrite", "open", "fsync", "fdatasync", "fallocate"])
