@@ -86,9 +86,11 @@ wheel: $(WHEEL)/.packages-wheel  ## dist/: wheels for glibc 2.28 and newer, with
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/media/test_transaction.py \
 	tests/engine/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_tables.py
 
-# The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise. Tests of growth and of
-# compaction name both. They have format 3, which a store has if it is told so.
-BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.py %journal_committer.py,\
+# The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise. They have format 3,
+# which a store has if it is told so. Tests of growth, of compaction, and of blobs and format 4 name what they open; a
+# model opens nothing.
+BY_UNDO := $(filter-out %growth.py %compaction.py %given_space.py %long_records.py %journal_committer.py %blobs.py \
+	%format4.py %run_loop_model.py,\
 	$(wildcard tests/engine/test_*.py)) \
 	tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
 
