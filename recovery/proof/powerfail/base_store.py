@@ -35,7 +35,8 @@ OTHER_TABLE = "other"  # the workloads create and drop it
 
 _HEAP_BYTES, _HEAP_BYTES_WITH_BLOBS = 128 * KIB, 512 * KIB
 
-# Keys are the numbers from 1. The search for those of three buckets looks at so many: it needs 571,927 and 2,034,438.
+# Keys are the numbers from 1. The search for the keys of three buckets looks at so many; the last one that it takes is
+# 571,927, or 2,034,438.
 _CANDIDATES = {BYTES_LAYOUT.name: 600_000, U64_LAYOUT.name: 2_100_000}
 _FULL_A, _FULL_B, _ROOMY = 10, 20, 30  # buckets
 _GAPS = 4  # free ways in the roomy bucket

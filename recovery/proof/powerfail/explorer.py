@@ -283,7 +283,7 @@ class Explorer:
         # The same bytes count as another state if other outcomes are allowed: fewer are, after an acknowledgement.
         dumps = scene.allowed(epoch)
         allowed = str((hash(dumps), *[one.kept_ms for one in dumps])).encode()
-        for choice in choices(epoch.steps, self._random(name), self.options.samples, self.options.pairs):
+        for choice in self._choices(epoch, name):
             visited.states[scene.model] += 1
             key = keys.key(epoch.changes(choice)) + allowed
             if key in visited.distinct:
@@ -304,8 +304,7 @@ class Explorer:
         for epoch in scene.epochs():
             name = StateName(workload, scene.model, epoch.number, ())
             keys = StateKeys(epoch, scene.before)
-            options = self.options
-            every = list(dict.fromkeys(choices(epoch.steps, self._random(name), options.samples, options.pairs)))
+            every = list(dict.fromkeys(self._choices(epoch, name)))
             self._random(name, "first").shuffle(every)
             new = {keys.key(epoch.changes(choice)): choice for choice in every[: 4 * self.options.first_states]}
             for key in [key for key in new if key not in known][: self.options.first_states]:
@@ -373,6 +372,9 @@ class Explorer:
         # A step may be several transactions: removals, then the batch.
         done = min(sum(event.kind is Kind.MARK for event in stored.events), len(scene.dumps) - 2)
         return Scene(scene.model, trace, place, place, scene.dumps[done : done + 2], scene.before, outcome)
+
+    def _choices(self, epoch: Epoch, name: StateName) -> Iterator[Choice]:
+        return choices(epoch.steps, self._random(name), self.options.samples, self.options.pairs)
 
     def _random(self, name: StateName, use: str = "") -> Random:
         return Random(f"{self.options.seed} {name} {use}")
