@@ -170,7 +170,7 @@ def test_numbers_have_no_records(tmp_path: Path, commit: CommitName) -> None:
     expires, gets = request((Op.SET, one, one), expiry=FAR), request((Op.GET, one), expiry=FAR)
     batch = Batch.concatenate([set_one, append, add, expires, request((Op.EXPIRY, one)), gets, get_one])
     answer = run_on_both(twins, batch, versions)
-    assert answer.lacking == dict.fromkeys((1, 3, 4), Left.NUMBERS)
+    assert answer.lacking == dict.fromkeys((1, 3, 4), Left.LAYOUT)
     assert answer.values == [(7).to_bytes(8, "little")] * 3
     assert twins.served.not_helped == {}
     twins.both(Store.close)

@@ -94,7 +94,7 @@ def test_a_turn_in_which_requests_are_refused_ends_with_an_interrupt(
         run = own_turn._run_long
 
         def interrupted(*given: object) -> int:
-            if store._engine.meter.helped_batches[Left.NUMBERS]:
+            if store._engine.meter.helped_batches[Left.LAYOUT]:
                 raise KeyboardInterrupt
             return int(run(*given))
 
