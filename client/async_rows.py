@@ -12,7 +12,7 @@ from gpkvs.batch import U64, Condition, Op
 from gpkvs.operations import Ttl, ttl_ms
 from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
 from gpkvs.row_layout import RowLayout
-from gpkvs.rows import Array, RowRequests, memory_for, scanned
+from gpkvs.rows import Array, RowRequests, default_of, memory_for, scanned
 from gpkvs.scan import require_none_damaged
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class AsyncRows:
         """Read rows; return them (n, ...), and which are there (n,) bool; as `Rows.get`."""
         if out is not None:
             memory_for(self.layout, out, None)
-        return (await self._run(Op.GET, keys, None, atomic=atomic, timeout=timeout)).rows(out, default)
+        row = default_of(self.layout, default)
+        return (await self._run(Op.GET, keys, None, atomic=atomic, timeout=timeout)).rows(out, row)
 
     async def set(
         self, keys: Numbers, rows: Array, *, ttl: Ttl = None, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT

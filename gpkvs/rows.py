@@ -89,8 +89,8 @@ class RowRequests(StringRequests):
             return batch
         return replace(batch, conditions=np.full(len(batch), self._condition, np.uint8))
 
-    def rows(self, out: Any, default: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the rows that GETs have read, and which are there; as `Rows.get`."""
+    def rows(self, out: Any, default: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return the rows that GETs have read, and which are there; as `Rows.get`, with what `default_of` returns."""
         found, layout = self.found(), self._layout
         held = layout.array_of(self.values().data)
         is_whole = len(held) == len(found)
@@ -148,8 +148,8 @@ class Rows:
             Where to leave them: an array of NumPy, also a strided one, or one that speaks DLPack, of the host and
             contiguous. By default a new array of NumPy.
         default
-            What a row that is not there is: a number, or an array of the shape of a row. None: it is zeros, and `out`
-            keeps what it has there.
+            What a row that is not there is: a number, or an array or a list of the shape of a row. For bfloat16 an
+            array. None: it is zeros, and `out` keeps what it has there.
 
         Returns
         -------
@@ -161,13 +161,14 @@ class Rows:
         Raises
         ------
         InvalidArgumentError
-            If keys are none, `out` has another type or shape, or all is too much for one request.
+            If keys are none, `out` or `default` has another type or shape, or all is too much for one request.
         CorruptRecordError
             If a row is damaged.
         """
         if out is not None:
             memory_for(self.layout, out, None)
-        return self._run(Op.GET, keys, None, atomic=atomic, timeout=timeout).rows(out, default)
+        row = default_of(self.layout, default)
+        return self._run(Op.GET, keys, None, atomic=atomic, timeout=timeout).rows(out, row)
 
     def set(
         self, keys: Numbers, rows: Array, *, ttl: Ttl = None, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT
@@ -269,25 +270,48 @@ def keys_of(keys: Any) -> U64:
     return column_of("keys", column)
 
 
-def rows_of(layout: RowLayout, rows: Any, count: int) -> U8:
-    """Return the bytes of `count` rows, one after the other; nothing is copied that lies so.
+def rows_of(layout: RowLayout, rows: Any, count: int, name: str = "rows") -> U8:
+    """Return the bytes of `count` rows, one after the other; nothing is copied that lies so. `name`: for the error.
 
     Raises
     ------
     InvalidArgumentError
-        If they are of another type or shape, or not as many.
+        If they are of another type or shape, not as many, or masked.
     """
     if not isinstance(rows, np.ndarray) and any(hasattr(rows, method) for method in ARROW_METHODS):
         return _rows_of_arrow(layout, rows, count)
     if not isinstance(rows, np.ndarray) and hasattr(rows, "__dlpack__"):
-        element, shape, memory = _typed_memory("rows", rows)
-        _require(layout, element, shape, count, "rows")
+        element, shape, memory = _typed_memory(name, rows)
+        _require(layout, element, shape, count, name)
         return memory
-    array = rows if hasattr(rows, "__array__") else _of_lists(layout, rows)
-    array = np.asarray(array)
-    _require(layout, _element_of(layout, array.dtype), array.shape, count, "rows")
-    held: U8 = np.ascontiguousarray(array).astype(_plain(layout, array), copy=False).reshape(-1).view(np.uint8)
+    if np.ma.is_masked(rows):
+        raise InvalidArgumentError("some are masked: fill them, or leave them out", field=name)
+    array = np.asarray(rows if hasattr(rows, "__array__") else _of_lists(layout, rows, name))
+    _require(layout, _element_of(layout, array.dtype), array.shape, count, name)
+    held: U8 = np.ascontiguousarray(array.view(_bits(layout, array)), layout.dtype).reshape(-1).view(np.uint8)
     return held
+
+
+def default_of(layout: RowLayout, default: Any) -> NDArray[Any] | None:
+    """Return what rows are that are not there, as a row or one element of it; None: the caller says nothing.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is neither a number that the elements have, nor an array or a list of the shape of a row.
+    """
+    if default is None:
+        return None
+    if not isinstance(default, list | tuple) and np.ndim(default):
+        row: NDArray[Any] = layout.array_of(rows_of(layout, default[None], 1, "default"))[0]
+        return row
+    given = _of_lists(layout, default, "default")
+    if given.shape not in ((), layout.shape):
+        raise InvalidArgumentError(
+            f"a list with the shape {given.shape}; a number, or a row with the shape {layout.shape} is needed",
+            field="default",
+        )
+    return given
 
 
 def memory_for(layout: RowLayout, out: Any, count: int | None) -> NDArray[Any]:
@@ -312,7 +336,7 @@ def memory_for(layout: RowLayout, out: Any, count: int | None) -> NDArray[Any]:
     _require(layout, element, array.shape, count, "out")
     if not array.flags.writeable:
         raise InvalidArgumentError("it cannot be written to", field="out")
-    return array.view(layout.dtype) if array.dtype != layout.dtype else array
+    return array.view(_bits(layout, array))
 
 
 def scanned(layout: RowLayout, piece: ScanPiece) -> tuple[U64, NDArray[Any]]:
@@ -347,16 +371,16 @@ def _rows_of_arrow(layout: RowLayout, rows: Any, count: int) -> U8:
     return bytes_of_rows(column)
 
 
-def _of_lists(layout: RowLayout, rows: Any) -> NDArray[Any]:
-    """Return lists of numbers, which have no type, as an array of the table's."""
+def _of_lists(layout: RowLayout, rows: Any, name: str) -> NDArray[Any]:
+    """Return lists of numbers, or one number, which have no type, as an array of the table's."""
     if layout.element == "bfloat16":
-        raise InvalidArgumentError("a list, which cannot say bits of bfloat16: give an array", field="rows")
+        raise InvalidArgumentError("a number, which cannot say bits of bfloat16: give an array of them", field=name)
     wanted = layout.dtype
     is_whole = wanted.kind in "iu"
     try:
         given = np.asarray(rows, object if is_whole else None)  # else NumPy makes fractions of large numbers
     except ValueError as error:
-        raise InvalidArgumentError(f"lists that are no array: {error}", field="rows") from None
+        raise InvalidArgumentError(f"lists that are no array: {error}", field=name) from None
     if not given.size:
         return given.astype(wanted) if given.ndim > 1 else np.empty((0, *layout.shape), wanted)
     is_right = given.dtype.kind in "iuf"
@@ -366,7 +390,7 @@ def _of_lists(layout: RowLayout, rows: Any) -> NDArray[Any]:
             isinstance(number, int | np.integer) and limits.min <= number <= limits.max for number in given.flat
         )
     if not is_right:
-        raise InvalidArgumentError(f"numbers that are none of {layout.element}", field="rows")
+        raise InvalidArgumentError(f"numbers that are none of {layout.element}", field=name)
     return given.astype(wanted)
 
 
@@ -376,9 +400,9 @@ def _element_of(layout: RowLayout, dtype: np.dtype[Any]) -> str:
     return layout.element if layout.element == "bfloat16" and name == "uint16" else name
 
 
-def _plain(layout: RowLayout, array: NDArray[Any]) -> np.dtype[Any]:
-    """Return the type in which an array's bytes are the table's: another order of bytes is not."""
-    return array.dtype if array.dtype.name == "bfloat16" else layout.dtype
+def _bits(layout: RowLayout, array: NDArray[Any]) -> np.dtype[Any]:
+    """Return the type that an array of rows is seen as: a bfloat16 of another library as its bits."""
+    return layout.dtype if array.dtype.name == "bfloat16" else array.dtype
 
 
 def _require(layout: RowLayout, element: str, shape: tuple[int, ...], count: int | None, name: str) -> None:

@@ -51,6 +51,13 @@ static bool looks_first(const EngineBatch& batch) {
     return highest > OP_EXISTS;
 }
 
+static void run_resolver(const ResolveArgs& r) {
+    Resolver<ResolveArgs> resolver(r);
+    if (!r.row_element) return resolver.run();
+    const UsualFloats floats;
+    resolver.run();
+}
+
 // What a batch that looks first becomes. The plain batch and its columns lie here.
 class NativeResolver {
   public:
@@ -78,7 +85,7 @@ class NativeResolver {
             r.made_bytes = room;
             r.work_bytes_max = made_bytes_max;
             r.resolved = resolved;
-            Resolver<ResolveArgs>(r).run();
+            run_resolver(r);
             made_bytes_ = resolved[RESOLVED_MADE_BYTES];
             if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;
             if (resolved[RESOLVED_ROOM_BYTES] <= room) break;

@@ -1,5 +1,7 @@
 // The elements of rows (gpkvs/row_layout.py), and how they are added to each other.
 #pragma once
+#include <cfenv>
+
 #include "platform.cuh"
 
 #define ROW_ELEMENTS(F)                                                                     \
@@ -7,6 +9,22 @@
 
 #define ROW_ELEMENT(name) ROW_##name,
 enum RowElement { ROW_NONE, ROW_ELEMENTS(ROW_ELEMENT) };
+
+// While it is there, sums are rounded to nearest, and small numbers stay what they are. A batch may run in a caller's thread, which
+// may have set something else: PyTorch has such a switch.
+class UsualFloats {
+  public:
+    UsualFloats() {
+        fegetenv(&before_);
+        fesetenv(FE_DFL_ENV);
+    }
+    ~UsualFloats() { fesetenv(&before_); }
+    UsualFloats(const UsualFloats&) = delete;
+    UsualFloats& operator=(const UsualFloats&) = delete;
+
+  private:
+    fenv_t before_;
+};
 
 static float float_of_bits(u32 bits) {
     float number;

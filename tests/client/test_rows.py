@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
 import time
 from collections.abc import Callable
@@ -159,6 +161,27 @@ def test_equal_keys_add_in_their_order(db: Any, pick: Random) -> None:
     assert other.tobytes() != held.tobytes()
 
 
+UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}
+
+
+@pytest.mark.skipif(platform.machine() not in UPWARD, reason="FE_UPWARD is another number")
+def test_sums_do_not_depend_on_the_thread(tmp_path: Path) -> None:
+    """A store adds in the thread of its caller, who may have other sums rounded in another way."""
+    libm = ctypes.CDLL("libm.so.6")
+    with gpkvs.open(tmp_path / "store", **SMALL) as store:
+        rows = rows_in(store)
+        rows.set([1], np.ones((1, 3), np.float32))
+        delta = np.full((1, 3), 2.0**-30, np.float32)
+        before = libm.fegetround()
+        libm.fesetround(UPWARD[platform.machine()])
+        try:
+            rows.add([1], delta)
+            assert libm.fegetround() == UPWARD[platform.machine()]
+        finally:
+            libm.fesetround(before)
+        assert rows.get([1])[0].tolist() == [[1, 1, 1]]
+
+
 def test_a_sum_sees_what_its_request_has_done(tmp_path: Path) -> None:
     """SETs, sums, GETs and DELETEs of one key in one request."""
     row = np.array([1, 2, 3], np.float32)
@@ -286,6 +309,52 @@ def test_what_is_not_there_and_memory_of_the_callers(db: Any) -> None:
     assert foreign.tolist() == [[1, 2, 3]]
 
 
+@pytest.mark.parametrize("layout", [LAYOUT, "int16[3]", "bfloat16[3]"])
+def test_memory_has_any_order_of_bytes(db: Any, layout: str) -> None:
+    """What is read is converted, as what is written is."""
+    rows = rows_in(db, layout)
+    of_rows = row_layout_of(layout)
+    assert of_rows
+    given = np.array([[1, 2, 3], [4, 5, 6]], of_rows.dtype)
+    swapped = of_rows.dtype.newbyteorder(">")
+    rows.set([1, 2], given.astype(swapped))
+    out = np.zeros((2, 3), swapped)
+    rows.get([1, 2], out=out)
+    assert out.tolist() == given.tolist()
+    rows.get([2, 9], out=out, default=given[0].astype(swapped))
+    assert out.tolist() == given[::-1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("layout", "default", "said"),
+    [
+        ("int8[2]", 1.5, "default: numbers that are none of int8"),
+        ("int8[2]", 128, "default: numbers that are none of int8"),
+        ("int8[2]", np.array([1.5, 2]), "default: an array of float64"),
+        ("int8[2]", np.array([1, 2, 3], np.int8), r"default: an array of int8 with the shape \(1, 3\)"),
+        ("float32[2]", [1, 2, 3], r"default: a list with the shape \(3,\); a number, or a row with the shape \(2,\)"),
+        ("float32[2]", "x", "default: numbers that are none of float32"),
+        ("bfloat16[2]", 1.0, "default: a number, which cannot say bits of bfloat16"),
+    ],
+)
+def test_a_default_that_is_no_row_is_refused(db: Any, layout: str, default: Any, said: str) -> None:
+    """Also where all rows are there, and before anything is written to memory."""
+    rows = rows_in(db, layout)
+    of_rows = row_layout_of(layout)
+    assert of_rows
+    rows.set([1], np.ones((1, 2), of_rows.dtype))
+    out = np.full((2, 2), 7, of_rows.dtype)
+    for keys in ([1, 1], [1, 2]):
+        with pytest.raises(InvalidArgumentError, match=said):
+            rows.get(keys, out=out, default=default)
+    assert (out == 7).all()
+
+
+def test_a_default_may_be_bits_of_bfloat16(db: Any) -> None:
+    rows = rows_in(db, "bfloat16[2]")
+    assert rows.get([1], default=np.array([0x3F80, 0x7FC0], np.uint16))[0].tolist() == [[0x3F80, 0x7FC0]]
+
+
 def test_a_handle_of_a_table_has_its_rows(db: Any) -> None:
     rows = rows_in(db)
     handled = db.table(rows._table).rows(LAYOUT)
@@ -326,6 +395,7 @@ READ_ONLY.flags.writeable = False
         (lambda rows: rows.set([1], [["a", "b", "c"]]), "rows: numbers that are none of float32"),
         (lambda rows: rows.set([1], [[1, 2], [3]]), "rows: lists that are no array"),
         (lambda rows: rows.set([1], None), "rows: numbers that are none of float32"),
+        (lambda rows: rows.set([1], np.ma.masked_less(ONE, 2)), "rows: some are masked"),
         (lambda rows: rows.set([1], pa.array([[1, 2, 3]], pa.list_(pa.float32()))), "an array of list"),
         (lambda rows: rows.set([1], pa.array([[1, None, 3]], pa.list_(pa.float32(), 3))), "an element is missing"),
         (lambda rows: rows.set([1], pa.array([None], pa.list_(pa.float32(), 3))), "a row or an element is missing"),

@@ -132,9 +132,25 @@ MUTANTS = (
     Mutant(
         "rows-of-another-order",
         "gpkvs/rows.py",
-        "np.ascontiguousarray(array).astype(_plain(layout, array), copy=False)",
+        "np.ascontiguousarray(array.view(_bits(layout, array)), layout.dtype)",
         "np.ascontiguousarray(array)",
         "rows of a big-endian array are stored byte for byte",
         (f"{_TESTS}test_rows_come_in_many_forms[store-other order of bytes]",),
+    ),
+    Mutant(
+        "rows-read-in-another-order",
+        "gpkvs/rows.py",
+        "    return array.view(_bits(layout, array))",
+        "    return array.view(layout.dtype)",
+        "a big-endian array is filled byte for byte",
+        (f"{_TESTS}test_memory_has_any_order_of_bytes[store-float32[3]]",),
+    ),
+    Mutant(
+        "row-sums-as-the-thread-has-them",
+        "gpkvs/kernels/native_resolve.hpp",
+        "    const UsualFloats floats;\n",
+        "",
+        "a sum is rounded as the thread says that happens to make it",
+        (f"{_TESTS}test_sums_do_not_depend_on_the_thread",),
     ),
 )
