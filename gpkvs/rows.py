@@ -131,6 +131,11 @@ class Rows:
     def __repr__(self) -> str:
         return f"<rows {self.layout.name} of {self._db!r}>"
 
+    @property
+    def read_bytes_max(self) -> int:
+        """Bytes of rows that one `get` may read."""
+        return self._db._request_bounds(self._table).bytes_max
+
     def get(
         self,
         keys: Numbers,

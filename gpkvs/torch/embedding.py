@@ -148,7 +148,8 @@ class EmbeddingTable(torch.nn.Module):  # type: ignore[misc]
         Raises
         ------
         InvalidArgumentError
-            If there is no optimizer, the state holds something else, or all is too much for one request.
+            If there is no optimizer, the state holds something else or is more than one `Rows.get` reads, or all is too
+            much for one request.
         NoSpaceError, OutcomeUnknownError
             As `Rows.set` raises them. The gradients stay: `step` with the same state may be called again. It writes the
             same, whether the first one was done or not.
@@ -161,6 +162,11 @@ class EmbeddingTable(torch.nn.Module):  # type: ignore[misc]
         keys, values = ids.numpy().astype(np.uint64), rows.numpy()
         if state is not None:
             state_keys, pieces = rows_of_state(state, layout)
+            if pieces.nbytes > self._rows.read_bytes_max:  # a `set` may be larger than a `get`
+                raise InvalidArgumentError(
+                    f"{pieces.nbytes:,} bytes, of which `load_state` could read {self._rows.read_bytes_max:,}",
+                    field="state",
+                )
             keys, values = np.concatenate([keys, state_keys]), np.concatenate([values, pieces])
         if len(keys):
             self._rows.set(keys, values)

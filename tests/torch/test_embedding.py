@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.face import KeyValues
 from gpkvs.row_layout import require_row_layout
 from gpkvs.rows import Rows
+from tests.conftest import SMALL
 from tests.serving import Server
 
 HAS_TORCH = find_spec("torch") is not None
@@ -277,6 +279,17 @@ class TestStates:
             assert torch.equal(found["a"], state["a"])
             assert torch.equal(found["b"], state["b"])
             assert found["b"].dtype == torch.bfloat16
+
+    def test_one_that_could_not_be_read_is_not_written(self, tmp_path: Path) -> None:
+        """A store takes a `set` of any size, and a `get` has a bound."""
+        with gpkvs.open(tmp_path / "store", limits=gpkvs.Limits(result_bytes_max=4000), **SMALL) as store:
+            table = EmbeddingTable(rows_in(store, SGD(0.1)), SGD(0.1))
+            table.step({"dense": torch.ones(900), "step": 1})
+            with pytest.raises(
+                InvalidArgumentError, match=r"state: 4,1.. bytes, of which `load_state` could read 4,000"
+            ):
+                table.step({"dense": torch.ones(1000), "step": 2})
+            assert table.load_state()["step"] == 1
 
     def test_views_are_saved(self, rows: Rows) -> None:
         numbers = torch.arange(12).reshape(3, 4)
