@@ -1,4 +1,4 @@
-"""Requests on many byte strings, as columns: `set_many`, `get_many` and `delete_many` on tables of the layout bytes."""
+"""Requests on many byte strings, as columns: those of `set_many` and its kind, and those of tables of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StringRequests:
     Parameters
     ----------
     op
-        SET, GET or DELETE.
+        SET, ADD, GET or DELETE.
     keys, values
         As many; None for operations without values.
     bounds

@@ -38,9 +38,9 @@ static bool makes_at_once(const EngineBatch& batch) {
     return std::any_of(batch.ops, batch.ops + batch.n, [](u8 op) { return is_made_at_once(op); });
 }
 
-// What sums of rows make, if no key is there twice.
-static u64 sums_bytes(const EngineBatch& batch) {
-    const u64 sums = (u64)std::count(batch.ops, batch.ops + batch.n, (u8)OP_ADD);
+// What sums make in a table of rows, if no key is there twice.
+static u64 sums_bytes(const EngineBatch& batch, u64 row_element) {
+    const u64 sums = row_element ? (u64)std::count(batch.ops, batch.ops + batch.n, (u8)OP_ADD) : 0;
     return sums ? sums * *batch.value_lengths : 0;  // one length is that of all
 }
 
@@ -73,7 +73,7 @@ class NativeResolver {
         u64 resolved[RESOLVED_COUNT];
         ResolveArgs r;
         // Few but sums of rows make much at once. Who does needs a second pass, or some.
-        u64 room = makes_at_once(batch) ? std::min(made_bytes_max, std::max(ROOM_BYTES, sums_bytes(batch))) : 0;
+        u64 room = makes_at_once(batch) ? std::min(made_bytes_max, std::max(ROOM_BYTES, sums_bytes(batch, row_element))) : 0;
         for (;;) {
             made_.reset();
             made_.reset(room ? new u8[room] : nullptr);

@@ -61,8 +61,9 @@ enum Resolved {
 
 // An operation that leaves a value: it begins with what `base` left (an APPEND or EXPIRE), or is that (a COPY), or is its own.
 // NO_OP as a base: the table's. A COPY takes it from the key of the operation before. What an ADD, a SETRANGE or an
-// INCREMENT_DECIMAL leaves lies in `made`, from where `numbers` says. `row_element`: of the table's rows (RowElement). No key that has expired is there any more: the engine has removed those that the
-// batch meets. `kept`: of each operation that keeps the blob of its key, the record of the table that names it; else 0.
+// INCREMENT_DECIMAL leaves lies in `made`, from where `numbers` says. `row_element`: of the table's rows (RowElement). No key
+// that has expired is there any more: the engine has removed those that the batch meets. `kept`: of each operation that keeps
+// the blob of its key, the record of the table that names it; else 0.
 // `refused`: of each request, whether nothing of it is done; null: all are.
 #define RESOLVE_ARGS(F)                                                                     \
     F(u64, n) F(const u8*, ops) F(const u8*, values) F(const u64*, value_offsets) F(const u32*, value_lengths) \
