@@ -18,7 +18,7 @@ from gpkvs.arrow import ARROW_METHODS, bytes_of_rows, layout_of_rows, pyarrow
 from gpkvs.batch import U8, U64, Batch, Condition, Op, constant
 from gpkvs.buffers import RequestBounds
 from gpkvs.byte_strings import ByteStrings, column_given
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 from gpkvs.numbers import column_of
 from gpkvs.operations import Ttl, ttl_ms
 from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
@@ -91,8 +91,15 @@ class RowRequests(StringRequests):
 
     def rows(self, out: Any, default: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return the rows that GETs have read, and which are there; as `Rows.get`, with what `default_of` returns."""
-        found, layout = self.found(), self._layout
-        held = layout.array_of(self.values().data)
+        found, layout, read = self.found(), self._layout, self.values()
+        wrong = read.lengths != np.where(found, layout.row_bytes, 0)
+        if wrong.any():
+            index = int(wrong.argmax())
+            raise CorruptRecordError(
+                f"operation {index}: a value of {counted(int(read.lengths[index]), 'byte')}, which is no row of "
+                f"{layout.name}: run `gpkvs check`"
+            )
+        held = layout.array_of(read.data)
         is_whole = len(held) == len(found)
         if out is None:
             if is_whole:
@@ -392,11 +399,16 @@ def _of_lists(layout: RowLayout, rows: Any, name: str) -> NDArray[Any]:
     if is_whole:
         limits = np.iinfo(wanted)
         is_right = all(
-            isinstance(number, int | np.integer) and limits.min <= number <= limits.max for number in given.flat
+            type(number) is not bool and isinstance(number, int | np.integer) and limits.min <= number <= limits.max
+            for number in given.flat
         )
+    if is_right:
+        with np.errstate(over="ignore"):
+            array = given.astype(wanted)
+        is_right = is_whole or np.array_equal(np.isinf(array), np.isinf(given))
     if not is_right:
         raise InvalidArgumentError(f"numbers that are none of {layout.element}", field=name)
-    return given.astype(wanted)
+    return array
 
 
 def _element_of(layout: RowLayout, dtype: np.dtype[Any]) -> str:

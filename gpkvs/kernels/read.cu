@@ -12,11 +12,14 @@ GPKVS_DEVICE u32 writer_of(const Args& a, u32 op) {
     return a.source_op ? a.source_op[op] : NO_OP;
 }
 
+// What is behind it a processor reads ahead by itself.
+static const u64 SOON_BYTES = 256;
+
 template <class Args>
 GPKVS_DEVICE void record_soon(const Args& a, u64 i) {
-    const u64 reference = a.source_word[op_of(a, i)];
+    const u64 reference = a.source_word[op_of(a, i)], bytes = reference_length(reference) * UNIT_BYTES;
     const u8* record = a.heap + reference_offset(reference) * UNIT_BYTES;
-    for (u32 line = 0; line < 4; line++) prefetch(record + 64 * line);
+    for (u64 at = 0; at < bytes && at < SOON_BYTES; at += 64) prefetch(record + at);
 }
 
 // result_bound: how much of the heap each value takes at most, by its reference alone: up to 15 bytes too much, since

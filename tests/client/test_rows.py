@@ -422,7 +422,17 @@ def test_what_is_wrong_is_said_and_changes_nothing(db: Any, call: Callable[[Any]
     assert [[keys.tolist(), found.tolist()] for keys, found in rows.scan()] == [[[1], [[4, 5, 6]]]]
 
 
-@pytest.mark.parametrize(("layout", "values"), [("int8[1]", [[128]]), ("uint8[1]", [[-1]]), ("int32[1]", [[0.5]])])
+@pytest.mark.parametrize(
+    ("layout", "values"),
+    [
+        ("int8[1]", [[128]]),
+        ("uint8[1]", [[-1]]),
+        ("int32[1]", [[0.5]]),
+        ("int8[1]", [[True]]),
+        ("float16[1]", [[65520.0]]),
+        ("float32[1]", [[-1e39]]),
+    ],
+)
 def test_numbers_of_lists_are_not_changed(db: Any, layout: str, values: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="numbers that are none of"):
         rows_in(db, layout).set([1], values)
@@ -572,6 +582,8 @@ def test_a_row_of_another_length_is_found(tmp_path: Path) -> None:
         store.execute_requests(batch.on_table(store.table(rows._table).id))  # as no client could
         with pytest.raises(CorruptRecordError, match=rows._table):
             rows.add([1], ONE)
+        with pytest.raises(CorruptRecordError, match="operation 1: a value of 5 bytes, which is no row of float32"):
+            rows.get([2, 1])
     assert {violation.invariant for violation in check(path).violations} == {"row-size"}
 
 
