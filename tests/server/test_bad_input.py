@@ -68,7 +68,7 @@ def columns(**changed: Any) -> kv_pb2.BatchRequest:
             pytest.param(
                 columns(ops=bytes([SET, op])), ["operation 1", "ops", f"unknown operation {op}"], id=f"op {op}"
             )
-            for op in (10, 12, 15, 255)
+            for op in (11, 13, 16, 255)
         ),
         pytest.param(columns(ops=bytes([0, SET])), ["operation 0", "ops", "unknown operation 0"], id="op zero"),
         pytest.param(batch([(GET, b"k"), (GET, b"")]), ["operation 1", "keys", "0 bytes"], id="empty key"),

@@ -172,7 +172,7 @@ COLUMNS = {
     "operation 1, conditions: unknown condition": {"conditions": b"\0\4"},
     "operation 0, expected: nothing is expected": {"conditions": b"\3\0"},
     "operation 1, conditions: a GET has no condition": {"conditions": b"\0\1"},
-    "operation 1, ops: unknown operation 10": {"ops": bytes([SET, 10])},
+    "operation 1, ops: unknown operation 11": {"ops": bytes([SET, 11])},
     "operation 0, value_lengths: an increment": {"ops": bytes([INCREMENT, GET])},
     "operation 1, conditions: a check needs one": {"ops": bytes([SET, CHECK])},
 }

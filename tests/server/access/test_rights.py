@@ -28,6 +28,7 @@ from tests.accounts import Account, Accounts, Header
 from tests.server.access.guarded import Guarded
 from tests.server.wire import (
     ABSENT,
+    ADD,
     APPEND,
     CHECK,
     DELETE,
@@ -98,6 +99,7 @@ NEEDS = {
     CHECK: READ,
     EXPIRE: WRITE,
     EXPIRY: READ,
+    ADD: WRITE,
 }
 
 

@@ -226,7 +226,7 @@ class SparedEngine {
 class RunningDoor {
   public:
     RunningDoor(Door* door, bool has_engine) : door(door), engine_(toy_.engine()), python_(door) {
-        const DoorTable table = {"default", TABLE, 0, 1024, 4 * MIB, 65536, 16 * MIB};
+        const DoorTable table = {"default", TABLE, 0, "bytes", 1, 1024, 0, 4 * MIB, 65536, 16 * MIB};
         insist([&] { return gpkvs_door_set_tables(door, &table, 1); });
         if (tls_files) {
             // Spared: OpenSSL takes an algorithm for which there is no memory for one that it does not have.

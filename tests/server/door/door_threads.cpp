@@ -41,7 +41,7 @@ class RunningDoor {
   public:
     RunningDoor(const DoorConfig& config, u64 flush_us, u16 port = 0) : toy_(flush_us), engine_(toy_.engine()) {
         door = gpkvs_door_new(&config);
-        const DoorTable table = {"default", 0, 0, 1024, 4 * MIB, 65536, 16 * MIB};
+        const DoorTable table = {"default", 0, 0, "bytes", 1, 1024, 0, 4 * MIB, 65536, 16 * MIB};
         gpkvs_door_set_tables(door, &table, 1);
         gpkvs_door_open(door);
         turns_ = std::thread([this] {
@@ -311,7 +311,8 @@ void run_clients(const Files* files) {
     for (u64 number = 0; number < 2; number++) clients.emplace_back(be_grpc_client, running.grpc_port, number, http2);
     for (int i = 0; i < 100; i++) {
         renew();
-        const DoorTable tables[] = {{"default", 0, 0, 1024, 4 * MIB, 65536, 16 * MIB}, {"other", 4, 0, 1, 1, 1, 1}};
+        const DoorTable tables[] = {{"default", 0, 0, "bytes", 1, 1024, 0, 4 * MIB, 65536, 16 * MIB},
+                                    {"other", 4, 0, "bytes", 1, 1, 0, 1, 1, 1}};
         gpkvs_door_set_tables(running.door, tables, 1 + i % 2);
         gpkvs_door_interrupt(running.door);
         gpkvs_door_held(running.door, REQUESTS);

@@ -277,7 +277,7 @@ int main(int, char** arguments) {
     while (now_ns() < end_ns) {
         config.clients_bytes_max = below(dice, 4) ? 64 << 20 : 100000 + below(dice, 2 << 20);
         Door* door = gpkvs_door_new(&config);
-        const DoorTable table = {"default", 1, 0, 60, 50, 1000, 1 << 20};
+        const DoorTable table = {"default", 1, 0, "bytes", 1, 60, 0, 50, 1000, 1 << 20};
         gpkvs_door_set_tables(door, &table, 1);
         if (below(dice, 2)) gpkvs_door_ask_for_logins(door);
         if (below(dice, 2)) gpkvs_door_open(door);
