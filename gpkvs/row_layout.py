@@ -10,14 +10,15 @@ import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final
 
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.text import quoted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 KEY_BYTES: Final = 8
 
@@ -29,6 +30,7 @@ ELEMENTS: Final = (
 
 _LAYOUT = re.compile(r"([a-z]+[0-9]+)\[([1-9][0-9]{0,9}(?:,[1-9][0-9]{0,9}){0,7})\]")
 _BFLOAT16 = "bfloat16"
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,14 @@ class RowLayout:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The elements as NumPy has them, little-endian; it has no bfloat16, whose bits are uint16 there."""
+        import numpy as np  # noqa: PLC0415 - commands that only name layouts do not load it
+
         return np.dtype("uint16" if self.element == _BFLOAT16 else self.element).newbyteorder("<")
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(self.shape) * (int(self.element.lstrip(_LETTERS)) // 8)
 
     def array_of(self, data: NDArray[np.uint8]) -> NDArray[Any]:
         """Return the bytes of rows, one after the other, as an array (n, ...); nothing is copied."""

@@ -631,7 +631,7 @@ def test_a_scan_of_numbers(db: Any) -> None:
     assert {int.from_bytes(key, "little") for key in numbers.scan(keys_only=True)} == given.keys()
     db.set(b"8 bytes.", b"8 bytes.")
     for piece in db.scan_pieces():
-        with pytest.raises(InvalidArgumentError, match="table: these are of a table whose keys and values are bytes"):
+        with pytest.raises(InvalidArgumentError, match="table: these are of a table of the layout bytes, not u64"):
             piece.numbers()
 
 

@@ -20,6 +20,7 @@ from gpkvs.engine.write_set import TableWrites
 from gpkvs.media import layout
 from gpkvs.media.layout import Root
 from gpkvs.native import audits, crc32c
+from gpkvs.row_layout import ELEMENTS
 
 KERNELS = Path(gpkvs.kernels.__file__).parent
 
@@ -179,7 +180,13 @@ def test_audits_are_named_after_invariants() -> None:
     invariants = re.findall(r"^([a-z0-9-]+) {2,}", layout.__doc__, re.MULTILINE)
     assert audits()[0] == ""
     assert set(audits()[1:]) < set(invariants)
-    assert len(set(audits())) == 12
+    assert len(set(audits())) == 13
+
+
+def test_elements_of_rows_are_numbered_alike() -> None:
+    source = (KERNELS / "row_elements.hpp").read_text()
+    listed = source.partition("#define ROW_ELEMENTS(F)")[2].partition("\n\n")[0]
+    assert tuple(re.findall(r"F\((\w+)\)", listed)) == ELEMENTS
 
 
 def test_kernels_say_what_they_are() -> None:

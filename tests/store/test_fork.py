@@ -54,6 +54,7 @@ METHODS: dict[str, Callable[[gpkvs.Store], Any]] = {
     "transact": lambda store: store.transact(lambda t: t.get(b"key")),
     "scan": lambda store: store.scan(),
     "scan_pieces": lambda store: store.scan_pieces(),
+    "rows": lambda store: store.rows("float32[3]"),
     "count": lambda store: store.count(),
     "cursor_at": lambda store: store.cursor_at("default", 1),
     "position_of": lambda store: store.position_of("default", b""),
