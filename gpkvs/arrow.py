@@ -13,8 +13,7 @@ from gpkvs.row_layout import RowLayout, row_layout_of
 
 _BYTES = ("binary", "large_binary", "binary_view", "fixed_size_binary", "string", "large_string", "string_view")
 _NOTHING = np.empty(0, np.uint8)
-ARROW_METHODS = ("__arrow_c_array__", "__arrow_c_stream__")
-"""What columns have that speak Arrow's protocol: one of these."""
+_METHODS = ("__arrow_c_array__", "__arrow_c_stream__")  # of columns that speak Arrow's protocol
 
 
 def pyarrow() -> Any:
@@ -30,6 +29,22 @@ def pyarrow() -> Any:
     except ImportError as error:
         raise InvalidArgumentError(f"Arrow needs pyarrow ({error}): run pip install 'gpkvs[parquet]'") from error
     return pa
+
+
+def speaks_arrow(given: object) -> bool:
+    """Whether something is a column that speaks Arrow's protocol."""
+    return any(hasattr(given, method) for method in _METHODS)
+
+
+def column_of_arrow(given: Any) -> Any:
+    """Return a column that speaks Arrow as one of pyarrow, in one piece or several; nothing is copied."""
+    pa = pyarrow()
+    return pa.array(given) if hasattr(given, _METHODS[0]) else pa.chunked_array(given)
+
+
+def in_one_piece(column: Any) -> Any:
+    """Return a column of pyarrow as one array."""
+    return column.combine_chunks() if isinstance(column, pyarrow().ChunkedArray) else column
 
 
 def holds_bytes(kind: Any) -> bool:

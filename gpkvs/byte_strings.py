@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.arrow import ARROW_METHODS, bytes_of, holds_bytes, pyarrow
+from gpkvs.arrow import bytes_of, column_of_arrow, holds_bytes, in_one_piece, pyarrow, speaks_arrow
 from gpkvs.batch import U8, U32, constant
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.operations import as_bytes
@@ -151,7 +151,7 @@ def column_given(name: str, given: Any) -> Any:
         return _of_array(name, given)
     if isinstance(given, bytes | bytearray | memoryview | str):
         raise InvalidArgumentError(f"one {type(given).__name__}; {_WANTED} (`get` and `set` take one key)", field=name)
-    if any(hasattr(given, method) for method in ARROW_METHODS):
+    if speaks_arrow(given):
         return _of_arrow(name, given)
     if hasattr(given, "__dlpack__"):
         return given
@@ -229,7 +229,7 @@ def _of_arrow(name: str, given: Any) -> Any:
             return numbers
         raise
     try:
-        return _of_pieces(name, pa, pa.array(given) if hasattr(given, ARROW_METHODS[0]) else pa.chunked_array(given))
+        return _of_pieces(name, pa, column_of_arrow(given))
     except pa.ArrowException as error:
         raise InvalidArgumentError(f"a {type(given).__name__} that cannot be read: {error}", field=name) from error
 
@@ -247,7 +247,7 @@ def _of_pieces(name: str, pa: Any, column: Any) -> Any:
     if not holds_bytes(column.type):
         raise InvalidArgumentError(f"a column of {column.type}; one of binary or text is needed", field=name)
     column = column.cast(pa.large_binary())  # its offsets have room for all pieces together
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = in_one_piece(column)
     data, lengths = bytes_of(array)
     _require_lengths(name, int(lengths.max(initial=0)))
     return ByteStrings(data, lengths.astype(np.uint32))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs import dlpack
-from gpkvs.arrow import ARROW_METHODS, bytes_of_rows, layout_of_rows, pyarrow
+from gpkvs.arrow import bytes_of_rows, column_of_arrow, in_one_piece, layout_of_rows, pyarrow, speaks_arrow
 from gpkvs.batch import U8, U64, Batch, Condition, Op, constant
 from gpkvs.buffers import RequestBounds
 from gpkvs.byte_strings import ByteStrings, column_given
@@ -290,7 +290,7 @@ def rows_of(layout: RowLayout, rows: Any, count: int, name: str = "rows") -> U8:
     InvalidArgumentError
         If they are of another type or shape, not as many, or masked.
     """
-    if not isinstance(rows, np.ndarray) and any(hasattr(rows, method) for method in ARROW_METHODS):
+    if not isinstance(rows, np.ndarray) and speaks_arrow(rows):
         return _rows_of_arrow(layout, rows, count)
     if not isinstance(rows, np.ndarray) and hasattr(rows, "__dlpack__"):
         element, shape, memory = _typed_memory(name, rows)
@@ -335,8 +335,8 @@ def memory_for(layout: RowLayout, out: Any, count: int | None) -> NDArray[Any]:
         If it is of another type or shape, or cannot be written to.
     """
     if isinstance(out, np.ndarray):
+        _require(layout, _element_of(layout, out.dtype), out.shape, count, "out")
         array = out
-        element = _element_of(layout, out.dtype)
     elif hasattr(out, "__dlpack__"):
         element, shape, memory = _typed_memory("out", out)
         _require(layout, element, shape, count, "out")
@@ -345,7 +345,6 @@ def memory_for(layout: RowLayout, out: Any, count: int | None) -> NDArray[Any]:
         raise InvalidArgumentError(
             f"a {type(out).__name__}; an array of NumPy, or one that speaks DLPack, is needed", field="out"
         )
-    _require(layout, element, array.shape, count, "out")
     if not array.flags.writeable:
         raise InvalidArgumentError("it cannot be written to", field="out")
     return array.view(_bits(layout, array))
@@ -370,9 +369,7 @@ def _typed_memory(name: str, array: Any) -> dlpack.TypedMemory:
 def _rows_of_arrow(layout: RowLayout, rows: Any, count: int) -> U8:
     pa = pyarrow()
     try:
-        column = pa.array(rows) if hasattr(rows, ARROW_METHODS[0]) else pa.chunked_array(rows)
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
+        column = in_one_piece(column_of_arrow(rows))
     except pa.ArrowException as error:
         raise InvalidArgumentError(f"a {type(rows).__name__} that cannot be read: {error}", field="rows") from error
     found = layout_of_rows(column.type)
