@@ -7,12 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def free_port() -> int:
-    """Return a port that nobody has now."""
-    with held_port() as port:
-        return port
-
-
 @contextmanager
 def held_port() -> Iterator[int]:
     """Have a port on which nobody listens: it is bound, or a server of another test could take it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from gpkvs.bench.peers.contender import BenchError, Promise
+from gpkvs.bench.peers.ports import free_port
 
 _START_SECONDS_MAX = 30.0
 _LOAD = 100  # operations in a transaction; etcd takes 128
@@ -94,7 +94,7 @@ class Etcd:
         assert program
         output = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
         self.version = output.split()[2]
-        clients, peers = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
+        clients, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         command = [program, "--data-dir", str(directory), "--log-level", "error"]
         command += ["--listen-client-urls", clients, "--advertise-client-urls", clients]
         command += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
@@ -169,9 +169,3 @@ def _range(key: bytes) -> Any:
 
 def _put(key: bytes, value: bytes) -> Any:
     return _OF["RequestOp"](request_put=_OF["PutRequest"](key=key, value=value))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

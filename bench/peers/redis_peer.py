@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 from gpkvs.bench.peers.contender import BenchError, Promise
+from gpkvs.bench.peers.ports import free_port
 from gpkvs.bench.peers.resp_port import RespPort, output_of
 
 NAME = "redis"
@@ -37,7 +37,7 @@ class Redis(RespPort):
     """
 
     def __init__(self, directory: Path, promise: Promise, io_threads: int = 1) -> None:
-        super().__init__(_free_port())
+        super().__init__(free_port())
         directory.mkdir(exist_ok=True)
         self.version = output_of("redis-server", "--version").split("v=")[1].split()[0]
         fsync = {"process": "no", "msync": "always"}[promise]
@@ -90,9 +90,3 @@ class Redis(RespPort):
         """End the process."""
         self._process.terminate()
         self._process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

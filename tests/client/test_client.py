@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import uvloop
 
 from gpkvs.batch import Batch, Op, Status
+from gpkvs.bench.peers.ports import free_port
 from gpkvs.client import (
     AsyncClient,
     Client,
@@ -37,12 +37,6 @@ def run(request: pytest.FixtureRequest) -> Run:
     """Return what runs a coroutine: both event loops."""
     runner: Run = request.param
     return runner
-
-
-def free_address() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_many_callers_see_what_a_dictionary_would_show(run: Run, server: Server) -> None:
@@ -201,7 +195,7 @@ def test_a_server_that_stands_still_meets_the_deadline(server: Server) -> None:
 
 
 def test_a_kill_loses_nothing_acknowledged_and_the_client_finds_the_next_server(run: Run, tmp_path: Path) -> None:
-    address, data = free_address(), tmp_path / "store"
+    address, data = f"127.0.0.1:{free_port()}", tmp_path / "store"
     acknowledged: dict[bytes, bytes] = {}
     doubtful: set[bytes] = set()
 
@@ -245,7 +239,7 @@ def test_a_kill_loses_nothing_acknowledged_and_the_client_finds_the_next_server(
 
 
 def test_calls_wait_out_a_restart_if_the_policy_lets_them(tmp_path: Path) -> None:
-    address, data = free_address(), tmp_path / "store"
+    address, data = f"127.0.0.1:{free_port()}", tmp_path / "store"
 
     async def main() -> None:
         server = Server(data, tmp_path, "--listen", address)
@@ -282,7 +276,7 @@ def test_the_blocking_client(server: Server) -> None:
         assert client.info().key_bytes_max == 4096
         with pytest.raises(InvalidArgumentError):
             client.get(b"")
-    with Client(free_address(), retry=RetryPolicy(attempts_max=2)) as client:
+    with Client(f"127.0.0.1:{free_port()}", retry=RetryPolicy(attempts_max=2)) as client:
         with pytest.raises(UnavailableError, match="is the server running there"):
             client.set(b"k", b"v")
         with pytest.raises(UnavailableError):

@@ -6,12 +6,11 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from gpkvs.client import (
 from gpkvs.errors import ChangesLostError, InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.proto.v1 import kv_pb2
 from tests.client.dict_server import serving
+from tests.ports import held_port
 from tests.serving import Server
 
 SECONDS_MAX = 30
@@ -223,10 +223,9 @@ def test_no_server(unused: str) -> None:
 
 
 @pytest.fixture
-def unused() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+def unused() -> Iterator[str]:
+    with held_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 def test_a_server_that_says_nothing(serve: Callable[[], Server]) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gpkvs.bench.peers.ports import free_port
 from gpkvs.client import Client
 from tests.conformance.debian_source import CACHE
 from tests.conformance.python_suites import alone
 from tests.conftest import assert_clean
 from tests.examples.node import node_tools
-from tests.ports import free_port
 from tests.serving import Server
 
 SCRIPTS = Path(__file__).parent / "node"

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from grpc import StatusCode
 
+from gpkvs.bench.peers.ports import free_port
 from gpkvs.proto.v1 import admin_pb2
 from tests.accounts import Account, Accounts
 from tests.certificates import HERE, Authority, server_options
 from tests.conftest import assert_clean
 from tests.examples.gathering import Call, Driver, Outcome, Programs, driven, go_programs, nodejs_programs
-from tests.ports import free_port, held_port
+from tests.ports import held_port
 from tests.server.access.guarded import Guarded
 from tests.serving import Server, StartServer
 

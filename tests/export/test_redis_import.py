@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from gpkvs.bench.peers.ports import free_port
 from gpkvs.cli.main import app
 from gpkvs.client import Client
 from gpkvs.config import Limits
 from gpkvs.export.file_format import ExportError
 from gpkvs.export.redis_reader import RedisReader, RedisServer
 from tests.certificates import Authority
-from tests.ports import free_port, held_port
+from tests.ports import held_port
 from tests.server.redis.two_servers import Connection, redis_server, resp_port
 from tests.serving import Server
 

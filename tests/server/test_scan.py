@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Batch, Op
+from gpkvs.bench.peers.ports import free_port
 from gpkvs.client import AsyncClient, Client, RetryPolicy, ServerBusyError, UnavailableError
 from gpkvs.client.scan import decode_piece
 from gpkvs.errors import InvalidArgumentError, UnknownTableError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.scan import ScanPiece
 from tests.conftest import assert_clean
-from tests.ports import free_port
 from tests.server.wire import SET, Refused, batch
 from tests.serving import Server, StartServer
 

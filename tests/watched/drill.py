@@ -19,7 +19,6 @@ import random
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpkvs import failpoint
+from gpkvs.bench.peers.ports import free_port
 from gpkvs.changes import Position
 from gpkvs.proto.v1 import kv_pb2
 from tests import warm
@@ -43,7 +43,6 @@ _LOAD_SECONDS, _SHORT_SECONDS = (0.02, 0.2), (0.0, 0.08)
 _POINT_SECONDS_MAX = 1.0  # a failpoint that has not come in that time is replaced by a SIGKILL
 _SECONDS_MAX = 120
 _FEW_BYTES = "64KiB"
-_PORTS = range(20_000, 32_000)  # the system gives connections none of them
 
 
 class WrongError(Exception):
@@ -94,7 +93,7 @@ class StoreDrill:
         self._holds_few = self._random.random() < 0.25
         # In format 4 a watcher that has read all goes on behind a restart of its server.
         self._format = self._random.choice(("3", "4"))
-        self._options = ["--commit", commit, "--format", self._format, "--listen", f"127.0.0.1:{_free_port()}"]
+        self._options = ["--commit", commit, "--format", self._format, "--listen", f"127.0.0.1:{free_port()}"]
         if self._holds_few:
             self._options += ["--changes-bytes", _FEW_BYTES]
         self._writers = Writers(_WRITERS, seed, 0.0 if self._holds_few else 0.003)
@@ -217,18 +216,6 @@ class StoreDrill:
 
     def _pause(self, bounds: tuple[float, float]) -> None:
         time.sleep(self._random.uniform(*bounds))
-
-
-def _free_port() -> int:
-    """Return a port for all servers of a store, whatever the seed: two drills may run."""
-    while True:
-        port = secrets.choice(_PORTS)
-        with socket.socket() as asked:
-            try:
-                asked.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def drill(

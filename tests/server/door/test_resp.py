@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 import re
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Library, Refusal, Turn
 from tests.conftest import SMALL
 from tests.server.door.resp_door import answers, bare_door, command, connect, resp_door, without_ids
+from tests.server.redis.two_servers import redis_server
 from tests.tools import needs
 
 pytestmark = needs("redis-server")
@@ -28,23 +27,10 @@ KEYS = [b"a", b"b", b"key:%d" % 7, b"\x00\xff\r\n", b"long" * 100]
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[int]:
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Return the port of a Redis of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL
-    )
-    try:
-        for _ in range(200):
-            with suppress(OSError), connect(port):
-                break
-            time.sleep(0.02)
+    with redis_server(tmp_path_factory.mktemp("redis")) as port:
         yield port
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")

@@ -11,53 +11,37 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gpkvs.bench.peers.ports import free_port
 from gpkvs.client import Client
-from tests.ports import free_port
 from tests.serving import Server
 from tests.tools import require
 
 DATABASE = 9
-_LISTENING = "0A"  # in /proc/net/tcp
+_START_SECONDS_MAX = 60
 
 
 @contextmanager
 def redis_server(folder: Path, *options: str) -> Iterator[int]:
     """Yield the port of a Redis of its own."""
     require("redis-server")
-    for _ in range(5):  # another test's server may have taken the port meanwhile
-        port = free_port()
-        place = ("--port", str(port), "--save", "", "--bind", "127.0.0.1", "--dir", str(folder))
-        process = subprocess.Popen(["redis-server", *place, *options], stdout=subprocess.DEVNULL)
-        try:
-            if _serves(process, port):
-                yield port
-                return
-        finally:
-            process.kill()
-            process.wait()
-    raise AssertionError("redis-server does not start")
+    port = free_port()
+    place = ("--port", str(port), "--save", "", "--bind", "127.0.0.1", "--dir", str(folder))
+    process = subprocess.Popen(["redis-server", *place, *options], stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + _START_SECONDS_MAX
+        while not _accepts(port):
+            assert process.poll() is None, f"redis-server ended with {process.returncode}"
+            assert time.monotonic() < until, "redis-server does not start"
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
 
 
-def _serves(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until a process listens at a port; return whether it does, and no other one."""
-    for _ in range(500):
-        if process.poll() is not None:
-            return False
-        if _listens(process.pid, port):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def _listens(process: int, port: int) -> bool:
-    sockets = {
-        fields[9]
-        for fields in map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])
-        if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port
-    }
-    with suppress(OSError):
-        opened = {str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir()}
-        return any(f"socket:[{number}]" in opened for number in sockets)
+def _accepts(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
     return False
 
 

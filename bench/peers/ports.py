@@ -1,0 +1,30 @@
+"""Ports of this machine, for servers that want to be told one."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+_PORTS = range(20_000, 32_000)  # the system gives none of them to a connection, nor to who asks for port 0
+_ours: dict[int, socket.socket] = {}
+
+
+def free_port() -> int:
+    """Return a port that nobody has, and that no other process gets here before this one ends."""
+    while True:
+        port = secrets.choice(_PORTS)  # whatever the seed of a test: two of them may run
+        if port not in _ours and _take(port):
+            return port
+
+
+def _take(port: int) -> bool:
+    claim = socket.socket(socket.AF_UNIX)
+    with socket.socket() as probe:
+        try:
+            claim.bind(f"\0gpkvs-port-{port}")  # an abstract name: it goes with the process
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            return False
+    _ours[port] = claim
+    return True
