@@ -221,9 +221,7 @@ const char* gpkvs_audits() { return AUDITS(AUDIT_NAME); }
 
 // CRC32C of whole words, for the structures that the host writes.
 u32 gpkvs_crc32c(const u8* data, u64 words) {
-    u32 crc = ~0u;
-    for (u64 w = 0; w < words; w++) crc = crc32c_word(crc, load_unaligned(data + 8 * w));
-    return ~crc;
+    return ~crc32c_words(~0u, data, words);
 }
 
 u64 gpkvs_pack_records(const u8* keys, const u32* key_lengths, const u8* values, const u32* value_lengths,

@@ -68,6 +68,7 @@ enum Planned {
     PLANNED_SETS,
     PLANNED_GETS,
     PLANNED_RESULT_BYTES,
+    PLANNED_READ_BYTES,  // of the records that the GETs see
     PLANNED_TAIL_SEGMENT,
     PLANNED_TAIL_UNITS,
     PLANNED_GATE,     // after `gate_run`
@@ -242,6 +243,7 @@ static bool may_measure(const Args& a) {
             if (i + SOON < gets) record_soon(a, i + SOON);
             if (writer_of(a, op_of(a, i)) == NO_OP) bytes += blob_bytes(a, a.source_word[op_of(a, i)]);
         }
+        a.planned[PLANNED_READ_BYTES] = bytes;
         if (bytes <= a.result_bytes_max) return true;
         PLANNER_RUN(result_bound, RESULT_BOUND_ARGS, gets);
         bytes = 0;
@@ -309,7 +311,7 @@ template <class Args>
 static void measure_values(const Args& a) {
     const u64 gets = a.planned[PLANNED_GETS];
     if constexpr (has_records<typename Args::Slot>) {
-        PLANNER_RUN(measure, MEASURE_ARGS, gets);
+        PLANNER_RUN_BLOCKS(measure, MEASURE_ARGS, gets, keys_of_bytes(a.planned[PLANNED_READ_BYTES], gets));
         if (a.blobs && a.blob_plan->is_any()) lend_or_look(a, gets);
     } else if (finds_all_numbers(a)) {
         if (!a.found_words) std::fill_n(a.length, gets, sizeof(u64));
@@ -535,7 +537,8 @@ static void values_run(const void* args, u64, u64) {
     const Args& a = *(const Args*)args;
     if constexpr (has_records<typename Args::Slot>) {
         if (a.blobs && a.blob_plan->is_any()) copy_blobs(a);
-        PLANNER_RUN(gather_bytes, GATHER_BYTES_ARGS, a.planned[PLANNED_GETS]);
+        const u64 gets = a.planned[PLANNED_GETS];
+        PLANNER_RUN_BLOCKS(gather_bytes, GATHER_BYTES_ARGS, gets, keys_of_bytes(a.planned[PLANNED_READ_BYTES], gets));
     } else if (finds_all_numbers(a)) {
         if (a.out != (u8*)a.source_word) a.pool->copy(a.out, (const u8*)a.source_word, a.n * sizeof(u64));
     } else PLANNER_RUN(gather_u64, GATHER_U64_ARGS, a.planned[PLANNED_GETS]);

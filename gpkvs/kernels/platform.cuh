@@ -419,3 +419,73 @@ GPKVS_DEVICE u32 crc32c_word(u32 crc, u64 word) {
     return crc;
 #endif
 }
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+// The same over words that follow each other, which may lie anywhere; and of words that are stored meanwhile.
+GPKVS_DEVICE u32 crc32c_words(u32 crc, const u8* at, u64 words) {
+    for (u64 w = 0; w < words; w++) crc = crc32c_word(crc, load_unaligned(at + 8 * w));
+    return crc;
+}
+GPKVS_DEVICE u32 crc32c_stored(u32 crc, u64* to, const u8* from, u64 words) {
+    for (u64 w = 0; w < words; w++) {
+        const u64 word = load_unaligned(from + 8 * w);
+        crc = crc32c_word(crc, word);
+        pm_store(to + w, word);
+    }
+    return crc;
+}
+
+#else
+
+// What the CRC of some words is if so many zero words follow: linear in its bits, so a table for each four of them says it.
+class ZeroWords {
+  public:
+    constexpr explicit ZeroWords(u64 words) : of_() {
+        u32 of_bit[32] = {};
+        for (u32 bit = 0; bit < 32; bit++) {
+            u32 crc = 1u << bit;
+            for (u64 step = 0; step < 64 * words; step++) crc = (crc >> 1) ^ (0x82F63B78u & (0u - (crc & 1)));
+            of_bit[bit] = crc;
+        }
+        for (u32 bits = 0; bits < 8; bits++)
+            for (u32 value = 0; value < 16; value++)
+                for (u32 bit = 0; bit < 4; bit++)
+                    if (value >> bit & 1) of_[bits][value] ^= of_bit[4 * bits + bit];
+    }
+    u32 after(u32 crc) const {
+        u32 sum = 0;
+        for (u32 bits = 0; bits < 8; bits++) sum ^= of_[bits][crc >> (4 * bits) & 15];
+        return sum;
+    }
+
+  private:
+    u32 of_[8][16];
+};
+static const u64 CRC_LANE_WORDS = 16;
+static constexpr ZeroWords crc_lane(CRC_LANE_WORDS), crc_two_lanes(2 * CRC_LANE_WORDS);
+
+// The same over words that follow each other, which may lie anywhere. An instruction waits for the one before it: a processor
+// has three lanes at work in the time that one takes.
+GPKVS_DEVICE u32 crc32c_words(u32 crc, const u8* at, u64 words) {
+    u64 w = 0;
+    for (; w + 3 * CRC_LANE_WORDS <= words; w += 3 * CRC_LANE_WORDS) {
+        const u8 *const first = at + 8 * w, *const second = first + 8 * CRC_LANE_WORDS, *const third = second + 8 * CRC_LANE_WORDS;
+        u32 of_second = 0, of_third = 0;
+        for (u64 lane = 0; lane < 8 * CRC_LANE_WORDS; lane += 8) {
+            crc = crc32c_word(crc, load_unaligned(first + lane));
+            of_second = crc32c_word(of_second, load_unaligned(second + lane));
+            of_third = crc32c_word(of_third, load_unaligned(third + lane));
+        }
+        crc = crc_two_lanes.after(crc) ^ crc_lane.after(of_second) ^ of_third;
+    }
+    for (; w < words; w++) crc = crc32c_word(crc, load_unaligned(at + 8 * w));
+    return crc;
+}
+// And of words that are stored.
+GPKVS_DEVICE u32 crc32c_stored(u32 crc, u64* to, const u8* from, u64 words) {
+    for (u64 w = 0; w < words; w++) pm_store(to + w, load_unaligned(from + 8 * w));
+    return crc32c_words(crc, from, words);
+}
+
+#endif

@@ -14,6 +14,10 @@
 // microseconds, an item of a typical kernel 20 to 100 nanoseconds.
 static const u64 ITEMS_PER_THREAD = 2048;
 
+// How many keys an item counts for that reads or writes its part of so many bytes: a typical kernel takes as long for a key.
+static const u64 BYTES_OF_KEY = 256;
+static u64 keys_of_bytes(u64 bytes, u64 items) { return 1 + bytes / (std::max<u64>(items, 1) * BYTES_OF_KEY); }
+
 static const u64 COPIED_AT_ONCE = 64 << 10;  // bytes, by one thread
 static const u64 SENT_AT_ONCE = 1 << 20;     // bytes, in whole parts of that
 static const u64 PIECES_MAX = 32;            // that are copied before any other one is

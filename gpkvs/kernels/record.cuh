@@ -111,9 +111,7 @@ GPKVS_DEVICE u64 blob_bytes(const Args& a, u64 reference) {
 
 // The CRC of a record's words: the upper half of word 0, then all others.
 GPKVS_DEVICE u32 record_crc(const u64* words, u64 count) {
-    u32 crc = crc32c_word(~0u, words[0] >> 32);
-    for (u64 w = 1; w < count; w++) crc = crc32c_word(crc, words[w]);
-    return ~crc;
+    return ~crc32c_words(crc32c_word(~0u, words[0] >> 32), (const u8*)(words + 1), count - 1);
 }
 
 // The record that a reference names; none if the reference leaves the heap, the lengths disagree, or the CRC is wrong.
@@ -133,10 +131,9 @@ GPKVS_DEVICE u64 load_last(const u8* at, u64 bytes) {
 
 // The CRC of a piece of a blob: of whole words, zeros fill up the last one.
 GPKVS_DEVICE u32 piece_crc(const u8* piece, u64 bytes) {
-    u32 crc = ~0u;
-    u64 at = 0;
-    for (; at + 8 <= bytes; at += 8) crc = crc32c_word(crc, load_unaligned(piece + at));
-    if (at < bytes) crc = crc32c_word(crc, load_last(piece + at, bytes - at));
+    const u64 whole = bytes / 8 * 8;
+    u32 crc = crc32c_words(~0u, piece, bytes / 8);
+    if (whole < bytes) crc = crc32c_word(crc, load_last(piece + whole, bytes - whole));
     return ~crc;
 }
 
@@ -230,8 +227,10 @@ GPKVS_DEVICE void put_bytes(RecordWriter& writer, const u8* data, u64 bytes) {
             writer.partial_bytes = 0;
         }
     }
-    for (; at + 8 <= bytes; at += 8) put_word(writer, load_unaligned(data + at));
-    for (; at < bytes; at++) writer.partial |= (u64)data[at] << (8 * writer.partial_bytes++);
+    const u64 whole = (bytes - at) / 8;
+    writer.crc = crc32c_stored(writer.crc, writer.at, data + at, whole);
+    writer.at += whole;
+    for (at += 8 * whole; at < bytes; at++) writer.partial |= (u64)data[at] << (8 * writer.partial_bytes++);
 }
 
 // Stores a record of `units`, its first word last. `blob`: where its value is, if that lies in one (BlobWords).

@@ -50,8 +50,7 @@ GPKVS_DEVICE u64 record_digest(u64 reference, u64 first_word) { return mix64(mix
 
 // The same of a record that was moved: of all its words, for a damaged one moves too, and fails its own check.
 GPKVS_DEVICE u64 moved_digest(u64 reference, const u64* words) {
-    u32 crc = ~0u;
-    for (u64 w = 0; w < reference_length(reference) * (UNIT_BYTES / 8); w++) crc = crc32c_word(crc, words[w]);
+    const u32 crc = crc32c_words(~0u, (const u8*)words, reference_length(reference) * (UNIT_BYTES / 8));
     return mix64(mix64(reference) ^ (u32)~crc);
 }
 

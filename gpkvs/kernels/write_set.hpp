@@ -41,9 +41,10 @@ static constexpr bool has_records = std::is_same<Slot, BytesSlot>::value;
 
 // The records `first` to `last - 1`, to where the heap begins: new ones, or those that compaction moves.
 static void make_records(const TableWrites& w, u64 first, u64 last, u8* heap) {
+    const u64 keys_of_record = keys_of_bytes(w.heap_units * UNIT_BYTES, w.records);
     if (w.moved_from) {
         const move_record_args taken = {w.moved_from + first, w.put_reference + first, w.heap, heap};
-        w.pool->run(&gpkvs_kernel_move_record, &taken, last - first);
+        w.pool->run(&gpkvs_kernel_move_record, &taken, last - first, keys_of_record);
         return;
     }
     const record_args taken = {w.put_op + first, w.put_reference + first, w.keys,          w.key_offsets,
@@ -51,7 +52,7 @@ static void make_records(const TableWrites& w, u64 first, u64 last, u8* heap) {
                                w.expiries,       w.first_sequence,        w.given_versions, w.table_id,
                                w.record_format,
                                w.blob_plan ? w.blob_plan->words_from(first) : nullptr, heap};
-    w.pool->run(&gpkvs_kernel_record, &taken, last - first);
+    w.pool->run(&gpkvs_kernel_record, &taken, last - first, keys_of_record);
 }
 
 // Where the blobs are that a part's records bring; null: none brings one.

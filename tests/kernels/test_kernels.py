@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,22 @@ def test_crc32c_of_known_strings() -> None:
     assert crc32c(bytes(32)) == 0x8A9136AA
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
     assert crc32c(bytes(range(32))) == 0x46DD794E
+
+
+def test_crc32c_bit_by_bit() -> None:
+    """Lanes that are at work side by side, and what is left of them."""
+    data = random.Random(1).randbytes(8 * 300)
+
+    def expected(words: int) -> int:
+        crc = 0xFFFFFFFF
+        for byte in data[: 8 * words]:
+            crc ^= byte
+            for _ in range(8):
+                crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        return crc ^ 0xFFFFFFFF
+
+    for words in (0, 1, 15, 16, 47, 48, 49, 95, 96, 97, 143, 144, 145, 300):
+        assert crc32c(data[: 8 * words]) == expected(words), words
 
 
 def test_fingerprint_is_siphash_2_4_128() -> None:

@@ -78,6 +78,14 @@ MUTANTS = (
         (f"{_BLOBS}test_rot_in_each_piece",),
     ),
     Mutant(
+        "crc-leaves-out-a-lane",
+        "gpkvs/kernels/platform.cuh",
+        "        crc = crc_two_lanes.after(crc) ^ crc_lane.after(of_second) ^ of_third;\n",
+        "        crc = crc_two_lanes.after(crc) ^ of_third;\n",
+        "rot in a third of a record or of a large value is served",
+        ("tests/kernels/test_kernels.py::test_crc32c_bit_by_bit",),
+    ),
+    Mutant(
         "check-does-not-look-at-blobs",
         "gpkvs/kernels/audit.cu",
         "    if (!is_blob_sound(record, blob_file_of(a))) return AUDIT_BLOB_CHECKSUM;\n",
