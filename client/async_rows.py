@@ -12,7 +12,7 @@ from gpkvs.batch import U64, Condition, Op
 from gpkvs.operations import Ttl, ttl_ms
 from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
 from gpkvs.row_layout import RowLayout
-from gpkvs.rows import Array, RowRequests, default_of, memory_for, scanned
+from gpkvs.rows import Array, RowRequests, default_of, scanned
 from gpkvs.scan import require_none_damaged
 
 if TYPE_CHECKING:
@@ -46,10 +46,8 @@ class AsyncRows:
         timeout: Timeout = OWN_TIMEOUT,
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Read rows; return them (n, ...), and which are there (n,) bool; as `Rows.get`."""
-        if out is not None:
-            memory_for(self.layout, out, None)
         row = default_of(self.layout, default)
-        return (await self._run(Op.GET, keys, None, atomic=atomic, timeout=timeout)).rows(out, row)
+        return (await self._run(Op.GET, keys, None, atomic=atomic, out=out, timeout=timeout)).rows(row)
 
     async def set(
         self, keys: Numbers, rows: Array, *, ttl: Ttl = None, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT
@@ -95,10 +93,12 @@ class AsyncRows:
         ttl: Ttl = None,
         atomic: bool,
         condition: Condition = Condition.NONE,
+        out: Any = None,
         timeout: Timeout,
     ) -> RowRequests:
         db = self._db
         db._require_open()
-        requests = RowRequests(op, self.layout, keys, rows, db._request_bounds(), atomic=atomic, condition=condition)
+        bounds = db._request_bounds()
+        requests = RowRequests(op, self.layout, keys, rows, bounds, atomic=atomic, condition=condition, out=out)
         await db._run_requests(requests, ttl_ms(ttl), self._table, timeout, self.layout.name)
         return requests

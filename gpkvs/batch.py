@@ -134,8 +134,9 @@ class Batch:
         When what each SET or EXPIRE leaves expires, in milliseconds since 1970; 0: never. An INCREMENT, APPEND
         or ADD gives it to a new key. Other operations do not look at theirs. By default all are 0.
     into : n of (bytes,) uint8, optional
-        The caller's memory for the values of one request of GETs. Who can puts them there; the result has lengths and
-        no values then. If one of them is longer than its memory, or damaged, none is put anywhere.
+        Or (n, bytes), of which each row is contiguous. The caller's memory for the values of one request of GETs. Who
+        can puts them there; the result has lengths and no values then. If one of them is longer than its memory, or
+        damaged, none is put anywhere.
     versions : (n,) uint64, optional
         What SETs give their keys instead of new versions, each lower than the store's first one: only of SETs and
         DELETEs on the host, in one request, in a store in the making (`gpkvs.config.Making`).
@@ -151,7 +152,7 @@ class Batch:
     conditions: U8 | None = None
     expected: U64 | None = None
     expiries: U64 | None = None
-    into: Sequence[U8] | None = None
+    into: Sequence[U8] | U8 | None = None
     versions: U64 | None = None
 
     def __post_init__(self) -> None:

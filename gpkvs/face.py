@@ -91,6 +91,7 @@ class KeyValues(ABC):
     __iter__ = None  # else Python would try `self[0]`
 
     _known_limits: Limits | None = None  # of keys and values, where they are known before the table is
+    _puts_values = False  # whether it puts values where a batch says (`Batch.into`)
 
     @abstractmethod
     def _require_open(self) -> None:
@@ -1114,6 +1115,7 @@ class TableHandle(KeyValues):
         self._db = db
         self.name = name
         self._known_limits = db._known_limits
+        self._puts_values = db._puts_values
 
     def __repr__(self) -> str:
         return f"<table {quoted(self.name)} of {self._db!r}>"

@@ -53,12 +53,16 @@ class RowRequests(StringRequests):
         Whether all must go into one.
     condition
         That every operation has.
+    out
+        Where the rows of GETs go, as a caller gives it.
+    is_placed
+        Whether who executes the requests can put rows into memory of ours (`Batch.into`).
 
     Raises
     ------
     InvalidArgumentError
-        If keys or rows are none of the table's, there are not as many rows as keys, or all must go into one request
-        and are too many.
+        If keys or rows are none of the table's, there are not as many rows as keys, `out` has another type or shape, or
+        all must go into one request and are too many.
     """
 
     def __init__(
@@ -71,8 +75,10 @@ class RowRequests(StringRequests):
         *,
         atomic: bool,
         condition: Condition = Condition.NONE,
+        out: Any = None,
+        is_placed: bool = False,
     ) -> None:
-        self._layout, self._condition = layout, condition
+        self._layout, self._condition, self._out = layout, condition, out
         numbers = keys_of(keys)
         values = None
         if op in (Op.SET, Op.ADD):
@@ -81,36 +87,59 @@ class RowRequests(StringRequests):
         column = ByteStrings(numbers.view(np.uint8), constant(np.uint32(KEY_BYTES), len(numbers)))
         returned_bytes = layout.row_bytes if op is Op.GET else 0
         super().__init__(op, column, values, bounds, atomic=atomic, returned_bytes=returned_bytes)
+        self._memory: NDArray[Any] | None = None
+        if out is not None:
+            self._memory = memory_for(layout, out, len(numbers))
+        elif op is Op.GET and is_placed:
+            self._memory = np.empty((len(numbers), *layout.shape), layout.dtype)
+        self._into = None if self._memory is None or not is_placed else _bytes_in(layout, self._memory)
 
     def next(self) -> Batch | None:
         """Return the next request; None: all are done."""
         batch = super().next()
-        if batch is None or self._condition is Condition.NONE:
-            return batch
-        return replace(batch, conditions=np.full(len(batch), self._condition, np.uint8))
+        if batch is not None and self._condition is not Condition.NONE:
+            return replace(batch, conditions=np.full(len(batch), self._condition, np.uint8))
+        if batch is not None and self._into is not None:
+            return replace(batch, into=self._into[self._first : self._last])
+        return batch
 
-    def rows(self, out: Any, default: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def rows(self, default: NDArray[Any] | None) -> tuple[Any, NDArray[np.bool_]]:
         """Return the rows that GETs have read, and which are there; as `Rows.get`, with what `default_of` returns."""
-        found, layout, read = self.found(), self._layout, self.values()
-        wrong = read.lengths != np.where(found, layout.row_bytes, 0)
+        found, memory = self.found(), self._memory
+        self._require_rows(found)
+        is_whole = bool(found.all())
+        if memory is None:
+            held: NDArray[Any] = self._layout.array_of(self.values().data)
+            if is_whole:
+                return held if held.flags.writeable else held.copy(), found
+            memory = np.empty((len(found), *self._layout.shape), self._layout.dtype)
+            memory[found] = held
+        else:
+            self._put_rows(memory, found)
+        if not is_whole and (self._out is None or default is not None):
+            memory[~found] = 0 if default is None else default
+        return memory if self._out is None else self._out, found
+
+    def _require_rows(self, found: NDArray[np.bool_]) -> None:
+        """Check that each value is a row."""
+        lengths = np.concatenate([np.empty(0, np.uint32), *(result.value_lengths for result in self._results)])
+        wrong = lengths != np.where(found, self._layout.row_bytes, 0)
         if wrong.any():
             index = int(wrong.argmax())
             raise CorruptRecordError(
-                f"operation {index}: a value of {counted(int(read.lengths[index]), 'byte')}, which is no row of "
-                f"{layout.name}: run `gpkvs check`"
+                f"operation {index}: a value of {counted(int(lengths[index]), 'byte')}, which is no row of "
+                f"{self._layout.name}: run `gpkvs check`"
             )
-        held = layout.array_of(read.data)
-        is_whole = len(held) == len(found)
-        if out is None:
-            if is_whole:
-                return held if held.flags.writeable else held.copy(), found
-            out = rows = np.zeros((len(found), *layout.shape), layout.dtype)
-        else:
-            rows = memory_for(layout, out, len(found))
-        rows[... if is_whole else found] = held
-        if default is not None and not is_whole:
-            rows[~found] = default
-        return out, found
+
+    def _put_rows(self, memory: NDArray[Any], found: NDArray[np.bool_]) -> None:
+        """Put rows where they go, but for those that lie there already."""
+        first = 0
+        for result in self._results:
+            last = first + len(result.status)
+            if len(result.values):
+                is_found = found[first:last]
+                memory[first:last][... if is_found.all() else is_found] = self._layout.array_of(result.values)
+            first = last
 
 
 class Rows:
@@ -177,10 +206,8 @@ class Rows:
         CorruptRecordError
             If a row is damaged.
         """
-        if out is not None:
-            memory_for(self.layout, out, None)
         row = default_of(self.layout, default)
-        return self._run(Op.GET, keys, None, atomic=atomic, timeout=timeout).rows(out, row)
+        return self._run(Op.GET, keys, None, atomic=atomic, out=out, timeout=timeout).rows(row)
 
     def set(
         self, keys: Numbers, rows: Array, *, ttl: Ttl = None, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT
@@ -253,12 +280,22 @@ class Rows:
         ttl: Ttl = None,
         atomic: bool,
         condition: Condition = Condition.NONE,
+        out: Any = None,
         timeout: Timeout,
     ) -> RowRequests:
         db = self._db
         db._require_open()
-        bounds = db._request_bounds(self._table)
-        requests = RowRequests(op, self.layout, keys, rows, bounds, atomic=atomic, condition=condition)
+        requests = RowRequests(
+            op,
+            self.layout,
+            keys,
+            rows,
+            db._request_bounds(self._table),
+            atomic=atomic,
+            condition=condition,
+            out=out,
+            is_placed=db._puts_values,
+        )
         db._run_requests(requests, ttl_ms(ttl), self._table, timeout, self.layout.name)
         return requests
 
@@ -326,8 +363,8 @@ def default_of(layout: RowLayout, default: Any) -> NDArray[Any] | None:
     return given
 
 
-def memory_for(layout: RowLayout, out: Any, count: int | None) -> NDArray[Any]:
-    """Return a caller's memory for `count` rows as an array; None: any number.
+def memory_for(layout: RowLayout, out: Any, count: int) -> NDArray[Any]:
+    """Return a caller's memory for `count` rows as an array.
 
     Raises
     ------
@@ -348,6 +385,15 @@ def memory_for(layout: RowLayout, out: Any, count: int | None) -> NDArray[Any]:
     if not array.flags.writeable:
         raise InvalidArgumentError("it cannot be written to", field="out")
     return array.view(_bits(layout, array))
+
+
+def _bytes_in(layout: RowLayout, memory: NDArray[Any]) -> U8 | None:
+    """Return memory for rows as (n, row_bytes), if each lies there as the table has it, and apart from the others."""
+    is_same = memory.dtype == layout.dtype and memory[:1].flags.c_contiguous
+    if not len(memory) or not is_same or (len(memory) > 1 and abs(memory.strides[0]) < layout.row_bytes):
+        return None
+    rows: U8 = memory.reshape(len(memory), -1).view(np.uint8)
+    return rows
 
 
 def scanned(layout: RowLayout, piece: ScanPiece) -> tuple[U64, NDArray[Any]]:
@@ -419,12 +465,12 @@ def _bits(layout: RowLayout, array: NDArray[Any]) -> np.dtype[Any]:
     return layout.dtype if array.dtype.name == "bfloat16" else array.dtype
 
 
-def _require(layout: RowLayout, element: str, shape: tuple[int, ...], count: int | None, name: str) -> None:
+def _require(layout: RowLayout, element: str, shape: tuple[int, ...], count: int, name: str) -> None:
     if element != layout.element or shape[1:] != layout.shape or not shape:
         raise InvalidArgumentError(
             f"an array of {element or 'another type'} with the shape {shape}; one of {layout.element} with the shape "
-            f"({'n' if count is None else count}, {', '.join(map(str, layout.shape))}) is needed",
+            f"({count}, {', '.join(map(str, layout.shape))}) is needed",
             field=name,
         )
-    if count is not None and shape[0] != count:
+    if shape[0] != count:
         raise InvalidArgumentError(f"{counted(count, 'key')}, {counted(shape[0], 'row')}", field=name)

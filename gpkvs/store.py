@@ -183,6 +183,8 @@ class Store(KeyValues):
         Called with the name of a step and the share of the work done, 0 to 1.
     """
 
+    _puts_values = True
+
     def __init__(
         self, path: Path, config: StoreConfig, *, create: bool = True, on_progress: Progress = _no_progress
     ) -> None:

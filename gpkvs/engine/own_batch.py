@@ -84,7 +84,7 @@ class OwnBatch:
         self._words = (ctypes.c_char * _WORDS.size).from_address(address)
         versions = None if self._versions is None else address_of(self._versions)
         lengths = None if self._lengths is None else address_of(self._lengths)
-        self._places = Places.of(batch.into) if batch.into and has_records else None
+        self._places = Places.of(batch.into) if batch.into is not None and has_records else None
         self.addresses = address, address_of(self._status), versions, lengths, *(self._places or (None, None, None))
 
     def result(self, lacking: Mapping[Left, GpkvsError]) -> tuple[BatchResult, int]:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpkvs.backends.fields import fields_of
-from gpkvs.batch import Batch, BatchResult, RequestColumns
+from gpkvs.batch import U8, Batch, BatchResult, RequestColumns
 from gpkvs.engine.crew import CLOSED_WITHIN, Crew
 from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal, GivenBatch
 from gpkvs.engine.kinds import count_kinds
@@ -186,9 +188,8 @@ class OwnTurn:
         with memory_refused():
             own = OwnBatch(batch, has_records=native.has_records(batch))
             given = GivenBatch(batch, native.made_bytes_max, own.found_words)
-        # With `into` it has many operations, or long values: `run` takes the others.
         given_bytes = len(batch.keys) + len(batch.values)
-        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX and not batch.into and not is_long
+        is_short = len(batch) <= OPS_MAX and given_bytes <= _BYTES_MAX and not is_long and _are_short(batch.into)
         run_batch = self._run_short if is_short else self._run_long
         ran = run_batch(native.engine_address, given.struct, *own.addresses, is_short)
         lacking: dict[Left, GpkvsError] = {}
@@ -270,3 +271,8 @@ class OwnTurn:
     def end(self) -> None:
         """End the turn, if it lives: somebody else is to use the engine."""
         self._native.end_turn()
+
+
+def _are_short(into: Sequence[U8] | U8 | None) -> bool:
+    """Whether what goes into a caller's memory is short, as far as that tells; of buffers `run` takes what is."""
+    return into is None or (isinstance(into, np.ndarray) and into.nbytes <= READ_BYTES_MAX)

@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import U8
 
@@ -26,9 +28,19 @@ class Places(NamedTuple):
     sizes: bytes
 
     @classmethod
-    def of(cls, buffers: Sequence[U8]) -> Places:
-        """Return those of buffers, who must be kept as long."""
+    def of(cls, buffers: Sequence[U8] | U8) -> Places:
+        """Return those of buffers, or of the rows of an array, which must be kept as long."""
+        if isinstance(buffers, np.ndarray):
+            return cls._of_rows(buffers)
         starts = [address_of(buffer) for buffer in buffers]
         lowest = min(starts)
         offsets = array("Q", [start - lowest for start in starts])
         return cls(lowest, offsets.tobytes(), array("Q", map(len, buffers)).tobytes())
+
+    @classmethod
+    def _of_rows(cls, rows: U8) -> Places:
+        count, size = rows.shape
+        step = rows.strides[0]
+        lowest = rows.ctypes.data + min((count - 1) * step, 0)
+        offsets = (np.arange(count) * step + (rows.ctypes.data - lowest)).astype(np.uint64)
+        return cls(lowest, offsets.tobytes(), np.full(count, size, np.uint64).tobytes())

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 import gpkvs
@@ -296,6 +298,7 @@ def test_what_is_not_there_and_memory_of_the_callers(db: Any) -> None:
     read[0] = 9  # it is the caller's, whether all were there or not
     whole, _ = rows.get([1])
     whole[0] = 9
+    assert rows.get([2, 1])[0].tolist() == [[0, 0, 0], [1, 2, 3]]
     assert rows.get([1, 2], default=0.5)[0].tolist() == [[1, 2, 3], [0.5, 0.5, 0.5]]
     assert rows.get([1, 2], default=[7, 8, 9])[0].tolist() == [[1, 2, 3], [7, 8, 9]]
     out = np.full((4, 3), 5, np.float32)
@@ -307,6 +310,48 @@ def test_what_is_not_there_and_memory_of_the_callers(db: Any) -> None:
     kept = Foreign(foreign)
     assert rows.get([1], out=kept)[0] is kept
     assert foreign.tolist() == [[1, 2, 3]]
+
+
+def test_a_row_that_is_not_there_is_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the memory had before."""
+
+    def empty(shape: tuple[int, ...], dtype: Any) -> Rows:
+        return np.full(shape, 1, dtype)
+
+    monkeypatch.setattr(gpkvs.rows, "np", SimpleNamespace(**{**vars(np), "empty": empty}))
+    with gpkvs.open(tmp_path / "store", **SMALL) as store:
+        rows = rows_in(store)
+        rows.set([1], ONE)
+        assert rows.get([1, 2])[0].tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+MEMORY: dict[str, Callable[[Rows], Rows]] = {
+    "whole": lambda memory: memory[:, 0, :2],
+    "every second row": lambda memory: memory[::2, 0, :2],
+    "from the last on": lambda memory: memory[::-1, 0, :2],
+    "every second element": lambda memory: memory[:, 0, ::2],
+    "columns": lambda memory: memory[:, :2, 0],
+    "one row for all": lambda memory: as_strided(memory, (len(memory), 2), (0, memory.itemsize)),
+    "rows that overlap": lambda memory: as_strided(memory, (len(memory), 2), (memory.itemsize, memory.itemsize)),
+}
+
+
+@pytest.mark.parametrize("of", MEMORY)
+def test_rows_go_where_memory_says(db: Any, of: str, pick: Random) -> None:
+    """What is around them stays, and so do rows that are not there; of several requests, too."""
+    rows = rows_in(db, "float32[2]")
+    memory = some("float32[12]", 64, pick).reshape(64, 4, 3)
+    count = len(MEMORY[of](memory))
+    keys = [pick.randrange(40) for _ in range(count)]
+    held = {key: some("float32[2]", 1, pick)[0] for key in range(30)}
+    rows.set(list(held), np.array(list(held.values())))
+    for atomic in (True, False):
+        filled, expected = memory.copy(), memory.copy()
+        for row, key in zip(MEMORY[of](expected), keys, strict=True):
+            row[:] = held.get(key, row)
+        found = rows.get(keys, out=MEMORY[of](filled), atomic=atomic)[1]
+        assert found.tolist() == [key in held for key in keys]
+        assert filled.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, "int16[3]", "bfloat16[3]"])
@@ -587,6 +632,8 @@ def test_a_row_of_another_length_is_found(tmp_path: Path) -> None:
             rows.add([1], ONE)
         with pytest.raises(CorruptRecordError, match="operation 1: a value of 5 bytes, which is no row of float32"):
             rows.get([2, 1])
+        with pytest.raises(CorruptRecordError, match="operation 0: a value of 5 bytes"):
+            rows.get([1], out=np.zeros((1, 3), np.float32))
     assert {violation.invariant for violation in check(path).violations} == {"row-size"}
 
 

@@ -83,7 +83,7 @@ MUTANTS = (
         "        crc = crc_two_lanes.after(crc) ^ crc_lane.after(of_second) ^ of_third;\n",
         "        crc = crc_two_lanes.after(crc) ^ of_third;\n",
         "rot in a third of a record or of a large value is served",
-        ("tests/kernels/test_kernels.py::test_crc32c_bit_by_bit",),
+        ("kernels/test_kernels.py::test_crc32c_bit_by_bit",),
     ),
     Mutant(
         "check-does-not-look-at-blobs",
