@@ -1,4 +1,4 @@
-"""Compaction of the heap: what is live of a victim segment moves elsewhere, step by step, until the segment is free.
+"""Compaction of the heap: what is live of victim segments moves elsewhere, step by step, until they are free.
 
 A step is a transaction like any other: this planner makes a write set, and the committer stores it. Records move as
 they are, damaged ones too. Their slots keep fingerprint, kind and version, so a step gives no versions.
@@ -26,11 +26,11 @@ from gpkvs.media.layout import RUNS_MAX, UNIT_BYTES, reference_length, reference
 VICTIM_SHARE_MAX: Final = 0.95  # of a segment: with more charged, a victim frees too little for what it moves
 IDLE_SHARE_MAX: Final = 0.5  # two such segments become one
 
-_STEP_UNITS = (1 << 20) // UNIT_BYTES
-# A smaller step costs more than it moves.
-_STEP_UNITS_MIN = (128 << 10) // UNIT_BYTES
-# What a step looks at for each unit that it is to free: it ends early enough for the batch that waits.
+# What a step looks at: a smaller one costs more than it moves, and a larger one saves little more.
+_STEP_UNITS_MIN, _STEP_UNITS_MAX = (128 << 10) // UNIT_BYTES, (16 << 20) // UNIT_BYTES
+# For each unit that it is to free: it ends early enough for the batch that waits.
 _LOOKED_AT: Final = 4
+_IDLE_UNITS: Final = (256 << 10) // UNIT_BYTES  # to be freed while nobody waits, before somebody may
 _STEP_MOVES: Final = 4096
 _STEP_RECORDS: Final = 8192  # that a step walks over
 _WALKED_WORDS: Final = 4  # of each (`Walked` in kernels/compact.hpp)
@@ -38,7 +38,8 @@ _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
 _NOTHING: Final = Run(0, 0)
 _NOWHERE: Final[int | None] = None
 _NO_SEGMENT: Final = (1 << 64) - 1
-_COUNT, _CHARGE, _LACKS_ROOM, _AT = range(4)  # `Moves` in kernels/compact.hpp
+_COUNT, _LACKS_ROOM, _VICTIM, _AT, _MOVES_WORDS = range(5)  # `Moves` in kernels/compact.hpp
+_NO_OTHERS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
 class Compactor:
@@ -78,15 +79,15 @@ class Compactor:
         heap = self._heap
         return heap.is_compacted and heap.emptied_segments <= heap.reserve + 1
 
-    def step(self, share_max: float = VICTIM_SHARE_MAX, wanted_units: int = _STEP_UNITS) -> bool:
-        """Move the live records of the next part of a victim; return whether there was one.
+    def step(self, share_max: float = VICTIM_SHARE_MAX, wanted_units: int = _IDLE_UNITS) -> bool:
+        """Move the live records of the next part of a victim, or of several; return whether there was one.
 
         Parameters
         ----------
         share_max
             Of a segment, that a new victim may be charged.
         wanted_units
-            That it is to free: a step for few of them is short.
+            That it is to free: a step for few of them is short, and one for many empties several victims.
 
         Raises
         ------
@@ -95,14 +96,15 @@ class Compactor:
         """
         if not self._heap.is_compacted or not self._find_victim(share_max):
             return False
-        self._step(min(max(_LOOKED_AT * wanted_units, _STEP_UNITS_MIN), _STEP_UNITS))
+        units_max = min(max(_LOOKED_AT * wanted_units, _STEP_UNITS_MIN), _STEP_UNITS_MAX)
+        self._step(units_max, wanted_units, self._other_victims(share_max, wanted_units))
         return True
 
     def empty(self, victim: int) -> None:
         """Move all that is live of a segment, whichever it is: a proof looks at the step."""
         self._begin_victim(victim)
         while self._victim is not None:
-            self._step(_STEP_UNITS)
+            self._step(_STEP_UNITS_MAX)
 
     def make_run(self, segments: int) -> bool:
         """Make so many free segments neighbours, beside those that are kept; return whether they are.
@@ -136,16 +138,20 @@ class Compactor:
             self._barred, self._long_to = _NOTHING, _NOWHERE
         return not heap.charged_units[step.victim]
 
-    def _step(self, units_max: int) -> None:
+    def _step(self, units_max: int, wanted_units: int = 0, others: NDArray[np.int64] = _NO_OTHERS) -> None:
+        """Look at so many units of the victim; where it is emptied, and more are wanted, at `others` as well."""
+        assert self._victim is not None
         self._committer.land()  # slots are read where they are stored
-        moves = _Moves(self._files, self._heap, self._tables, units_max, self._barred, self._long_to)
+        victims = np.append(np.uint64(self._victim), others.astype(np.uint64))
+        moves = _Moves(self._files, self._heap, self._tables, victims, units_max, self._barred, self._long_to)
         if self._swept is None:
-            self._walk(moves)
+            self._walk(moves, wanted_units)
         else:
             self._sweep(moves)
         if moves.count:
             self._commit(moves)
             self._long_to = _NOWHERE  # it is taken
+            self._begin_last_of(victims[: moves.victim + 1])
         elif moves.lacks_room and not self._committer.release_waiting():
             self._too_large.add(self._give_up())
         self._end_victim()
@@ -165,15 +171,17 @@ class Compactor:
         used = int(heap.ends[survivors]) if heap.live_units[survivors] else 0
         return used + int(heap.charged_units[victim]) <= heap.end_of(survivors)
 
-    def _candidates(self, share_max: float) -> list[int]:
-        """Return the segments that may be emptied."""
+    def _candidates(self, share_max: float) -> NDArray[np.int64]:
+        """Return the segments that may be emptied, but for the victim."""
         heap = self._heap
         if not heap.is_compacted:
-            return []
+            return _NO_OTHERS
         charged = heap.charged_units
-        found = np.flatnonzero((charged > 0) & (charged <= int(share_max * heap.segment_units))).tolist()
-        others = {heap.tail.segment, heap.survivors} | self._damaged | self._too_large
-        return [segment for segment in found if segment not in others]
+        may_be = (charged > 0) & (charged <= int(share_max * heap.segment_units))
+        others = {heap.tail.segment, heap.survivors, self._victim} | self._damaged | self._too_large
+        may_be[[segment for segment in others if segment is not None]] = False
+        found: NDArray[np.int64] = np.flatnonzero(may_be)
+        return found
 
     def _find_victim(self, share_max: float) -> bool:
         heap = self._heap
@@ -181,26 +189,46 @@ class Compactor:
         if self._victim == heap.tail.segment:  # users emptied it and took it
             self._victim = None
         if self._victim is None:
-            candidates = np.array(self._candidates(share_max), np.int64)
+            candidates = self._candidates(share_max)
             if not len(candidates):
                 return False
-            self._begin_victim(self._best_of(candidates))
+            self._begin_victim(int(candidates[self._benefit_of(candidates).argmax()]))
         return True
 
-    def _best_of(self, candidates: NDArray[np.int64]) -> int:
-        """Choose by cost and benefit: (1 - u) * age / (1 + u); by emptiness alone while there is little room."""
+    def _other_victims(self, share_max: float, wanted_units: int) -> NDArray[np.int64]:
+        """Return which segments to empty after the victim, the best ones first, so that so many units become free."""
         heap = self._heap
-        share = heap.charged_units[candidates] / heap.segment_units
+        wanted = wanted_units - (heap.segment_units - int(heap.charged_units[self._victim]))
+        if wanted <= 0 or self._swept is not None:
+            return _NO_OTHERS
+        candidates = self._candidates(share_max)
+        best = candidates[np.argsort(-self._benefit_of(candidates))]
+        freed = np.cumsum(heap.segment_units - heap.charged_units[best])
+        return best[: int(np.searchsorted(freed, wanted)) + 1]
+
+    def _benefit_of(self, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what speaks for each: (1 - u) * age / (1 + u); while there is little room, emptiness alone."""
+        heap = self._heap
+        share: NDArray[np.float64] = heap.charged_units[candidates] / heap.segment_units
         if heap.emptied_segments < heap.reserve:
-            return int(candidates[share.argmin()])
+            return 1 - share
         age = (heap.clock - heap.stamps[candidates]).astype(np.float64) + 1
-        return int(candidates[((1 - share) * age / (1 + share)).argmax()])
+        return (1 - share) * age / (1 + share)
 
     def _begin_victim(self, victim: int) -> None:
         self._victim, self._at = victim, 0
         self._swept: int | None = None  # the table that is swept; None while the victim is walked
         self._moved_units = 0
         self._counted_units = 0  # of the victim, in `freed_units`
+
+    def _begin_last_of(self, victims: U64) -> None:
+        """Go on with the last one; those before it are emptied."""
+        for victim in victims[:-1].tolist():
+            self.freed_units += self._heap.end_of(victim) - self._counted_units
+            self._counted_units = 0
+        if len(victims) > 1:
+            self._victim, self._moved_units = int(victims[-1]), 0
+            self._too_large.clear()
 
     def _give_up(self) -> int:
         victim, self._victim = self._victim, None
@@ -221,8 +249,8 @@ class Compactor:
             self._victim = None
             self._too_large.clear()
 
-    def _walk(self, moves: _Moves) -> None:
-        """Walk the next records of the victim; where it ends and records are missing, rot hides them: sweep."""
+    def _walk(self, moves: _Moves, wanted_units: int) -> None:
+        """Walk the next records of the victims; where one ends and records are missing, rot hides them: sweep."""
         assert self._victim is not None
         end = int(self._heap.ends[self._victim])
         if self._at >= end:
@@ -231,10 +259,10 @@ class Compactor:
         hash_key0, hash_key1 = self._files.root.hash_keys
         moves.launch(
             self._backend,
-            "walk_victim",
-            self._victim,
+            "walk_victims",
             self._at,
-            end=end,
+            victim_count=len(moves.victims),
+            wanted_units=wanted_units,
             hash_key0=hash_key0,
             hash_key1=hash_key1,
             pool=self._backend.host_threads,
@@ -252,15 +280,14 @@ class Compactor:
             return
         slots = moves.tables[self._swept].index.slots_mapped
         end = min(self._at + _SWEPT_SLOTS, slots)
-        moves.launch(self._backend, "sweep_index", self._victim, self._at, end=end, swept=self._swept)
+        moves.launch(self._backend, "sweep_index", self._at, end=end, swept=self._swept)
         self._at = moves.at
         if self._at == slots:
             self._swept, self._at = self._swept + 1, 0
 
     def _commit(self, moves: _Moves) -> None:
         """Store a step, and count it."""
-        heap, victim = self._heap, self._victim
-        assert victim is not None
+        heap = self._heap
         all_of_it = moves.filled(slice(None))
         parts = moves.parts
         tables = [
@@ -268,7 +295,10 @@ class Compactor:
             for number, part in parts
         ]
         write_set = WriteSet(tables, 0, log_runs(tables, self._files.run_kind), heap.tail, ())
-        stamp = float(heap.stamps[victim])
+        lengths = reference_length(moves.moved_from)
+        stamp = float(
+            np.average(heap.stamps[reference_offset(moves.moved_from) // heap.segment_units], weights=lengths)
+        )
         self._committer.commit(write_set)
         heap.survivors = moves.survivors
         units = int(reference_length(moves.moved_to).sum())
@@ -333,6 +363,8 @@ class _Moves:
     ----------
     files, heap, tables
         Of the store.
+    victims
+        Segments that records move from.
     units_max
         That the step looks at.
     barred
@@ -347,8 +379,16 @@ class _Moves:
     moved_to: U64
 
     def __init__(
-        self, files: StoreFiles, heap: Heap, tables: dict[int, Table], units_max: int, barred: Run, long_to: int | None
+        self,
+        files: StoreFiles,
+        heap: Heap,
+        tables: dict[int, Table],
+        victims: U64,
+        units_max: int,
+        barred: Run,
+        long_to: int | None,
     ) -> None:
+        self.victims = victims
         self._barred = barred
         self._long_to = long_to
         self._files = files
@@ -358,7 +398,7 @@ class _Moves:
         # Each table takes a run of its own.
         most = _STEP_MOVES if len(self.tables) <= RUNS_MAX else RUNS_MAX
         self._moves_max = min(most, files.log_entries_max)
-        self._counts = np.zeros(4, np.uint64)
+        self._counts = np.zeros(_MOVES_WORDS, np.uint64)
         self._survivors = np.array([_NO_SEGMENT if heap.survivors is None else heap.survivors], np.uint64)
         self._set_moves(np.empty(0, np.uint32), *np.empty((3, 0), np.uint64))
 
@@ -376,8 +416,13 @@ class _Moves:
         return bool(self._counts[_LACKS_ROOM])
 
     @property
+    def victim(self) -> int:
+        """The number of the last victim that was looked at; those before it are emptied."""
+        return int(self._counts[_VICTIM])
+
+    @property
     def at(self) -> int:
-        """Where the step ended: a unit of the victim, or a slot."""
+        """Where the step ended: a unit of that victim, or a slot."""
         return int(self._counts[_AT])
 
     @property
@@ -386,12 +431,13 @@ class _Moves:
         segment = int(self._survivors[0])
         return None if segment == _NO_SEGMENT else segment
 
-    def launch(self, backend: Backend, kernel: str, victim: int, at: int, **arguments: int) -> None:
+    def launch(self, backend: Backend, kernel: str, at: int, **arguments: int) -> None:
         """Have a kernel find moves."""
-        heap, entries = self._heap, [table.index for table in self.tables]
+        heap, victims, entries = self._heap, self.victims, [table.index for table in self.tables]
         ends = np.where(heap.live_units > 0, heap.ends, np.uint64(0))
+        ends[victims] = heap.segment_units  # no room
         for run in (heap.kept_run, self._barred):
-            ends[run.first : run.end] = heap.segment_units  # no room
+            ends[run.first : run.end] = heap.segment_units
         # What is emptied and waits for a journal will be free: one record behind its end would keep all of it.
         ends[(heap.charged_units == 0) & (heap.live_units > 0)] = heap.segment_units
         table, columns = np.empty(self._moves_max, np.uint32), np.empty((3, self._moves_max), np.uint64)
@@ -407,7 +453,9 @@ class _Moves:
             live_units=heap.live_units,
             ends=ends,
             survivors=self._survivors,
-            victim=victim,
+            victims=victims,
+            victim_ends=heap.ends[victims],
+            victim_charges=heap.charged_units[victims],
             user_tail=heap.tail.segment,
             long_to=_NO_SEGMENT if self._long_to is None else self._long_to,
             tables=len(entries),
@@ -415,7 +463,6 @@ class _Moves:
             table_index=np.array([index.image for index in entries], np.uint64),
             table_blocks=np.array([index.blocks for index in entries], np.uint64),
             table_unmoved=np.array([index.unmoved for index in entries], np.uint64),
-            charge_left=int(heap.charged_units[victim]),
             moves_max=self._moves_max,
             units_max=self._units_max,
             moves=self._counts,

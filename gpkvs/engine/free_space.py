@@ -170,7 +170,7 @@ class FreeSpace:
         """Run steps until so many units are free, or will be when a journal allows it; end if they gain too little."""
         heap, compactor = self._heap, self.compactor
         moved, freed = heap.moved_units, compactor.freed_units
-        while heap.emptied_units < wanted_units and compactor.step():
+        while (lacking := wanted_units - heap.emptied_units) > 0 and compactor.step(wanted_units=lacking):
             gained = compactor.freed_units - freed
             if heap.moved_units - moved > _MOVED_TO_FREE_MAX * max(gained, 0) + _STALLED_SEGMENTS * heap.segment_units:
                 return

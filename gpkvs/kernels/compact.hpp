@@ -1,6 +1,6 @@
-// A step of compaction: the live records of a victim segment, and where they go. It only reads.
+// A step of compaction: the live records of victim segments, and where they go. It only reads.
 //
-// A record is live only if its slot holds exactly this reference. `walk_victim` goes from header to header, and looks each
+// A record is live only if its slot holds exactly this reference. `walk_victims` goes from header to header, and looks each
 // key up. Rot may hide a record from it, so `sweep_index` looks for what is left: slots that refer to the victim.
 //
 // Records that survive are appended to a segment of their own, behind the last one, so that those of one age stay
@@ -16,17 +16,24 @@
 #include "record.cuh"
 
 // Of each table with records: its id, where its index begins, and its geometry. `user_tail`: the segment that users' records
-// are appended to. `ends`: of each segment, 0 if it is free; changed in place. `survivors`: changed in place. `run`: the free
-// segment where a long record goes, or NO_SEGMENT. `moves`: the number of moves so far, to which the call adds; what they
-// are charged; and whether the call ended for want of room.
+// are appended to. `ends`: of each segment, 0 if it is free; changed in place; victims have no room. `survivors`: changed in
+// place. `long_to`: the free segment where a long record goes, or NO_SEGMENT. `victims`: the segments to empty, one after the
+// other; where their last records end; and what their records are charged. `moves`: how many there are, whether the call ended
+// for want of room, and where it ended.
 #define MOVES_ARGS(F)                                                                       \
     F(const u8*, heap) F(u64, heap_units) F(u64, record_format) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
-    F(u64, victim) F(u64, user_tail) F(u64, long_to)                                        \
+    F(u64, user_tail) F(u64, long_to) F(const u64*, victims) F(const u64*, victim_ends) F(const u64*, victim_charges) \
     F(u64, tables) F(const u64*, table_ids) F(const u64*, table_index) F(const u64*, table_blocks) F(const u64*, table_unmoved) \
-    F(u64, charge_left) F(u64, moves_max) F(u64, units_max)                                 \
+    F(u64, moves_max) F(u64, units_max)                                                     \
     F(u64*, moves) F(u32*, table) F(u64*, slot) F(u64*, moved_from) F(u64*, moved_to)
 
-enum Moves { MOVES_COUNT, MOVES_CHARGE, MOVES_LACK_ROOM, MOVES_AT, MOVES_WORDS };
+enum Moves {
+    MOVES_COUNT,
+    MOVES_LACK_ROOM,
+    MOVES_VICTIM,  // the number of the last victim that was looked at; those before it are emptied
+    MOVES_AT,      // and where: a unit of it, or a slot of the index
+    MOVES_WORDS
+};
 
 template <class Args>
 GPKVS_DEVICE Geometry geometry_of_table(const Args& a, u64 table) {
@@ -41,12 +48,15 @@ class Mover {
   public:
     explicit Mover(const Args& args) : a(args), survivors_(args.survivors[0]) {}
 
+    void begin_victim(u64 victim) { charge_left_ = a.victim_charges[victim]; }
+    bool is_emptied() const { return !charge_left_; }
+
     // Whether the step may go on.
     bool goes_on() const {
         const bool is_full = a.moves[MOVES_COUNT] == a.moves_max || units_ >= a.units_max;
         // One long record has a place: rot may have made two of it.
         const bool is_placed = a.long_to != NO_SEGMENT && a.moves[MOVES_COUNT];
-        return !is_full && !is_placed && !a.moves[MOVES_LACK_ROOM] && a.moves[MOVES_CHARGE] < a.charge_left;
+        return !is_full && !is_placed && !a.moves[MOVES_LACK_ROOM];
     }
 
     // Moves the record of a slot; false if there is no room for it.
@@ -62,16 +72,17 @@ class Mover {
         a.moved_from[i] = reference;
         if (units > a.segment_units) {
             a.moved_to[i] = make_reference(segment * a.segment_units, units);
-            a.moves[MOVES_CHARGE] += a.segment_units;  // of the victim
+            charge_left_ -= std::min(charge_left_, a.segment_units);  // of the victim
         } else {
             a.moved_to[i] = make_reference(segment * a.segment_units + a.ends[segment], units);
             a.ends[segment] += units;
-            a.moves[MOVES_CHARGE] += record_charge(units, a.segment_units);
+            charge_left_ -= std::min(charge_left_, record_charge(units, a.segment_units));
         }
         units_ += units;
         return true;
     }
 
+    u64 units() const { return units_; }
     void end() const { a.survivors[0] = survivors_; }
 
   private:
@@ -85,7 +96,7 @@ class Mover {
         if (survivors_ != NO_SEGMENT && room(survivors_) >= units) return survivors_;
         u64 fullest = NO_SEGMENT, emptiest = NO_SEGMENT, free = NO_SEGMENT;
         for (u64 segment = 0; segment < a.segments; segment++) {
-            if (segment == a.victim || segment == a.user_tail) continue;
+            if (segment == a.user_tail) continue;
             if (is_free(segment)) {
                 if (free == NO_SEGMENT && room(segment) >= units) free = segment;
             } else if (room(segment) >= units) {
@@ -102,7 +113,7 @@ class Mover {
     }
 
     const Args& a;
-    u64 survivors_, units_ = 0;
+    u64 survivors_, units_ = 0, charge_left_ = 0;
 };
 
 // A record on the way: where it begins, in units of the segment, and the slot that holds exactly this reference, or NO_SLOT.
@@ -110,26 +121,30 @@ struct Walked {
     u64 at, reference, table, slot;  // `table`: its number, or `tables` if it is of none that has records
 };
 
-// walk_victim: the records from `moves[MOVES_AT]` on, in units of the segment, to `end`. It ends there, too, where no record
-// can be, and after `walked_max` records. `walked` is scratch memory.
-#define WALK_VICTIM_ARGS(F)                                                                 \
-    MOVES_ARGS(F) F(u64, hash_key0) F(u64, hash_key1) F(u64, end) F(Pool*, pool) F(u64*, walked) F(u64, walked_max)
+// walk_victims: the records of the first victim from `moves[MOVES_AT]` on, in units of the segment. A walk ends where no record
+// can be, and after `walked_max` records. When a victim is emptied, the next one follows, until `wanted_units` are free or
+// `units_max` were looked at. `walked` is scratch memory.
+#define WALK_VICTIMS_ARGS(F)                                                                \
+    MOVES_ARGS(F) F(u64, victim_count) F(u64, wanted_units) F(u64, hash_key0) F(u64, hash_key1) F(Pool*, pool) F(u64*, walked) F(u64, walked_max)
 
-// Reads headers up to the unit `until`; returns how many records there are, and sets `next` to where the walk goes on.
+static const u64 HEADERS_AHEAD = 16;
+
+// Reads headers of a victim up to the unit `until`; returns how many records there are, and sets `next` to where the walk goes on.
 template <class Args>
-GPKVS_DEVICE u64 read_headers(const Args& a, u64& next, u64 until) {
+GPKVS_DEVICE u64 read_headers(const Args& a, u64 victim, u64& next, u64 until) {
     Walked* walked = (Walked*)a.walked;
-    const u64 begin = a.victim * a.segment_units;
+    const u64 begin = a.victims[victim] * a.segment_units, end = a.victim_ends[victim];
     u64 count = 0;
     while (count < a.walked_max && next < until) {
         const Record record = read_record(a.heap + (begin + next) * UNIT_BYTES, a.record_format);
         const u64 units = record.units;
         const bool is_long = next == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
-        const bool is_inside = next + units <= a.end || (is_long && begin + units <= a.heap_units);
+        const bool is_inside = next + units <= end || (is_long && begin + units <= a.heap_units);
         if (units < RECORD_UNITS_MIN || !is_inside) {
-            next = a.end;
+            next = end;
             break;
         }
+        prefetch(a.heap + (begin + next + HEADERS_AHEAD * units) * UNIT_BYTES);  // most are as long as this one
         u64 table = 0;
         while (table < a.tables && a.table_ids[table] != record.table_id) table++;
         walked[count++] = {next, make_reference(begin + next, units), table, NO_SLOT};
@@ -170,25 +185,39 @@ static void look_up_run(const void* args, u64 first, u64 last) {
 // How many keys a look-up counts for, when threads share them: it waits for memory.
 static const u64 LOOK_UP_KEYS = 8;
 
-GPKVS_SERIAL_KERNEL(walk_victim, WALK_VICTIM_ARGS) {
-    if (i != 0) return;
-    static const Kernel look_up = {sizeof(a), "", look_up_run<walk_victim_args>, 1, 0, 0};
-    Mover<walk_victim_args> mover(a);
+// Moves records of a victim from the unit `at` on, and looks at so many units; says in `at` where it ended.
+template <class Args>
+static void walk_victim(const Args& a, Mover<Args>& mover, u64 victim, u64& at, u64 units) {
+    static const Kernel look_up = {sizeof(a), "", look_up_run<Args>, 1, 0, 0};
     const Walked* walked = (const Walked*)a.walked;
-    u64& at = a.moves[MOVES_AT];
     u64 next = at;
-    const u64 count = read_headers(a, next, std::min(a.end, at + a.units_max));
+    const u64 count = read_headers(a, victim, next, std::min(a.victim_ends[victim], at + units));
     a.pool->run(&look_up, &a, count, LOOK_UP_KEYS);
     for (u64 k = 0; k < count; k++) {
         at = walked[k].at;
-        if (!mover.goes_on()) return mover.end();
-        if (walked[k].slot != NO_SLOT && !mover.move((u32)walked[k].table, walked[k].slot, walked[k].reference)) return mover.end();
+        if (mover.is_emptied() || !mover.goes_on()) return;
+        if (walked[k].slot != NO_SLOT && !mover.move((u32)walked[k].table, walked[k].slot, walked[k].reference)) return;
     }
     at = next;
+}
+
+GPKVS_SERIAL_KERNEL(walk_victims, WALK_VICTIMS_ARGS) {
+    if (i != 0) return;
+    Mover<walk_victims_args> mover(a);
+    u64 &victim = a.moves[MOVES_VICTIM], &at = a.moves[MOVES_AT];
+    for (u64 looked_at = 0, freed = 0;; victim++, at = 0) {
+        const u64 from = at, moved = mover.units();
+        mover.begin_victim(victim);
+        walk_victim(a, mover, victim, at, a.units_max - looked_at);
+        looked_at += at - from;
+        freed += segment_end(a.victims[victim], a.segment_units, a.heap_units) - (mover.units() - moved);
+        if (!mover.is_emptied() || !mover.goes_on() || looked_at >= a.units_max || freed >= a.wanted_units) break;
+        if (victim + 1 == a.victim_count) break;
+    }
     mover.end();
 }
 
-// sweep_index: the slots of one table from `moves[MOVES_AT]` on to `end` that refer to the victim.
+// sweep_index: the slots of one table from `moves[MOVES_AT]` on to `end` that refer to the first victim.
 #define SWEEP_INDEX_ARGS(F) MOVES_ARGS(F) F(u64, swept) F(u64, end)
 
 GPKVS_SERIAL_KERNEL(sweep_index, SWEEP_INDEX_ARGS) {
@@ -197,13 +226,14 @@ GPKVS_SERIAL_KERNEL(sweep_index, SWEEP_INDEX_ARGS) {
     const BytesBucket* index = (const BytesBucket*)a.table_index[a.swept];
     const Geometry geometry = geometry_of_table(a, a.swept);
     u64& at = a.moves[MOVES_AT];
-    for (; at < a.end && mover.goes_on(); at++) {
+    mover.begin_victim(0);
+    for (; at < a.end && !mover.is_emptied() && mover.goes_on(); at++) {
         // A dead block of an index that grows still has the slots that moved from it.
         if (!is_live_block(at / WAYS / BytesBucket::IN_BLOCK, geometry)) continue;
         const BytesSlot& slot = index[at / WAYS].ways[at % WAYS];
         if (slot_kind(slot.meta) == KIND_EMPTY) continue;
         const u64 offset = reference_offset(slot.reference), units = reference_length(slot.reference);
-        if (offset / a.segment_units != a.victim || !is_in_segments(offset % a.segment_units, units, a.segment_units)) continue;
+        if (offset / a.segment_units != a.victims[0] || !is_in_segments(offset % a.segment_units, units, a.segment_units)) continue;
         if (!units || offset + units > a.heap_units) continue;
         if (!mover.move((u32)a.swept, at, slot.reference)) break;
     }

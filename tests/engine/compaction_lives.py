@@ -71,7 +71,7 @@ class Life:
     def run(self, kill_at: str, steps: int) -> None:
         """Open, compare, and write until the kill, in the step of that number."""
         driver = self._driver
-        compaction._STEP_UNITS = compaction._STEP_UNITS_MIN = (
+        compaction._STEP_UNITS_MAX = compaction._STEP_UNITS_MIN = (
             SEGMENT_BYTES // UNIT_BYTES // driver.rng.choice([1, 8])
         )  # else steps end with victims
         driver.open(charged_is_known=False)
