@@ -30,7 +30,7 @@ IDLE_SHARE_MAX: Final = 0.5  # two such segments become one
 _STEP_UNITS_MIN, _STEP_UNITS_MAX = (128 << 10) // UNIT_BYTES, (16 << 20) // UNIT_BYTES
 # For each unit that it is to free: it ends early enough for the batch that waits.
 _LOOKED_AT: Final = 4
-_IDLE_UNITS: Final = (256 << 10) // UNIT_BYTES  # to be freed while nobody waits, before somebody may
+_IDLE_STEP_UNITS: Final = (1 << 20) // UNIT_BYTES  # that are looked at while nobody waits yet
 _STEP_MOVES: Final = 4096
 _STEP_RECORDS: Final = 8192  # that a step walks over
 _WALKED_WORDS: Final = 4  # of each (`Walked` in kernels/compact.hpp)
@@ -79,7 +79,7 @@ class Compactor:
         heap = self._heap
         return heap.is_compacted and heap.emptied_segments <= heap.reserve + 1
 
-    def step(self, share_max: float = VICTIM_SHARE_MAX, wanted_units: int = _IDLE_UNITS) -> bool:
+    def step(self, share_max: float = VICTIM_SHARE_MAX, wanted_units: int = 0) -> bool:
         """Move the live records of the next part of a victim, or of several; return whether there was one.
 
         Parameters
@@ -164,7 +164,10 @@ class Compactor:
             if len(victims) < 2 and not (len(victims) and survivors is not None and self._fits(victims[0], survivors)):
                 return False
             assert heap.is_compacted
-        return self.step(IDLE_SHARE_MAX)
+        if not self._heap.is_compacted or not self._find_victim(IDLE_SHARE_MAX):
+            return False
+        self._step(_IDLE_STEP_UNITS)
+        return True
 
     def _fits(self, victim: int, survivors: int) -> bool:
         heap = self._heap

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpkvs import failpoint
 from gpkvs.engine import compaction
-from gpkvs.engine.compaction import Compactor
+from gpkvs.engine.compaction import VICTIM_SHARE_MAX, Compactor
 from gpkvs.media.layout import UNIT_BYTES
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver
@@ -30,6 +30,7 @@ IN_STEP = {
     "journal": ("before_record", "mid_record", "before_log", "mid_log", "before_frame", "before_apply", "mid_apply"),
 }
 KEYS = 400
+MANY_SEGMENTS = 5
 OPERATIONS = 400  # of a life that is not killed earlier
 
 
@@ -44,6 +45,16 @@ def any_bytes(rng: random.Random) -> int:
     if kind < 0.08:
         return int(SEGMENT_BYTES * rng.uniform(1, 1.9))
     return int(SEGMENT_BYTES * rng.uniform(0.01, 0.3)) if kind < 0.5 else rng.randrange(8, 1500)
+
+
+def want_many() -> None:
+    """Have every step of compaction of this process free many segments, as after a large batch."""
+    step = Compactor.step
+
+    def step_for_many(compactor: Compactor, share_max: float = VICTIM_SHARE_MAX, wanted_units: int = 0) -> bool:
+        return step(compactor, share_max, max(wanted_units, MANY_SEGMENTS * compactor._heap.segment_units))
+
+    Compactor.step = step_for_many  # type: ignore[method-assign]
 
 
 class Life:
@@ -71,9 +82,11 @@ class Life:
     def run(self, kill_at: str, steps: int) -> None:
         """Open, compare, and write until the kill, in the step of that number."""
         driver = self._driver
-        compaction._STEP_UNITS_MAX = compaction._STEP_UNITS_MIN = (
-            SEGMENT_BYTES // UNIT_BYTES // driver.rng.choice([1, 8])
-        )  # else steps end with victims
+        share = driver.rng.choice([0, 1, 8])
+        if share:  # else steps end with victims
+            compaction._STEP_UNITS_MAX = compaction._STEP_UNITS_MIN = SEGMENT_BYTES // UNIT_BYTES // share
+        else:
+            want_many()
         driver.open(charged_is_known=False)
         for key in {*driver.expected, *(self._interrupted or ())[:1]}:
             found = driver.store.get(key)

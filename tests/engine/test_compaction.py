@@ -9,18 +9,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
+from gpkvs.engine.compaction import Compactor
 from gpkvs.errors import CorruptRecordError, NoSpaceError
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import UNIT_BYTES, reference_offset
 from gpkvs.native import keyed_digest
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
+from tests.engine.compaction_lives import want_many
 from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver, ValueBytes
 from tests.record_header import IS_SHORT, LENGTHS_AT
 
@@ -45,6 +48,16 @@ def rng() -> Iterator[random.Random]:
     return random.Random(seed)
 
 
+@pytest.fixture(params=[False, True], ids=["as-wanted", "many"])
+def wants_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Have steps empty as much as batches ask for, or several victims each."""
+    if request.param:
+        monkeypatch.setattr(Compactor, "step", Compactor.step)  # it is put back
+        want_many()
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("wants_many")
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("segments", [8, 20])
 def test_any_write_is_accepted_below_the_limit(
@@ -176,6 +189,45 @@ def refused_of(driver: HeapDriver, requests: list[list[Operation]]) -> set[int]:
     return refused
 
 
+def test_a_large_batch_takes_few_steps(store_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They empty several victims each, count what all of them free, and move no more than is worth it."""
+    steps: list[int] = []
+    emptied = 0
+    commit = Compactor._commit
+
+    def count(compactor: Compactor, moves: Any) -> None:
+        nonlocal emptied
+        commit(compactor, moves)
+        victims = moves.victims[: moves.victim + 1]
+        emptied += int(np.count_nonzero(compactor._heap.charged_units[victims] == 0)) * compactor._heap.segment_units
+        steps.append(len(victims))
+
+    monkeypatch.setattr(Compactor, "_commit", count)
+    driver = HeapDriver(store_path, 60, rng)
+    heap, moved, most = driver.heap, 0, 0
+    compactor = driver.store._engine.free_space.compactor
+    while heap.charged < 0.7 * heap.charged_max:
+        driver.write(b"key%d" % len(driver.expected), rng.randbytes(1000))
+    keys = sorted(driver.expected)
+    for _ in range(20):
+        chosen = rng.sample(keys, 6 * SEGMENT_BYTES // 1000)
+        values = [rng.randbytes(1000) for _ in chosen]
+        steps.clear()
+        before = heap.moved_units
+        driver.store.execute(Batch.of([(Op.SET, key, value) for key, value in zip(chosen, values, strict=True)]))
+        moved += heap.moved_units - before
+        for key, value in zip(chosen, values, strict=True):
+            driver.set_expected(key, value)
+        assert len(steps) <= 4
+        most = max(most, *steps, 0)
+    assert most > 2
+    assert 0 <= compactor.freed_units + heap.moved_units - emptied <= heap.segment_units  # a part of one victim
+    assert 0 < moved < 3 * 20 * 6 * heap.segment_units
+    driver.check()
+    driver.store.close()
+
+
+@pytest.mark.usefixtures("wants_many")
 @pytest.mark.parametrize("commit", ["undo", "journal"])
 def test_what_rot_hides_moves_too(tmp_path: Path, commit: str, rng: random.Random) -> None:
     """A header that cannot be walked past hides what is behind it. Damaged records move, and stay damaged."""
