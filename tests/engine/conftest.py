@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpkvs.config import CommitName
+from gpkvs.engine import engine
 from gpkvs.engine.native_planner import OPS_MAX
 
 
@@ -18,3 +19,10 @@ def commit(request: pytest.FixtureRequest) -> CommitName:
 def host_ops_max(request: pytest.FixtureRequest) -> int:
     ops: int = request.param
     return ops
+
+
+@pytest.fixture
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no turn of the native engine end because the machine is busy."""
+    for name in ("_TURN_SECONDS", "_SHORT_TURN_SECONDS"):
+        monkeypatch.setattr(engine, name, 600.0)

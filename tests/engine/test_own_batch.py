@@ -26,7 +26,7 @@ from tests.conftest import SMALL, assert_clean
 from tests.engine.native_driver import NativeDriver, result_of
 from tests.engine.test_own_turn import interrupted, lives
 
-pytestmark = pytest.mark.usefixtures("natively")
+pytestmark = pytest.mark.usefixtures("natively", "long_turns")
 _FAR = 1 << 42  # milliseconds since 1970
 _READ_BYTES_MAX = 6_000
 

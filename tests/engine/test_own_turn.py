@@ -42,7 +42,7 @@ KEYS = [b"key %d" % number for number in range(12)]
 
 
 @pytest.fixture(params=["undo", "journal"])
-def store(store_path: Path, request: pytest.FixtureRequest, natively: None) -> Iterator[gpkvs.Store]:
+def store(store_path: Path, request: pytest.FixtureRequest, natively: None, long_turns: None) -> Iterator[gpkvs.Store]:
     with gpkvs.open(store_path, backend="cpu", commit=request.param, **SMALL) as store:
         yield store
     assert_clean(store_path)
