@@ -39,8 +39,7 @@ static bool makes_at_once(const EngineBatch& batch) {
 }
 
 // What sums make in a table of rows, if no key is there twice.
-static u64 sums_bytes(const EngineBatch& batch, u64 row_element) {
-    const u64 sums = row_element ? (u64)std::count(batch.ops, batch.ops + batch.n, (u8)OP_ADD) : 0;
+static u64 sums_bytes(const EngineBatch& batch, u64 sums) {
     return sums ? sums * *batch.value_lengths : 0;  // one length is that of all
 }
 
@@ -58,6 +57,22 @@ static void run_resolver(const ResolveArgs& r) {
     resolver.run();
 }
 
+static const u64 KEYS_AT_ONCE = 64;
+
+// Looks at the records of all keys, which sums begin with: threads share that, since each is read whole.
+template <class Planner>
+static void look_at_records(const Planner& a, const ResolveArgs& r) {
+    const Resolver<ResolveArgs> resolver(r);
+    const u64 chains = a.planned[PLANNED_CHAINS];
+    a.pool->run_parts((chains + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE, [&](u64 part) {
+        const u64 end = std::min(chains, (part + 1) * KEYS_AT_ONCE);
+        for (u64 chain = part * KEYS_AT_ONCE; chain < end; chain++) {
+            if (chain + SOON < end) prefetch(a.heap + reference_offset(a.old_word[chain + SOON]) * UNIT_BYTES);
+            resolver.look_at_record(a.order[a.chain_start[chain]]);
+        }
+    });
+}
+
 // What a batch that looks first becomes. The plain batch and its columns lie here.
 class NativeResolver {
   public:
@@ -72,8 +87,9 @@ class NativeResolver {
         made_bytes_ = 0;
         u64 resolved[RESOLVED_COUNT];
         ResolveArgs r;
+        const u64 sums = row_element ? (u64)std::count(batch.ops, batch.ops + batch.n, (u8)OP_ADD) : 0;
         // Few but sums of rows make much at once. Who does needs a second pass, or some.
-        u64 room = makes_at_once(batch) ? std::min(made_bytes_max, std::max(ROOM_BYTES, sums_bytes(batch, row_element))) : 0;
+        u64 room = makes_at_once(batch) ? std::min(made_bytes_max, std::max(ROOM_BYTES, sums_bytes(batch, sums))) : 0;
         for (;;) {
             made_.reset();
             made_.reset(room ? new u8[room] : nullptr);
@@ -85,6 +101,7 @@ class NativeResolver {
             r.made_bytes = room;
             r.work_bytes_max = made_bytes_max;
             r.resolved = resolved;
+            if (sums == batch.n) look_at_records(a, r);
             run_resolver(r);
             made_bytes_ = resolved[RESOLVED_MADE_BYTES];
             if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;

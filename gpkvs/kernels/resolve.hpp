@@ -197,6 +197,11 @@ class Resolver {
         }
     }
 
+    // Looks at the record that the table has for the key of an operation. Threads may do that for several keys before the run.
+    void look_at_record(u32 op) const {
+        if (a.slot[a.chain[op]] != NO_SLOT) (void)record_of(op);
+    }
+
   private:
     // A record is read where something is added to its value: each would wait for memory.
     void prefetch_soon(u64 op) const {
