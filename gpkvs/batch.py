@@ -134,9 +134,9 @@ class Batch:
         When what each SET or EXPIRE leaves expires, in milliseconds since 1970; 0: never. An INCREMENT, APPEND
         or ADD gives it to a new key. Other operations do not look at theirs. By default all are 0.
     into : n of (bytes,) uint8, optional
-        Or (n, bytes), of which each row is contiguous. The caller's memory for the values of one request of GETs. Who
-        can puts them there; the result has lengths and no values then. If one of them is longer than its memory, or
-        damaged, none is put anywhere.
+        The caller's memory for the values of one request of GETs; or one array (n, bytes), of which each row is
+        contiguous. Who can puts them there; the result has lengths and no values then. If one of them is longer than
+        its memory, or damaged, none is put anywhere.
     versions : (n,) uint64, optional
         What SETs give their keys instead of new versions, each lower than the store's first one: only of SETs and
         DELETEs on the host, in one request, in a store in the making (`gpkvs.config.Making`).
@@ -420,8 +420,22 @@ class Batch:
                 )
         if not self.conditions is self.expected is self.expiries is None:
             self._check_optional()
+        if self.into is not None:
+            self._check_into(self.into)
         if int(self.request_ops.sum(dtype=np.uint64)) != len(self.ops):
             raise InvalidArgumentError(f"they do not add up to {len(self.ops):,} operations", field="request_ops")
+
+    def _check_into(self, into: Sequence[U8] | U8) -> None:
+        if len(into) != len(self.ops) or self.gets != len(self.ops):
+            raise InvalidArgumentError(f"{len(into):,} for {counted(self.gets, 'GET')}: each has one", field="into")
+        rows = [into[:1, :]] if isinstance(into, np.ndarray) and into.ndim == 2 else [row[None] for row in into]
+        for index, row in enumerate(rows):
+            if row.dtype != np.uint8 or row.ndim != 2 or not (row.flags.c_contiguous and row.flags.writeable):
+                raise InvalidArgumentError(
+                    "contiguous memory that can be written to is needed, as an array of uint8",
+                    field="into",
+                    index=index,
+                )
 
     def _check_optional(self) -> None:
         for name, dtype in _OPTIONAL_COLUMN_TYPES.items():

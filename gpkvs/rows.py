@@ -56,7 +56,7 @@ class RowRequests(StringRequests):
     out
         Where the rows of GETs go, as a caller gives it.
     is_placed
-        Whether who executes the requests can put rows into memory of ours (`Batch.into`).
+        Whether the executor can put rows into our memory (`Batch.into`).
 
     Raises
     ------
@@ -91,7 +91,7 @@ class RowRequests(StringRequests):
         if out is not None:
             self._memory = memory_for(layout, out, len(numbers))
         elif op is Op.GET and is_placed:
-            self._memory = np.empty((len(numbers), *layout.shape), layout.dtype)
+            self._memory = _new_memory(layout, len(numbers))
         self._into = None if self._memory is None or not is_placed else _bytes_in(layout, self._memory)
 
     def next(self) -> Batch | None:
@@ -112,7 +112,7 @@ class RowRequests(StringRequests):
             held: NDArray[Any] = self._layout.array_of(self.values().data)
             if is_whole:
                 return held if held.flags.writeable else held.copy(), found
-            memory = np.empty((len(found), *self._layout.shape), self._layout.dtype)
+            memory = _new_memory(self._layout, len(found))
             memory[found] = held
         else:
             self._put_rows(memory, found)
@@ -152,7 +152,8 @@ class Rows:
     Keys are whole numbers from 0 to 2**64 - 1: (n,) uint64, other whole numbers that are not negative, lists, columns
     that speak Arrow, arrays that speak DLPack. Rows are (n, ...) of the table's type and shape: arrays of NumPy, also
     strided ones, which are copied; arrays of the host that speak DLPack (PyTorch); columns of Arrow, lists of a fixed
-    size; lists. No type is converted but that of lists. bfloat16, which NumPy has not, is uint16 there, its bits.
+    size; lists. Nobody changes them during a call. No type is converted but that of lists. bfloat16, which NumPy has
+    not, is uint16 there, its bits.
 
     Attributes
     ----------
@@ -187,7 +188,7 @@ class Rows:
         ----------
         out : (n, ...)
             Where to leave them: an array of NumPy, also a strided one, or one that speaks DLPack, of the host and
-            contiguous. By default a new array of NumPy.
+            contiguous. By default a new array of NumPy. A call that fails may have left some there.
         default
             What a row that is not there is: a number, or an array or a list of the shape of a row. For bfloat16 an
             array. None: it is zeros, and `out` keeps what it has there.
@@ -353,7 +354,7 @@ def default_of(layout: RowLayout, default: Any) -> NDArray[Any] | None:
         return None
     if not isinstance(default, list | tuple) and np.ndim(default):
         row: NDArray[Any] = layout.array_of(rows_of(layout, default[None], 1, "default"))[0]
-        return row
+        return row.copy()  # it may lie in `out`
     given = _of_lists(layout, default, "default")
     if given.shape not in ((), layout.shape):
         raise InvalidArgumentError(
@@ -387,9 +388,13 @@ def memory_for(layout: RowLayout, out: Any, count: int) -> NDArray[Any]:
     return array.view(_bits(layout, array))
 
 
+def _new_memory(layout: RowLayout, count: int) -> NDArray[Any]:
+    return np.empty((count, *layout.shape), layout.dtype)
+
+
 def _bytes_in(layout: RowLayout, memory: NDArray[Any]) -> U8 | None:
     """Return memory for rows as (n, row_bytes), if each lies there as the table has it, and apart from the others."""
-    is_same = memory.dtype == layout.dtype and memory[:1].flags.c_contiguous
+    is_same = memory.dtype == layout.dtype and memory[:1].flags.c_contiguous and not np.ma.isMaskedArray(memory)
     if not len(memory) or not is_same or (len(memory) > 1 and abs(memory.strides[0]) < layout.row_bytes):
         return None
     rows: U8 = memory.reshape(len(memory), -1).view(np.uint8)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import socket
 
-_PORTS = range(20_000, 32_000)  # the system gives none of them to a connection, nor to who asks for port 0
+# Linux gives none of them to a connection, nor to who asks for port 0, unless ip_local_port_range says otherwise.
+_PORTS = range(20_000, 32_000)
 _ours: dict[int, socket.socket] = {}
 
 

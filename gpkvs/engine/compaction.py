@@ -28,7 +28,7 @@ IDLE_SHARE_MAX: Final = 0.5  # two such segments become one
 
 # What a step looks at: a smaller one costs more than it moves, and a larger one saves little more.
 _STEP_UNITS_MIN, _STEP_UNITS_MAX = (128 << 10) // UNIT_BYTES, (16 << 20) // UNIT_BYTES
-# For each unit that it is to free: it ends early enough for the batch that waits.
+# It looks at so many units for each that it is to free: so it ends early enough for the batch that waits.
 _LOOKED_AT: Final = 4
 _IDLE_STEP_UNITS: Final = (1 << 20) // UNIT_BYTES  # that are looked at while nobody waits yet
 _STEP_MOVES: Final = 4096
@@ -94,7 +94,7 @@ class Compactor:
         MemoryError
             If there is no memory for it; nothing was moved.
         """
-        if not self._heap.is_compacted or not self._find_victim(share_max):
+        if not self._find_victim(share_max):
             return False
         units_max = min(max(_LOOKED_AT * wanted_units, _STEP_UNITS_MIN), _STEP_UNITS_MAX)
         self._step(units_max, wanted_units, self._other_victims(share_max, wanted_units))
@@ -151,20 +151,22 @@ class Compactor:
         if moves.count:
             self._commit(moves)
             self._long_to = _NOWHERE  # it is taken
-            self._begin_last_of(victims[: moves.victim + 1])
-        elif moves.lacks_room and not self._committer.release_waiting():
+            self._go_on_from(moves)
+        elif not moves.lacks_room:
+            self._go_on_from(moves)
+        elif len(others):
+            self._step(units_max)  # there may be room in the others
+        elif not self._committer.release_waiting():
             self._too_large.add(self._give_up())
-        self._end_victim()
 
     def idle_step(self) -> bool:
-        """Do the same while there is nothing else to do: only where two segments become one."""
+        """Take a step while there is nothing else to do: only where two segments become one."""
         if self._victim is None:
             victims = self._candidates(IDLE_SHARE_MAX)
-            survivors, heap = self._heap.survivors, self._heap
+            survivors = self._heap.survivors
             if len(victims) < 2 and not (len(victims) and survivors is not None and self._fits(victims[0], survivors)):
                 return False
-            assert heap.is_compacted
-        if not self._heap.is_compacted or not self._find_victim(IDLE_SHARE_MAX):
+        if not self._find_victim(IDLE_SHARE_MAX):
             return False
         self._step(_IDLE_STEP_UNITS)
         return True
@@ -181,13 +183,15 @@ class Compactor:
             return _NO_OTHERS
         charged = heap.charged_units
         may_be = (charged > 0) & (charged <= int(share_max * heap.segment_units))
-        others = {heap.tail.segment, heap.survivors, self._victim} | self._damaged | self._too_large
-        may_be[[segment for segment in others if segment is not None]] = False
+        barred = {heap.tail.segment, heap.survivors, self._victim} | self._damaged | self._too_large
+        may_be[[segment for segment in barred if segment is not None]] = False
         found: NDArray[np.int64] = np.flatnonzero(may_be)
         return found
 
     def _find_victim(self, share_max: float) -> bool:
         heap = self._heap
+        if not heap.is_compacted:
+            return False
         self._end_victim()
         if self._victim == heap.tail.segment:  # users emptied it and took it
             self._victim = None
@@ -201,7 +205,7 @@ class Compactor:
     def _other_victims(self, share_max: float, wanted_units: int) -> NDArray[np.int64]:
         """Return which segments to empty after the victim, the best ones first, so that so many units become free."""
         heap = self._heap
-        wanted = wanted_units - (heap.segment_units - int(heap.charged_units[self._victim]))
+        wanted = wanted_units - (heap.segment_units - int(heap.charged_units[self._victim]))  # about
         if wanted <= 0 or self._swept is not None:
             return _NO_OTHERS
         candidates = self._candidates(share_max)
@@ -210,7 +214,7 @@ class Compactor:
         return best[: int(np.searchsorted(freed, wanted)) + 1]
 
     def _benefit_of(self, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what speaks for each: (1 - u) * age / (1 + u); while there is little room, emptiness alone."""
+        """Return the benefit of emptying each: (1 - u) * age / (1 + u); while there is little room, 1 - u."""
         heap = self._heap
         share: NDArray[np.float64] = heap.charged_units[candidates] / heap.segment_units
         if heap.emptied_segments < heap.reserve:
@@ -221,16 +225,26 @@ class Compactor:
     def _begin_victim(self, victim: int) -> None:
         self._victim, self._at = victim, 0
         self._swept: int | None = None  # the table that is swept; None while the victim is walked
-        self._moved_units = 0
         self._counted_units = 0  # of the victim, in `freed_units`
 
-    def _begin_last_of(self, victims: U64) -> None:
-        """Go on with the last one; those before it are emptied."""
-        for victim in victims[:-1].tolist():
+    def _go_on_from(self, moves: _Moves) -> None:
+        """Take note of where a step ended, whose moves are stored: the next one goes on there."""
+        self._at = moves.at
+        if self._swept is None:
+            self._count_emptied(moves.victims[: moves.victim])
+            self._victim = int(moves.victims[moves.victim])
+            if self._at >= int(self._heap.ends[self._victim]):
+                self._swept, self._at = 0, 0  # if some are left, rot hides them
+        elif self._at == moves.tables[self._swept].index.slots_mapped:
+            self._swept, self._at = self._swept + 1, 0
+        self._end_victim()
+        if self._victim is not None and self._swept == len(moves.tables):
+            self._damaged.add(self._give_up())
+
+    def _count_emptied(self, victims: U64) -> None:
+        for victim in victims.tolist():
             self.freed_units += self._heap.end_of(victim) - self._counted_units
             self._counted_units = 0
-        if len(victims) > 1:
-            self._victim, self._moved_units = int(victims[-1]), 0
             self._too_large.clear()
 
     def _give_up(self) -> int:
@@ -253,12 +267,7 @@ class Compactor:
             self._too_large.clear()
 
     def _walk(self, moves: _Moves, wanted_units: int) -> None:
-        """Walk the next records of the victims; where one ends and records are missing, rot hides them: sweep."""
-        assert self._victim is not None
-        end = int(self._heap.ends[self._victim])
-        if self._at >= end:
-            self._swept, self._at = 0, 0
-            return
+        """Walk the next records of the victims."""
         hash_key0, hash_key1 = self._files.root.hash_keys
         moves.launch(
             self._backend,
@@ -272,21 +281,12 @@ class Compactor:
             walked=int(self._walked.ctypes.data),
             walked_max=_STEP_RECORDS,
         )
-        self._at = moves.at
 
     def _sweep(self, moves: _Moves) -> None:
-        """Look at the next slots of all tables."""
-        assert self._victim is not None
+        """Look at the next slots of a table."""
         assert self._swept is not None
-        if self._swept == len(moves.tables):
-            self._damaged.add(self._give_up())
-            return
-        slots = moves.tables[self._swept].index.slots_mapped
-        end = min(self._at + _SWEPT_SLOTS, slots)
+        end = min(self._at + _SWEPT_SLOTS, moves.tables[self._swept].index.slots_mapped)
         moves.launch(self._backend, "sweep_index", self._at, end=end, swept=self._swept)
-        self._at = moves.at
-        if self._at == slots:
-            self._swept, self._at = self._swept + 1, 0
 
     def _commit(self, moves: _Moves) -> None:
         """Store a step, and count it."""
@@ -309,7 +309,7 @@ class Compactor:
         self.freed_units -= units
         for segment, new in zip(
             all_of_it.segment.tolist(), all_of_it.units.tolist(), strict=True
-        ):  # records keep their age
+        ):  # records keep their age: the mean of those that move together
             live = max(int(heap.live_units[segment]), new)
             heap.stamps[segment] = int((float(heap.stamps[segment]) * (live - new) + stamp * new) / live)
 
@@ -396,7 +396,7 @@ class _Moves:
         self._long_to = long_to
         self._files = files
         self._heap = heap
-        self._units_max = units_max
+        self.units_max = units_max
         self.tables: Sequence[Table] = [table for table in tables.values() if table.index.has_records]
         # Each table takes a run of its own.
         most = _STEP_MOVES if len(self.tables) <= RUNS_MAX else RUNS_MAX
@@ -467,7 +467,7 @@ class _Moves:
             table_blocks=np.array([index.blocks for index in entries], np.uint64),
             table_unmoved=np.array([index.unmoved for index in entries], np.uint64),
             moves_max=self._moves_max,
-            units_max=self._units_max,
+            units_max=self.units_max,
             moves=self._counts,
             table=table,
             slot=columns[0],

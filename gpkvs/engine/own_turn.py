@@ -274,5 +274,5 @@ class OwnTurn:
 
 
 def _are_short(into: Sequence[U8] | U8 | None) -> bool:
-    """Whether what goes into a caller's memory is short, as far as that tells; of buffers `run` takes what is."""
+    """Whether memory for values is small. Buffers count as large: `run` has taken those that are not."""
     return into is None or (isinstance(into, np.ndarray) and into.nbytes <= READ_BYTES_MAX)

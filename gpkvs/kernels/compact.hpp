@@ -1,7 +1,7 @@
 // A step of compaction: the live records of victim segments, and where they go. It only reads.
 //
 // A record is live only if its slot holds exactly this reference. `walk_victims` goes from header to header, and looks each
-// key up. Rot may hide a record from it, so `sweep_index` looks for what is left: slots that refer to the victim.
+// key up. Rot may hide a record from it, so `sweep_index` looks for what is left: slots that refer to the first victim.
 //
 // Records that survive are appended to a segment of their own, behind the last one, so that those of one age stay
 // together. When it is full, the segment with most room above its last record is the next one, else a free one. A large
@@ -18,7 +18,7 @@
 // Of each table with records: its id, where its index begins, and its geometry. `user_tail`: the segment that users' records
 // are appended to. `ends`: of each segment, 0 if it is free; changed in place; victims have no room. `survivors`: changed in
 // place. `long_to`: the free segment where a long record goes, or NO_SEGMENT. `victims`: the segments to empty, one after the
-// other; where their last records end; and what their records are charged. `moves`: how many there are, whether the call ended
+// other; `victim_ends`: where their last records end; `victim_charges`: what their records are charged. `moves`: how many there are, whether the call ended
 // for want of room, and where it ended.
 #define MOVES_ARGS(F)                                                                       \
     F(const u8*, heap) F(u64, heap_units) F(u64, record_format) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
@@ -82,7 +82,7 @@ class Mover {
         return true;
     }
 
-    u64 units() const { return units_; }
+    u64 moved_units() const { return units_; }
     void end() const { a.survivors[0] = survivors_; }
 
   private:
@@ -122,8 +122,8 @@ struct Walked {
 };
 
 // walk_victims: the records of the first victim from `moves[MOVES_AT]` on, in units of the segment. A walk ends where no record
-// can be, and after `walked_max` records. When a victim is emptied, the next one follows, until `wanted_units` are free or
-// `units_max` were looked at. `walked` is scratch memory.
+// can be. When a victim is emptied, the next one follows, until `wanted_units` are free, or `units_max` or `walked_max` records
+// were looked at. `walked` is scratch memory.
 #define WALK_VICTIMS_ARGS(F)                                                                \
     MOVES_ARGS(F) F(u64, victim_count) F(u64, wanted_units) F(u64, hash_key0) F(u64, hash_key1) F(Pool*, pool) F(u64*, walked) F(u64, walked_max)
 
@@ -131,11 +131,11 @@ static const u64 HEADERS_AHEAD = 16;
 
 // Reads headers of a victim up to the unit `until`; returns how many records there are, and sets `next` to where the walk goes on.
 template <class Args>
-GPKVS_DEVICE u64 read_headers(const Args& a, u64 victim, u64& next, u64 until) {
+GPKVS_DEVICE u64 read_headers(const Args& a, u64 victim, u64& next, u64 until, u64 records_max) {
     Walked* walked = (Walked*)a.walked;
     const u64 begin = a.victims[victim] * a.segment_units, end = a.victim_ends[victim];
     u64 count = 0;
-    while (count < a.walked_max && next < until) {
+    while (count < records_max && next < until) {
         const Record record = read_record(a.heap + (begin + next) * UNIT_BYTES, a.record_format);
         const u64 units = record.units;
         const bool is_long = next == 0 && is_in_segments(0, units, a.segment_units) && units > a.segment_units;
@@ -185,13 +185,21 @@ static void look_up_run(const void* args, u64 first, u64 last) {
 // How many keys a look-up counts for, when threads share them: it waits for memory.
 static const u64 LOOK_UP_KEYS = 8;
 
-// Moves records of a victim from the unit `at` on, and looks at so many units; says in `at` where it ended.
+// What a step may still look at.
+struct Looks {
+    u64 units, records;
+};
+
+// Moves records of a victim from the unit `at` on; says in `at` where it ended.
 template <class Args>
-static void walk_victim(const Args& a, Mover<Args>& mover, u64 victim, u64& at, u64 units) {
+static void move_records_of(u64 victim, const Args& a, Mover<Args>& mover, u64& at, Looks& left) {
     static const Kernel look_up = {sizeof(a), "", look_up_run<Args>, 1, 0, 0};
     const Walked* walked = (const Walked*)a.walked;
+    const u64 from = at;
     u64 next = at;
-    const u64 count = read_headers(a, victim, next, std::min(a.victim_ends[victim], at + units));
+    const u64 count = read_headers(a, victim, next, std::min(a.victim_ends[victim], at + left.units), left.records);
+    left.units -= std::min(left.units, next - from);
+    left.records -= count;
     a.pool->run(&look_up, &a, count, LOOK_UP_KEYS);
     for (u64 k = 0; k < count; k++) {
         at = walked[k].at;
@@ -204,14 +212,14 @@ static void walk_victim(const Args& a, Mover<Args>& mover, u64 victim, u64& at, 
 GPKVS_SERIAL_KERNEL(walk_victims, WALK_VICTIMS_ARGS) {
     if (i != 0) return;
     Mover<walk_victims_args> mover(a);
-    u64 &victim = a.moves[MOVES_VICTIM], &at = a.moves[MOVES_AT];
-    for (u64 looked_at = 0, freed = 0;; victim++, at = 0) {
-        const u64 from = at, moved = mover.units();
+    u64 &victim = a.moves[MOVES_VICTIM], &at = a.moves[MOVES_AT], freed = 0;
+    Looks left = {a.units_max, a.walked_max};
+    for (;; victim++, at = 0) {
+        const u64 moved = mover.moved_units();
         mover.begin_victim(victim);
-        walk_victim(a, mover, victim, at, a.units_max - looked_at);
-        looked_at += at - from;
-        freed += segment_end(a.victims[victim], a.segment_units, a.heap_units) - (mover.units() - moved);
-        if (!mover.is_emptied() || !mover.goes_on() || looked_at >= a.units_max || freed >= a.wanted_units) break;
+        move_records_of(victim, a, mover, at, left);
+        freed += segment_end(a.victims[victim], a.segment_units, a.heap_units) - (mover.moved_units() - moved);
+        if (!mover.is_emptied() || !mover.goes_on() || !left.units || !left.records || freed >= a.wanted_units) break;
         if (victim + 1 == a.victim_count) break;
     }
     mover.end();

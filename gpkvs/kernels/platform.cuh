@@ -422,23 +422,20 @@ GPKVS_DEVICE u32 crc32c_word(u32 crc, u64 word) {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// The same over words that follow each other, which may lie anywhere; and of words that are stored meanwhile.
-GPKVS_DEVICE u32 crc32c_words(u32 crc, const u8* at, u64 words) {
-    for (u64 w = 0; w < words; w++) crc = crc32c_word(crc, load_unaligned(at + 8 * w));
-    return crc;
-}
-GPKVS_DEVICE u32 crc32c_stored(u32 crc, u64* to, const u8* from, u64 words) {
+// The same over words that follow each other, which may lie anywhere. `take` is given each of them, with its number.
+template <class Take>
+GPKVS_DEVICE u32 crc32c_of_each(u32 crc, const u8* at, u64 words, Take take) {
     for (u64 w = 0; w < words; w++) {
-        const u64 word = load_unaligned(from + 8 * w);
+        const u64 word = load_unaligned(at + 8 * w);
         crc = crc32c_word(crc, word);
-        pm_store(to + w, word);
+        take(w, word);
     }
     return crc;
 }
 
 #else
 
-// What the CRC of some words is if so many zero words follow: linear in its bits, so a table for each four of them says it.
+// What the CRC of some words becomes if so many zero words follow. It is linear in the bits of the CRC, so eight tables of 16 give it.
 class ZeroWords {
   public:
     constexpr explicit ZeroWords(u64 words) : of_() {
@@ -465,27 +462,35 @@ class ZeroWords {
 static const u64 CRC_LANE_WORDS = 16;
 static constexpr ZeroWords crc_lane(CRC_LANE_WORDS), crc_two_lanes(2 * CRC_LANE_WORDS);
 
-// The same over words that follow each other, which may lie anywhere. An instruction waits for the one before it: a processor
-// has three lanes at work in the time that one takes.
-GPKVS_DEVICE u32 crc32c_words(u32 crc, const u8* at, u64 words) {
+// The same over words that follow each other, which may lie anywhere. `take` is given each of them, with its number; in any order.
+// An instruction waits for the one before it: a processor has three lanes at work in the time that one takes.
+template <class Take>
+GPKVS_DEVICE u32 crc32c_of_each(u32 crc, const u8* at, u64 words, Take take) {
+    const auto add = [&](u32 before, u64 w) {
+        const u64 word = load_unaligned(at + 8 * w);
+        take(w, word);
+        return crc32c_word(before, word);
+    };
     u64 w = 0;
     for (; w + 3 * CRC_LANE_WORDS <= words; w += 3 * CRC_LANE_WORDS) {
-        const u8 *const first = at + 8 * w, *const second = first + 8 * CRC_LANE_WORDS, *const third = second + 8 * CRC_LANE_WORDS;
         u32 of_second = 0, of_third = 0;
-        for (u64 lane = 0; lane < 8 * CRC_LANE_WORDS; lane += 8) {
-            crc = crc32c_word(crc, load_unaligned(first + lane));
-            of_second = crc32c_word(of_second, load_unaligned(second + lane));
-            of_third = crc32c_word(of_third, load_unaligned(third + lane));
+        for (u64 lane = w; lane < w + CRC_LANE_WORDS; lane++) {
+            crc = add(crc, lane);
+            of_second = add(of_second, lane + CRC_LANE_WORDS);
+            of_third = add(of_third, lane + 2 * CRC_LANE_WORDS);
         }
         crc = crc_two_lanes.after(crc) ^ crc_lane.after(of_second) ^ of_third;
     }
-    for (; w < words; w++) crc = crc32c_word(crc, load_unaligned(at + 8 * w));
+    for (; w < words; w++) crc = add(crc, w);
     return crc;
-}
-// And of words that are stored.
-GPKVS_DEVICE u32 crc32c_stored(u32 crc, u64* to, const u8* from, u64 words) {
-    for (u64 w = 0; w < words; w++) pm_store(to + w, load_unaligned(from + 8 * w));
-    return crc32c_words(crc, from, words);
 }
 
 #endif
+
+GPKVS_DEVICE u32 crc32c_words(u32 crc, const u8* at, u64 words) {
+    return crc32c_of_each(crc, at, words, [](u64, u64) {});
+}
+// Of words that are stored. Each is read once: somebody may change them meanwhile.
+GPKVS_DEVICE u32 crc32c_stored(u32 crc, u64* to, const u8* from, u64 words) {
+    return crc32c_of_each(crc, from, words, [to](u64 w, u64 word) { pm_store(to + w, word); });
+}

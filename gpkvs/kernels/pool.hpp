@@ -14,7 +14,7 @@
 // microseconds, an item of a typical kernel 20 to 100 nanoseconds.
 static const u64 ITEMS_PER_THREAD = 2048;
 
-// How many keys an item counts for that reads or writes its part of so many bytes: a typical kernel takes as long for a key.
+// Items share so many bytes. An item counts for one key, and one more for each 256 of them: a typical kernel takes as long for a key.
 static const u64 BYTES_OF_KEY = 256;
 static u64 keys_of_bytes(u64 bytes, u64 items) { return 1 + bytes / (std::max<u64>(items, 1) * BYTES_OF_KEY); }
 

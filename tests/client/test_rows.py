@@ -6,11 +6,13 @@ import ctypes
 import os
 import platform
 import re
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,13 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 import gpkvs
+from gpkvs import string_requests
 from gpkvs.arrow import rows_array, rows_type
 from gpkvs.batch import Batch, Op, constant
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError
 from gpkvs.recovery.startup.check import check
-from gpkvs.row_layout import ELEMENTS, row_layout_of
+from gpkvs.row_layout import ELEMENTS, RowLayout, row_layout_of
+from gpkvs.string_requests import StringRequests
 from tests.conftest import SMALL, assert_clean
 
 LAYOUT = "float32[3]"
@@ -314,11 +318,14 @@ def test_what_is_not_there_and_memory_of_the_callers(db: Any) -> None:
 
 def test_a_row_that_is_not_there_is_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the memory had before."""
+    new = gpkvs.rows._new_memory
 
-    def empty(shape: tuple[int, ...], dtype: Any) -> Rows:
-        return np.full(shape, 1, dtype)
+    def used(layout: RowLayout, count: int) -> Rows:
+        memory = new(layout, count)
+        memory[:] = 7
+        return memory
 
-    monkeypatch.setattr(gpkvs.rows, "np", SimpleNamespace(**{**vars(np), "empty": empty}))
+    monkeypatch.setattr(gpkvs.rows, "_new_memory", used)
     with gpkvs.open(tmp_path / "store", **SMALL) as store:
         rows = rows_in(store)
         rows.set([1], ONE)
@@ -332,13 +339,18 @@ MEMORY: dict[str, Callable[[Rows], Rows]] = {
     "every second element": lambda memory: memory[:, 0, ::2],
     "columns": lambda memory: memory[:, :2, 0],
     "one row for all": lambda memory: as_strided(memory, (len(memory), 2), (0, memory.itemsize)),
+    "masked": lambda memory: np.ma.array(memory[:, 0, :2], mask=True, copy=False),
     "rows that overlap": lambda memory: as_strided(memory, (len(memory), 2), (memory.itemsize, memory.itemsize)),
 }
 
 
 @pytest.mark.parametrize("of", MEMORY)
-def test_rows_go_where_memory_says(db: Any, of: str, pick: Random) -> None:
+def test_rows_go_where_memory_says(db: Any, of: str, pick: Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is around them stays, and so do rows that are not there; of several requests, too."""
+    monkeypatch.setattr(string_requests, "PART_BYTES_MAX", 5 * 33)  # of five keys and rows
+    requests: list[int] = []
+    took = StringRequests.took
+    monkeypatch.setattr(StringRequests, "took", lambda self, result: (requests.append(1), took(self, result))[1])
     rows = rows_in(db, "float32[2]")
     memory = some("float32[12]", 64, pick).reshape(64, 4, 3)
     count = len(MEMORY[of](memory))
@@ -349,7 +361,9 @@ def test_rows_go_where_memory_says(db: Any, of: str, pick: Random) -> None:
         filled, expected = memory.copy(), memory.copy()
         for row, key in zip(MEMORY[of](expected), keys, strict=True):
             row[:] = held.get(key, row)
+        requests.clear()
         found = rows.get(keys, out=MEMORY[of](filled), atomic=atomic)[1]
+        assert len(requests) == (1 if atomic else -(-count // 5))
         assert found.tolist() == [key in held for key in keys]
         assert filled.tobytes() == expected.tobytes()
 
@@ -635,6 +649,29 @@ def test_a_row_of_another_length_is_found(tmp_path: Path) -> None:
         with pytest.raises(CorruptRecordError, match="operation 0: a value of 5 bytes"):
             rows.get([1], out=np.zeros((1, 3), np.float32))
     assert {violation.invariant for violation in check(path).violations} == {"row-size"}
+
+
+def test_who_changes_rows_while_they_are_stored_damages_none(tmp_path: Path) -> None:
+    """They are of one moment or of another, each word of them; nobody reads damage."""
+    given, ends = np.zeros((400, 400), np.uint64), threading.Event()
+
+    def change() -> int:
+        for number in count(1):
+            given[:] = number
+            if ends.is_set():
+                return number
+        raise AssertionError
+
+    with gpkvs.open(tmp_path / "store", **{**SMALL, "heap_bytes": 64 << 20}) as store, ThreadPoolExecutor(1) as other:
+        rows = rows_in(store, "uint64[400]")
+        changes = other.submit(change)
+        try:
+            for _ in range(60):
+                rows.set(range(400), given)
+                held = rows.get(range(400))[0]
+        finally:
+            ends.set()
+        assert held.max() <= changes.result()
 
 
 def test_a_layout_that_nobody_knows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

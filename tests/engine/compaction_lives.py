@@ -47,14 +47,12 @@ def any_bytes(rng: random.Random) -> int:
     return int(SEGMENT_BYTES * rng.uniform(0.01, 0.3)) if kind < 0.5 else rng.randrange(8, 1500)
 
 
-def want_many() -> None:
-    """Have every step of compaction of this process free many segments, as after a large batch."""
-    step = Compactor.step
+_step = Compactor.step
 
-    def step_for_many(compactor: Compactor, share_max: float = VICTIM_SHARE_MAX, wanted_units: int = 0) -> bool:
-        return step(compactor, share_max, max(wanted_units, MANY_SEGMENTS * compactor._heap.segment_units))
 
-    Compactor.step = step_for_many  # type: ignore[method-assign]
+def step_for_many(compactor: Compactor, share_max: float = VICTIM_SHARE_MAX, wanted_units: int = 0) -> bool:
+    """Take a step of compaction that is to free many segments, as after a large batch."""
+    return _step(compactor, share_max, max(wanted_units, MANY_SEGMENTS * compactor._heap.segment_units))
 
 
 class Life:
@@ -84,9 +82,11 @@ class Life:
         driver = self._driver
         share = driver.rng.choice([0, 1, 8])
         if share:  # else steps end with victims
-            compaction._STEP_UNITS_MAX = compaction._STEP_UNITS_MIN = SEGMENT_BYTES // UNIT_BYTES // share
+            units = SEGMENT_BYTES // UNIT_BYTES // share
+            compaction._STEP_UNITS_MAX = compaction._STEP_UNITS_MIN = units
+            compaction._IDLE_STEP_UNITS = units  # type: ignore[misc]
         else:
-            want_many()
+            Compactor.step = step_for_many  # type: ignore[method-assign]
         driver.open(charged_is_known=False)
         for key in {*driver.expected, *(self._interrupted or ())[:1]}:
             found = driver.store.get(key)

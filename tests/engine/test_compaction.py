@@ -17,13 +17,13 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.compaction import Compactor
-from gpkvs.errors import CorruptRecordError, NoSpaceError
+from gpkvs.errors import CorruptRecordError, NoMemoryError, NoSpaceError
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import UNIT_BYTES, reference_offset
 from gpkvs.native import keyed_digest
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
-from tests.engine.compaction_lives import want_many
+from tests.engine.compaction_lives import step_for_many
 from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver, ValueBytes
 from tests.record_header import IS_SHORT, LENGTHS_AT
 
@@ -52,8 +52,7 @@ def rng() -> Iterator[random.Random]:
 def wants_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Have steps empty as much as batches ask for, or several victims each."""
     if request.param:
-        monkeypatch.setattr(Compactor, "step", Compactor.step)  # it is put back
-        want_many()
+        monkeypatch.setattr(Compactor, "step", step_for_many)
     return bool(request.param)
 
 
@@ -223,6 +222,39 @@ def test_a_large_batch_takes_few_steps(store_path: Path, rng: random.Random, mon
     assert most > 2
     assert 0 <= compactor.freed_units + heap.moved_units - emptied <= heap.segment_units  # a part of one victim
     assert 0 < moved < 3 * 20 * 6 * heap.segment_units
+    driver.check()
+    driver.store.close()
+
+
+def test_a_step_that_gets_no_memory_is_taken_again(
+    store_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it was moved, so the next one begins where it began, and no slot is searched for what rot hides."""
+    driver = HeapDriver(store_path, 60, rng)
+    while driver.heap.charged < 0.7 * driver.heap.charged_max:
+        driver.write(b"key%d" % len(driver.expected), rng.randbytes(1000))
+    driver.churn(lambda _: 1000, 1)
+    compactor, commit, refused = driver.store._engine.free_space.compactor, Compactor._commit, 0
+
+    def refuse(compactor: Compactor, moves: Any) -> None:
+        nonlocal refused
+        if moves.victim and rng.random() < 0.5:
+            refused += 1
+            raise NoMemoryError
+        commit(compactor, moves)
+
+    def sweep(*_: Any) -> None:
+        raise AssertionError("there is no rot")
+
+    monkeypatch.setattr(Compactor, "_commit", refuse)
+    monkeypatch.setattr(Compactor, "_sweep", sweep)
+    while refused < 5:
+        freed, moved = compactor.freed_units, driver.heap.moved_units
+        try:
+            if not step_for_many(compactor):
+                driver.churn(lambda _: 1000, 1)
+        except NoMemoryError:
+            assert (compactor.freed_units, driver.heap.moved_units) == (freed, moved)
     driver.check()
     driver.store.close()
 

@@ -32,8 +32,8 @@ MUTANTS = (
     Mutant(
         "walk-stops-at-rot",
         _STEP,
-        "            self._swept, self._at = 0, 0\n",
-        "            self._damaged.add(self._give_up())\n",
+        "                self._swept, self._at = 0, 0  # if some are left, rot hides them\n",
+        "                self._swept, self._at = len(moves.tables), 0\n",
         "segments with a damaged header are never empty again",
         (_ROT,),
     ),
@@ -66,7 +66,8 @@ MUTANTS = (
     Mutant(
         "step-goes-on-with-the-first-victim",
         _STEP,
-        "            self._begin_last_of(victims[: moves.victim + 1])\n",
+        "            self._count_emptied(moves.victims[: moves.victim])\n"
+        "            self._victim = int(moves.victims[moves.victim])\n",
         "",
         "what the other victims freed does not count, and more is moved for it",
         (f"{_TESTS}test_a_large_batch_takes_few_steps",),

@@ -138,6 +138,23 @@ MUTANTS = (
         (f"{_TESTS}test_rows_go_where_memory_says[store-every second row]",),
     ),
     Mutant(
+        "rows-of-memory-from-the-first-on",
+        "gpkvs/rows.py",
+        "into=self._into[self._first : self._last]",
+        "into=self._into[: self._last - self._first]",
+        "what later requests read is written over what the first one has read",
+        (f"{_TESTS}test_rows_go_where_memory_says[store-whole]",),
+    ),
+    Mutant(
+        "rows-read-twice",
+        "gpkvs/kernels/platform.cuh",
+        "    return crc32c_of_each(crc, from, words, [to](u64 w, u64 word) { pm_store(to + w, word); });\n",
+        "    for (u64 w = 0; w < words; w++) pm_store(to + w, load_unaligned(from + 8 * w));\n"
+        "    return crc32c_words(crc, from, words);\n",
+        "an array that somebody changes while it is stored leaves damaged rows",
+        (f"{_TESTS}test_who_changes_rows_while_they_are_stored_damages_none",),
+    ),
+    Mutant(
         "rows-of-memory-by-elements",
         "gpkvs/rows.py",
         " and memory[:1].flags.c_contiguous\n",

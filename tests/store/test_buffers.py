@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +79,29 @@ def test_values_of_many_megabytes(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="allowed are"):
             store.set_from([b"x", b"y"], [b"1", np.zeros(store.limits.value_bytes_max + 1, np.uint8)], atomic=False)
         assert not store.exists(b"x")
+
+
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [
+        (np.zeros((1, 8), np.uint8), "into: 1 for 2 GETs"),
+        (np.zeros((3, 8), np.uint8), "into: 3 for 2 GETs"),
+        ([np.zeros(8, np.uint8)], "into: 1 for 2 GETs"),
+        (np.zeros((2, 16), np.uint8)[:, ::2], "into: contiguous memory"),
+        (np.zeros((2, 8), np.uint8)[:, ::-1], "into: contiguous memory"),
+        (np.zeros((2, 8), np.int8), "into: contiguous memory"),
+        (np.frombuffer(bytes(16), np.uint8).reshape(2, 8), "into: contiguous memory"),
+        ([np.zeros(8, np.uint8), np.frombuffer(bytes(8), np.uint8)], "operation 1, into: contiguous memory"),
+    ],
+    ids=["few", "many", "few buffers", "gaps", "backwards", "signed", "read-only", "read-only buffer"],
+)
+def test_memory_of_a_batch_that_cannot_be_used(store: gpkvs.Store, into: Any, said: str) -> None:
+    gets = Batch.of([(Op.GET, b"one"), (Op.GET, b"two")])
+    with pytest.raises(InvalidArgumentError, match=said):
+        store.execute(replace(gets, into=into))
+    sets = Batch.of([(Op.SET, b"one", b"value"), (Op.GET, b"two")])
+    with pytest.raises(InvalidArgumentError, match="into: 2 for 1 GET"):
+        store.execute(replace(sets, into=np.zeros((2, 8), np.uint8)))
 
 
 def test_threads_read_into_their_own_buffers(store: gpkvs.Store) -> None:
