@@ -109,7 +109,7 @@ class Estimate:
         Of one record in the heap; 0: it has none.
     heap_off_by_bytes
         A heap grows before it is full, more or less early: it may be so much larger or smaller, which is a step of its
-        growth, or what one transaction brings.
+        growth, and what one transaction brings before anybody looks again.
     """
 
     load: Load
@@ -208,7 +208,7 @@ def _heap(load: Load, sizes: Sizes) -> tuple[Part, int, int]:
     first = grown(sizes.heap_bytes, is_overwritten=False)
     later = grown(first, is_overwritten=True)
     cache_bytes = 0 if load.is_in_memory else live * UNIT_BYTES
-    off_by_bytes = max(pace.step_bytes(first), load.transaction_ops * units * UNIT_BYTES)
+    off_by_bytes = pace.step_bytes(first) + load.transaction_ops * units * UNIT_BYTES
     return Part("heap", first, 0, cache_bytes, later - first), units * UNIT_BYTES, off_by_bytes
 
 
