@@ -30,6 +30,8 @@ from gpkvs.text import counted
 if TYPE_CHECKING:
     from gpkvs.face import KeyValues, Numbers
 
+_PLACED_BYTES_MIN = 256  # of a row: to say where shorter ones go takes as long as to copy them
+
 Array = Any
 """Rows: an array of NumPy, one that speaks DLPack (PyTorch), a column that speaks Arrow, or lists."""
 
@@ -90,8 +92,7 @@ class RowRequests(StringRequests):
         self._memory: NDArray[Any] | None = None
         if out is not None:
             self._memory = memory_for(layout, out, len(numbers))
-        elif op is Op.GET and is_placed:
-            self._memory = _new_memory(layout, len(numbers))
+        is_placed &= layout.row_bytes >= _PLACED_BYTES_MIN
         self._into = None if self._memory is None or not is_placed else _bytes_in(layout, self._memory)
 
     def next(self) -> Batch | None:
@@ -112,13 +113,15 @@ class RowRequests(StringRequests):
             held: NDArray[Any] = self._layout.array_of(self.values().data)
             if is_whole:
                 return held if held.flags.writeable else held.copy(), found
-            memory = _new_memory(self._layout, len(found))
-            memory[found] = held
-        else:
-            self._put_rows(memory, found)
-        if not is_whole and (self._out is None or default is not None):
-            memory[~found] = 0 if default is None else default
-        return memory if self._out is None else self._out, found
+            rows = np.zeros((len(found), *self._layout.shape), self._layout.dtype)
+            rows[found] = held
+            if default is not None:
+                rows[~found] = default
+            return rows, found
+        self._put_rows(memory, found)
+        if not is_whole and default is not None:
+            memory[~found] = default
+        return self._out, found
 
     def _require_rows(self, found: NDArray[np.bool_]) -> None:
         """Check that each value is a row."""
@@ -386,10 +389,6 @@ def memory_for(layout: RowLayout, out: Any, count: int) -> NDArray[Any]:
     if not array.flags.writeable:
         raise InvalidArgumentError("it cannot be written to", field="out")
     return array.view(_bits(layout, array))
-
-
-def _new_memory(layout: RowLayout, count: int) -> NDArray[Any]:
-    return np.empty((count, *layout.shape), layout.dtype)
 
 
 def _bytes_in(layout: RowLayout, memory: NDArray[Any]) -> U8 | None:

@@ -208,8 +208,8 @@ def _notes(found: Estimate, whole: Part) -> Iterator[str]:
         yield f"The files are memory, too: {readable_bytes(whole.disk_bytes + whole.memory_bytes)} in all."
     if found.record_bytes:
         yield (
-            f"Files: the heap may have {readable_bytes(found.heap_off_by_bytes)} more or less, a step of its growth and "
-            "one transaction. The others are computed as the store does it."
+            f"Files: the heap may have {readable_bytes(found.heap_off_by_bytes)} more or less, a step of its growth "
+            "and one transaction. The others are computed as the store does it."
         )
     else:
         yield "Files: computed as the store does it; the records lie in the index."

@@ -40,7 +40,9 @@ class Places(NamedTuple):
     @classmethod
     def _of_rows(cls, rows: U8) -> Places:
         count, size = rows.shape
-        step = rows.strides[0]
-        lowest = rows.ctypes.data + min((count - 1) * step, 0)
-        offsets = (np.arange(count) * step + (rows.ctypes.data - lowest)).astype(np.uint64)
+        span = (count - 1) * rows.strides[0]
+        lowest = rows.__array_interface__["data"][0] + min(span, 0)
+        offsets = np.arange(count, dtype=np.int64)
+        offsets *= rows.strides[0]
+        offsets -= min(span, 0)
         return cls(lowest, offsets.tobytes(), np.full(count, size, np.uint64).tobytes())

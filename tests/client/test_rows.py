@@ -27,7 +27,7 @@ from gpkvs.arrow import rows_array, rows_type
 from gpkvs.batch import Batch, Op, constant
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError
 from gpkvs.recovery.startup.check import check
-from gpkvs.row_layout import ELEMENTS, RowLayout, row_layout_of
+from gpkvs.row_layout import ELEMENTS, row_layout_of
 from gpkvs.string_requests import StringRequests
 from tests.conftest import SMALL, assert_clean
 
@@ -316,22 +316,6 @@ def test_what_is_not_there_and_memory_of_the_callers(db: Any) -> None:
     assert foreign.tolist() == [[1, 2, 3]]
 
 
-def test_a_row_that_is_not_there_is_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the memory had before."""
-    new = gpkvs.rows._new_memory
-
-    def used(layout: RowLayout, count: int) -> Rows:
-        memory = new(layout, count)
-        memory[:] = 7
-        return memory
-
-    monkeypatch.setattr(gpkvs.rows, "_new_memory", used)
-    with gpkvs.open(tmp_path / "store", **SMALL) as store:
-        rows = rows_in(store)
-        rows.set([1], ONE)
-        assert rows.get([1, 2])[0].tolist() == [[1, 1, 1], [0, 0, 0]]
-
-
 MEMORY: dict[str, Callable[[Rows], Rows]] = {
     "whole": lambda memory: memory[:, 0, :2],
     "every second row": lambda memory: memory[::2, 0, :2],
@@ -344,9 +328,13 @@ MEMORY: dict[str, Callable[[Rows], Rows]] = {
 }
 
 
+@pytest.mark.parametrize("placed_bytes_min", [0, 256], ids=["placed", "copied"])
 @pytest.mark.parametrize("of", MEMORY)
-def test_rows_go_where_memory_says(db: Any, of: str, pick: Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_go_where_memory_says(
+    db: Any, of: str, placed_bytes_min: int, pick: Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is around them stays, and so do rows that are not there; of several requests, too."""
+    monkeypatch.setattr(gpkvs.rows, "_PLACED_BYTES_MIN", placed_bytes_min)
     monkeypatch.setattr(string_requests, "PART_BYTES_MAX", 5 * 33)  # of five keys and rows
     requests: list[int] = []
     took = StringRequests.took
