@@ -48,20 +48,23 @@ def rng() -> Iterator[random.Random]:
     return random.Random(seed)
 
 
-@pytest.fixture(params=[False, True], ids=["as-wanted", "many"])
-def wants_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Have steps empty as much as batches ask for, or several victims each."""
-    if request.param:
-        monkeypatch.setattr(Compactor, "step", step_for_many)
-    return bool(request.param)
-
-
-@pytest.mark.usefixtures("wants_many")
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("segments", [8, 20])
 def test_any_write_is_accepted_below_the_limit(
     store_path: Path, segments: int, values: str, rng: random.Random
 ) -> None:
+    churn_below_the_limit(store_path, segments, values, rng)
+
+
+@pytest.mark.parametrize(("values", "segments"), [("mixed", 8), ("any", 20), ("small", 20)])
+def test_any_write_is_accepted_beside_steps_of_many_victims(
+    store_path: Path, segments: int, values: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Compactor, "step", step_for_many)
+    churn_below_the_limit(store_path, segments, values, rng)
+
+
+def churn_below_the_limit(store_path: Path, segments: int, values: str, rng: random.Random) -> None:
     driver = HeapDriver(store_path, segments, rng)
     driver.fill(VALUES[values])
     for _ in range(2):
@@ -259,10 +262,14 @@ def test_a_step_that_gets_no_memory_is_taken_again(
     driver.store.close()
 
 
-@pytest.mark.usefixtures("wants_many")
+@pytest.mark.parametrize("wants_many", [False, True], ids=["as-wanted", "many"])
 @pytest.mark.parametrize("commit", ["undo", "journal"])
-def test_what_rot_hides_moves_too(tmp_path: Path, commit: str, rng: random.Random) -> None:
+def test_what_rot_hides_moves_too(
+    tmp_path: Path, commit: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch, *, wants_many: bool
+) -> None:
     """A header that cannot be walked past hides what is behind it. Damaged records move, and stay damaged."""
+    if wants_many:
+        monkeypatch.setattr(Compactor, "step", step_for_many)
     store_path = tmp_path / "store"
     driver = HeapDriver(store_path, 20, rng, commit=commit)
     driver.fill(lambda rng: rng.randrange(200, 1500))
