@@ -78,16 +78,16 @@ MUTANTS = (
         " | _is_move(frame)\n",
         "\n",
         "a step that a crash left uncovered is cut, and what was acknowledged after it",
-        (f"{_ROT}[journal-as-wanted]",),
+        (f"{_ROT}[journal-as-wanted]", f"{_ROT}[journal-many]"),
     ),
     Mutant(
         "moved-records-must-be-whole",
         "gpkvs/kernels/redo.cu",
         "        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));\n",
-        "        else if (!checked_record(a.heap, a.end_byte, slot.reference)) a.wrong[i] = 1;\n"
+        "        else if (!checked_record(a.heap, a.end_byte, a.record_format, slot.reference).words) a.wrong[i] = 1;\n"
         "        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));\n",
         "a step that moved a damaged record is taken for one that was never written, and the store is refused or cut",
-        (f"{_ROT}[journal-as-wanted]",),
+        (f"{_ROT}[journal-as-wanted]", f"{_ROT}[journal-many]"),
     ),
     Mutant(
         "idle-store-compacts-everything",
