@@ -91,7 +91,7 @@ class RowRequests(StringRequests):
         super().__init__(op, column, values, bounds, atomic=atomic, returned_bytes=returned_bytes)
         self._memory: NDArray[Any] | None = None
         if out is not None:
-            self._memory = memory_for(layout, out, len(numbers))
+            self._memory = _memory_for(layout, out, len(numbers))
         is_placed &= layout.row_bytes >= _PLACED_BYTES_MIN
         self._into = None if self._memory is None or not is_placed else _bytes_in(layout, self._memory)
 
@@ -110,18 +110,14 @@ class RowRequests(StringRequests):
         self._require_rows(found)
         is_whole = bool(found.all())
         if memory is None:
-            held: NDArray[Any] = self._layout.array_of(self.values().data)
             if is_whole:
+                held: NDArray[Any] = self._layout.array_of(self.values().data)
                 return held if held.flags.writeable else held.copy(), found
-            rows = np.zeros((len(found), *self._layout.shape), self._layout.dtype)
-            rows[found] = held
-            if default is not None:
-                rows[~found] = default
-            return rows, found
+            memory = np.zeros((len(found), *self._layout.shape), self._layout.dtype)
         self._put_rows(memory, found)
         if not is_whole and default is not None:
             memory[~found] = default
-        return self._out, found
+        return memory if self._out is None else self._out, found
 
     def _require_rows(self, found: NDArray[np.bool_]) -> None:
         """Check that each value is a row."""
@@ -367,7 +363,7 @@ def default_of(layout: RowLayout, default: Any) -> NDArray[Any] | None:
     return given
 
 
-def memory_for(layout: RowLayout, out: Any, count: int) -> NDArray[Any]:
+def _memory_for(layout: RowLayout, out: Any, count: int) -> NDArray[Any]:
     """Return a caller's memory for `count` rows as an array.
 
     Raises

@@ -7,14 +7,14 @@ import socket
 
 # Linux gives none of them to a connection, nor to who asks for port 0, unless ip_local_port_range says otherwise.
 _PORTS = range(20_000, 32_000)
-_ours: dict[int, socket.socket] = {}
+_claims: list[socket.socket] = []  # kept as long as the process
 
 
 def free_port() -> int:
-    """Return a port that nobody has, and that no other process gets here before this one ends."""
+    """Return a port that nobody has, and that nobody gets here again before this process ends."""
     while True:
         port = secrets.choice(_PORTS)  # whatever the seed of a test: two of them may run
-        if port not in _ours and _take(port):
+        if _take(port):
             return port
 
 
@@ -27,5 +27,5 @@ def _take(port: int) -> bool:
         except OSError:
             claim.close()
             return False
-    _ours[port] = claim
+    _claims.append(claim)
     return True

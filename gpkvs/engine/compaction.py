@@ -229,23 +229,18 @@ class Compactor:
 
     def _go_on_from(self, moves: _Moves) -> None:
         """Take note of where a step ended, whose moves are stored: the next one goes on there."""
-        self._at = moves.at
         if self._swept is None:
-            self._count_emptied(moves.victims[: moves.victim])
-            self._victim = int(moves.victims[moves.victim])
-            if self._at >= int(self._heap.ends[self._victim]):
-                self._swept, self._at = 0, 0  # if some are left, rot hides them
-        elif self._at == moves.tables[self._swept].index.slots_mapped:
-            self._swept, self._at = self._swept + 1, 0
+            for victim in moves.victims[1 : moves.victim + 1].tolist():
+                self._end_victim()  # those before the last one are emptied
+                self._begin_victim(victim)
+            is_over = moves.at >= int(self._heap.ends[moves.victims[moves.victim]])  # if some are left, rot hides them
+            self._swept, self._at = (0, 0) if is_over else (None, moves.at)
+        else:
+            is_over = moves.at == moves.tables[self._swept].index.slots_mapped
+            self._swept, self._at = (self._swept + 1, 0) if is_over else (self._swept, moves.at)
         self._end_victim()
         if self._victim is not None and self._swept == len(moves.tables):
             self._damaged.add(self._give_up())
-
-    def _count_emptied(self, victims: U64) -> None:
-        for victim in victims.tolist():
-            self.freed_units += self._heap.end_of(victim) - self._counted_units
-            self._counted_units = 0
-            self._too_large.clear()
 
     def _give_up(self) -> int:
         victim, self._victim = self._victim, None

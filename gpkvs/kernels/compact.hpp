@@ -18,8 +18,8 @@
 // Of each table with records: its id, where its index begins, and its geometry. `user_tail`: the segment that users' records
 // are appended to. `ends`: of each segment, 0 if it is free; changed in place; victims have no room. `survivors`: changed in
 // place. `long_to`: the free segment where a long record goes, or NO_SEGMENT. `victims`: the segments to empty, one after the
-// other; `victim_ends`: where their last records end; `victim_charges`: what their records are charged. `moves`: how many there are, whether the call ended
-// for want of room, and where it ended.
+// other; `victim_ends`: where their last records end; `victim_charges`: what their records are charged. `moves`: how many
+// there are, whether the call ended for want of room, and where it ended.
 #define MOVES_ARGS(F)                                                                       \
     F(const u8*, heap) F(u64, heap_units) F(u64, record_format) SEGMENTS_ARGS(F) F(u64*, ends) F(u64*, survivors)                    \
     F(u64, user_tail) F(u64, long_to) F(const u64*, victims) F(const u64*, victim_ends) F(const u64*, victim_charges) \
@@ -129,7 +129,8 @@ struct Walked {
 
 static const u64 HEADERS_AHEAD = 16;
 
-// Reads headers of a victim up to the unit `until`; returns how many records there are, and sets `next` to where the walk goes on.
+// Reads headers of a victim up to the unit `until`; returns how many records there are, and sets `next` to where the walk goes
+// on.
 template <class Args>
 GPKVS_DEVICE u64 read_headers(const Args& a, u64 victim, u64& next, u64 until, u64 records_max) {
     Walked* walked = (Walked*)a.walked;

@@ -420,22 +420,9 @@ GPKVS_DEVICE u32 crc32c_word(u32 crc, u64 word) {
 #endif
 }
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-
-// The same over words that follow each other, which may lie anywhere. `take` is given each of them, with its number.
-template <class Take>
-GPKVS_DEVICE u32 crc32c_of_each(u32 crc, const u8* at, u64 words, Take take) {
-    for (u64 w = 0; w < words; w++) {
-        const u64 word = load_unaligned(at + 8 * w);
-        crc = crc32c_word(crc, word);
-        take(w, word);
-    }
-    return crc;
-}
-
-#else
-
-// What the CRC of some words becomes if so many zero words follow. It is linear in the bits of the CRC, so eight tables of 16 give it.
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+// What the CRC of some words becomes if so many zero words follow. It is linear in the bits of the CRC, so eight tables of 16
+// give it.
 class ZeroWords {
   public:
     constexpr explicit ZeroWords(u64 words) : of_() {
@@ -461,9 +448,10 @@ class ZeroWords {
 };
 static const u64 CRC_LANE_WORDS = 16;
 static constexpr ZeroWords crc_lane(CRC_LANE_WORDS), crc_two_lanes(2 * CRC_LANE_WORDS);
+#endif
 
-// The same over words that follow each other, which may lie anywhere. `take` is given each of them, with its number; in any order.
-// An instruction waits for the one before it: a processor has three lanes at work in the time that one takes.
+// The same over words that follow each other, which may lie anywhere. `take` is given each of them, with its number; in any
+// order. On a CPU an instruction waits for the one before it: three lanes are at work in the time that one takes.
 template <class Take>
 GPKVS_DEVICE u32 crc32c_of_each(u32 crc, const u8* at, u64 words, Take take) {
     const auto add = [&](u32 before, u64 w) {
@@ -472,6 +460,7 @@ GPKVS_DEVICE u32 crc32c_of_each(u32 crc, const u8* at, u64 words, Take take) {
         return crc32c_word(before, word);
     };
     u64 w = 0;
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
     for (; w + 3 * CRC_LANE_WORDS <= words; w += 3 * CRC_LANE_WORDS) {
         u32 of_second = 0, of_third = 0;
         for (u64 lane = w; lane < w + CRC_LANE_WORDS; lane++) {
@@ -481,11 +470,10 @@ GPKVS_DEVICE u32 crc32c_of_each(u32 crc, const u8* at, u64 words, Take take) {
         }
         crc = crc_two_lanes.after(crc) ^ crc_lane.after(of_second) ^ of_third;
     }
+#endif
     for (; w < words; w++) crc = add(crc, w);
     return crc;
 }
-
-#endif
 
 GPKVS_DEVICE u32 crc32c_words(u32 crc, const u8* at, u64 words) {
     return crc32c_of_each(crc, at, words, [](u64, u64) {});

@@ -32,8 +32,8 @@ MUTANTS = (
     Mutant(
         "walk-stops-at-rot",
         _STEP,
-        "                self._swept, self._at = 0, 0  # if some are left, rot hides them\n",
-        "                self._swept, self._at = len(moves.tables), 0\n",
+        "            self._swept, self._at = (0, 0) if is_over else (None, moves.at)\n",
+        "            self._swept, self._at = (len(moves.tables), 0) if is_over else (None, moves.at)\n",
         "segments with a damaged header are never empty again",
         (_ROT,),
     ),
@@ -66,9 +66,8 @@ MUTANTS = (
     Mutant(
         "step-goes-on-with-the-first-victim",
         _STEP,
-        "            self._count_emptied(moves.victims[: moves.victim])\n"
-        "            self._victim = int(moves.victims[moves.victim])\n",
-        "",
+        "            for victim in moves.victims[1 : moves.victim + 1].tolist():\n",
+        "            for victim in ():\n",
         "what the other victims freed does not count, and more is moved for it",
         (f"{_TESTS}test_a_large_batch_takes_few_steps",),
     ),

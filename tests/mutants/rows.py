@@ -116,8 +116,8 @@ MUTANTS = (
     Mutant(
         "rows-read-in-place-of-others",
         "gpkvs/rows.py",
-        "            rows[found] = held",
-        "            rows[: len(held)] = held",
+        "memory[first:last][... if is_found.all() else is_found] = ",
+        "memory[first:last][: is_found.sum()] = ",
         "where a row is missing, the next one is read for it",
         (f"{_TESTS}test_what_is_not_there_and_memory_of_the_callers[client]",),
     ),
