@@ -280,6 +280,7 @@ class StoreConfig:
     limits: Limits = field(default_factory=Limits)
     making: Making | None = None  # of a new store that is a copy of another one
     batch_result_bytes_max: int = 64 * MIB  # of the values that one transaction may read; the rest of a batch waits
+    gpu_rows_bytes: int | None = None  # of rows that a GPU keeps; None: a quarter of its free memory
     lent_value_bytes_max: int = 0  # of a value that a server takes in pieces, and sends from where it lies; 0: none
 
     @property

@@ -16,6 +16,8 @@ from gpkvs.batch import U8
 from gpkvs.errors import InvalidArgumentError
 
 _HOST: Final = {1, 3, 11}  # kDLCPU; kDLCUDAHost and kDLROCMHost, which are pinned memory of the host
+_GPU: Final = {2, 13}  # kDLCUDA, kDLCUDAManaged
+_NULL_STREAM: Final = 1  # the legacy one
 _READ_ONLY: Final = 1
 _VERSION: Final = (1, 0)
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
@@ -96,10 +98,51 @@ def typed_memory_of(array: Any) -> TypedMemory:
             f"the array of {type(array).__name__} is in the memory of a device (its number in DLPack is {device}), and "
             "only the host's memory can be used: copy it there, as tensor.cpu() does"
         )
+    described = _described(array)
+    if not described.size:
+        return TypedMemory(described.element, described.shape, np.empty(0, np.uint8))
+    lent = _Lent(described.capsule, described.address, described.size, read_only=described.read_only)
+    return TypedMemory(described.element, described.shape, np.asarray(lent))
+
+
+def is_on_gpu(array: Any) -> bool:
+    """Whether an array speaks DLPack, and lies in the memory of an NVIDIA GPU."""
+    return hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) in _GPU
+
+
+def of_gpu(array: Any) -> Described:
+    """Return what an array of a GPU is, when what was launched before on its memory comes before the null stream.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is not contiguous.
+    BufferError, RuntimeError, TypeError, ValueError
+        If its library does not give it.
+    """
+    return _described(array, stream=_NULL_STREAM)
+
+
+class Described(NamedTuple):
+    """What an array is, and where: `element` and `shape` as of `TypedMemory`, and `size` bytes from `address` on.
+
+    Whoever uses them keeps the capsule. `number` is the GPU's.
+    """
+
+    element: str
+    shape: tuple[int, ...]
+    address: int
+    size: int
+    read_only: bool
+    number: int
+    capsule: object
+
+
+def _described(array: Any, **stream: int) -> Described:
     try:
-        capsule = array.__dlpack__(max_version=_VERSION)
+        capsule = array.__dlpack__(max_version=_VERSION, **stream)
     except TypeError:  # a library from before DLPack 1.0
-        capsule = array.__dlpack__()
+        capsule = array.__dlpack__(**stream)
     read_only = False
     if _has_name(capsule, b"dltensor_versioned"):
         versioned = _VersionedTensor.from_address(_pointer_of(capsule, b"dltensor_versioned"))
@@ -114,10 +157,8 @@ def typed_memory_of(array: Any) -> TypedMemory:
     size = -(-math.prod(shape) * tensor.bits * tensor.lanes // 8)
     kind = _KINDS.get(tensor.type_code, "") if tensor.lanes == 1 else ""
     element = f"{kind}{tensor.bits}" if kind else ""
-    if not size:
-        return TypedMemory(element, tuple(shape), np.empty(0, np.uint8))
-    lent = _Lent(capsule, (tensor.data or 0) + tensor.byte_offset, size, read_only=read_only)
-    return TypedMemory(element, tuple(shape), np.asarray(lent))
+    address = (tensor.data or 0) + tensor.byte_offset
+    return Described(element, tuple(shape), address, size, read_only, tensor.device_id, capsule)
 
 
 def _is_contiguous(shape: list[int], strides: list[int]) -> bool:

@@ -50,8 +50,8 @@ from gpkvs.operations import (
     ttl_ms,
 )
 from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
-from gpkvs.row_layout import require_row_layout
-from gpkvs.rows import Rows
+from gpkvs.row_layout import RowLayout, require_row_layout
+from gpkvs.rows import GpuArrays, Rows
 from gpkvs.scan import Scan, ScanPiece
 from gpkvs.string_requests import StringRequests
 from gpkvs.text import quoted
@@ -92,6 +92,7 @@ class KeyValues(ABC):
 
     _known_limits: Limits | None = None  # of keys and values, where they are known before the table is
     _puts_values = False  # whether it puts values where a batch says (`Batch.into`)
+    _gpu_rows: GpuArrays | None = None  # what takes arrays of a GPU
 
     @abstractmethod
     def _require_open(self) -> None:
@@ -915,6 +916,12 @@ class KeyValues(ABC):
         self._require_rows(layout, table)
         return Rows(self, of_rows, table)
 
+    def _read_rows(
+        self, layout: RowLayout, keys: Any, out: Any, default: Any, table: str | None
+    ) -> tuple[Any, NDArray[np.bool_]]:
+        """Read rows as `Rows.get` does, with arrays of a GPU; only who has `_gpu_rows` is asked."""
+        raise NotImplementedError
+
     def _require_rows(self, layout: str, table: str | None) -> None:  # noqa: B027 - a client does not know
         """Refuse a table of another layout, where it is known."""
 
@@ -1115,7 +1122,7 @@ class TableHandle(KeyValues):
         self._db = db
         self.name = name
         self._known_limits = db._known_limits
-        self._puts_values = db._puts_values
+        self._puts_values, self._gpu_rows = db._puts_values, db._gpu_rows
 
     def __repr__(self) -> str:
         return f"<table {quoted(self.name)} of {self._db!r}>"
@@ -1139,6 +1146,11 @@ class TableHandle(KeyValues):
 
     def _require_rows(self, layout: str, table: str | None) -> None:
         self._db._require_rows(layout, self.name if table is None else table)
+
+    def _read_rows(
+        self, layout: RowLayout, keys: Any, out: Any, default: Any, table: str | None
+    ) -> tuple[Any, NDArray[np.bool_]]:
+        return self._db._read_rows(layout, keys, out, default, self.name if table is None else table)
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         return self._db._keys_of(keys, self.name if table is None else table)

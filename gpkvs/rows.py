@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,16 @@ _PLACED_BYTES_MIN = 256  # of a row: to say where shorter ones go takes as long 
 
 Array = Any
 """Rows: an array of NumPy, one that speaks DLPack (PyTorch), a column that speaks Arrow, or lists."""
+
+
+class GpuArrays(Protocol):
+    """What a store with a GPU does with arrays that lie there."""
+
+    def to_host(self, name: str, array: Any, /) -> Any:
+        """Return an array of a GPU as memory of the host (`dlpack.TypedMemory`), and anything else as it is."""
+
+    def where_keys_are(self, keys: Any, found: NDArray[np.bool_], /) -> NDArray[np.bool_]:
+        """Return what was found of keys as an array of the GPU, if they are on one."""
 
 
 class RowRequests(StringRequests):
@@ -206,8 +216,17 @@ class Rows:
         CorruptRecordError
             If a row is damaged.
         """
+        if self._db._gpu_rows and (dlpack.is_on_gpu(keys) or dlpack.is_on_gpu(out)):
+            self._db._require_open()
+            self._db._require_timeout(timeout)
+            return self._db._read_rows(self.layout, keys, out, default, self._table)
         row = default_of(self.layout, default)
         return self._run(Op.GET, keys, None, atomic=atomic, out=out, timeout=timeout).rows(row)
+
+    @property
+    def takes_gpu_arrays(self) -> bool:
+        """Whether keys, rows and `out` may be arrays of a GPU: of a store with the backend ``cuda``."""
+        return self._db._gpu_rows is not None
 
     def set(
         self, keys: Numbers, rows: Array, *, ttl: Ttl = None, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT
@@ -236,7 +255,7 @@ class Rows:
         Of equal keys the first one is stored.
         """
         run = self._run(Op.SET, keys, rows, ttl=ttl, atomic=atomic, condition=Condition.ABSENT, timeout=timeout)
-        return run.found()
+        return self._where_keys_are(keys, run.found())
 
     def add(self, keys: Numbers, deltas: Array, *, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT) -> None:
         """Add to rows, element by element; one that is not there is zeros. Errors as `set`.
@@ -248,7 +267,11 @@ class Rows:
 
     def delete(self, keys: Numbers, *, atomic: bool = True, timeout: Timeout = OWN_TIMEOUT) -> NDArray[np.bool_]:
         """Remove rows; return which were there, (n,) bool."""
-        return self._run(Op.DELETE, keys, None, atomic=atomic, timeout=timeout).found()
+        found = self._run(Op.DELETE, keys, None, atomic=atomic, timeout=timeout).found()
+        return self._where_keys_are(keys, found)
+
+    def _where_keys_are(self, keys: Any, found: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return self._db._gpu_rows.where_keys_are(keys, found) if self._db._gpu_rows else found
 
     def scan(self, *, timeout: Timeout = OWN_TIMEOUT) -> Iterator[tuple[U64, NDArray[Any]]]:
         """Return all keys with their rows, in pieces and in no order that means anything: (n,) and (n, ...).
@@ -285,6 +308,8 @@ class Rows:
     ) -> RowRequests:
         db = self._db
         db._require_open()
+        if gpu := db._gpu_rows:
+            keys, rows = gpu.to_host("keys", keys), gpu.to_host("rows", rows)
         requests = RowRequests(
             op,
             self.layout,
@@ -307,7 +332,7 @@ def keys_of(keys: Any) -> U64:
         if len(column):
             raise InvalidArgumentError("bytes: the keys of a table of rows are whole numbers", field="keys")
         return np.empty(0, np.uint64)
-    if hasattr(column, "__dlpack__") and not isinstance(column, np.ndarray):
+    if isinstance(column, dlpack.TypedMemory) or (hasattr(column, "__dlpack__") and not isinstance(column, np.ndarray)):
         element, shape, memory = _typed_memory("keys", column)
         if element not in ("int64", "uint64", "int32", "uint32") or len(shape) != 1:
             raise InvalidArgumentError(
@@ -329,14 +354,14 @@ def rows_of(layout: RowLayout, rows: Any, count: int, name: str = "rows") -> U8:
     """
     if not isinstance(rows, np.ndarray) and speaks_arrow(rows):
         return _rows_of_arrow(layout, rows, count)
-    if not isinstance(rows, np.ndarray) and hasattr(rows, "__dlpack__"):
+    if isinstance(rows, dlpack.TypedMemory) or (not isinstance(rows, np.ndarray) and hasattr(rows, "__dlpack__")):
         element, shape, memory = _typed_memory(name, rows)
-        _require(layout, element, shape, count, name)
+        require_rows(layout, element, shape, count, name)
         return memory
     if np.ma.is_masked(rows):
         raise InvalidArgumentError("some are masked: fill them, or leave them out", field=name)
     array = np.asarray(rows if hasattr(rows, "__array__") else _of_lists(layout, rows, name))
-    _require(layout, _element_of(layout, array.dtype), array.shape, count, name)
+    require_rows(layout, _element_of(array.dtype), array.shape, count, name)
     held: U8 = np.ascontiguousarray(array.view(_bits(layout, array)), layout.dtype).reshape(-1).view(np.uint8)
     return held
 
@@ -372,11 +397,11 @@ def _memory_for(layout: RowLayout, out: Any, count: int) -> NDArray[Any]:
         If it is of another type or shape, or cannot be written to.
     """
     if isinstance(out, np.ndarray):
-        _require(layout, _element_of(layout, out.dtype), out.shape, count, "out")
+        require_rows(layout, _element_of(out.dtype), out.shape, count, "out")
         array = out
     elif hasattr(out, "__dlpack__"):
         element, shape, memory = _typed_memory("out", out)
-        _require(layout, element, shape, count, "out")
+        require_rows(layout, element, shape, count, "out")
         array = memory.view(layout.dtype).reshape(shape)
     else:
         raise InvalidArgumentError(
@@ -404,6 +429,8 @@ def scanned(layout: RowLayout, piece: ScanPiece) -> tuple[U64, NDArray[Any]]:
 
 
 def _typed_memory(name: str, array: Any) -> dlpack.TypedMemory:
+    if isinstance(array, dlpack.TypedMemory):
+        return array
     try:
         return dlpack.typed_memory_of(array)
     except InvalidArgumentError as error:
@@ -420,9 +447,7 @@ def _rows_of_arrow(layout: RowLayout, rows: Any, count: int) -> U8:
         raise InvalidArgumentError(f"a {type(rows).__name__} that cannot be read: {error}", field="rows") from error
     found = layout_of_rows(column.type)
     element = found.element if found else str(column.type)
-    if found and layout.element == "bfloat16" and element == "uint16":
-        element = layout.element
-    _require(layout, element, (len(column), *(found.shape if found else ())), count, "rows")
+    require_rows(layout, element, (len(column), *(found.shape if found else ())), count, "rows")
     return bytes_of_rows(column)
 
 
@@ -454,10 +479,13 @@ def _of_lists(layout: RowLayout, rows: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def _element_of(layout: RowLayout, dtype: np.dtype[Any]) -> str:
+def _meant(layout: RowLayout, element: str) -> str:
     """Return the type of an array's elements; uint16 may be bfloat16."""
-    name = dtype.newbyteorder("=").name
-    return layout.element if layout.element == "bfloat16" and name == "uint16" else name
+    return layout.element if layout.element == "bfloat16" and element == "uint16" else element
+
+
+def _element_of(dtype: np.dtype[Any]) -> str:
+    return dtype.newbyteorder("=").name
 
 
 def _bits(layout: RowLayout, array: NDArray[Any]) -> np.dtype[Any]:
@@ -465,8 +493,9 @@ def _bits(layout: RowLayout, array: NDArray[Any]) -> np.dtype[Any]:
     return layout.dtype if array.dtype.name == "bfloat16" else array.dtype
 
 
-def _require(layout: RowLayout, element: str, shape: tuple[int, ...], count: int, name: str) -> None:
-    if element != layout.element or shape[1:] != layout.shape or not shape:
+def require_rows(layout: RowLayout, element: str, shape: tuple[int, ...], count: int, name: str) -> None:
+    """Raise `InvalidArgumentError` unless an array of elements of a type, with a shape, is `count` rows."""
+    if _meant(layout, element) != layout.element or shape[1:] != layout.shape or not shape:
         raise InvalidArgumentError(
             f"an array of {element or 'another type'} with the shape {shape}; one of {layout.element} with the shape "
             f"({count}, {', '.join(map(str, layout.shape))}) is needed",

@@ -68,6 +68,7 @@ from gpkvs.face import KeyValues, Numbers, TableHandle
 from gpkvs.fatal import whole_or_stop
 from gpkvs.following import Following
 from gpkvs.fork import Origin
+from gpkvs.gpu_rows import GpuRows
 from gpkvs.index_size import index_bytes_asked
 from gpkvs.info import StoreInfo, TableInfo, next_opening, package_version, require_layout
 from gpkvs.machine import anonymous_bytes
@@ -100,7 +101,7 @@ from gpkvs.process_io import process_io
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
-from gpkvs.row_layout import row_layout_of
+from gpkvs.row_layout import RowLayout, row_layout_of
 from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.submitted import Submitted
 from gpkvs.text import no_such, quoted
@@ -184,6 +185,7 @@ class Store(KeyValues):
     """
 
     _puts_values = True
+    _gpu_rows: GpuRows | None = None
 
     def __init__(
         self, path: Path, config: StoreConfig, *, create: bool = True, on_progress: Progress = _no_progress
@@ -247,6 +249,9 @@ class Store(KeyValues):
             committer.close()
             raise
         self._is_on_host = self._engine.is_on_host
+        if caches := self._backend.row_caches:
+            caches.bytes_max = config.gpu_rows_bytes
+            self._gpu_rows = GpuRows(self._engine, self._backend, caches.gpu)
         self._tables = {table.entry.name: table for table in tables.values()}
         self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
         self._own_turn = self._engine.own_turn  # lives on while nobody holds the mutex, unless a server has turns, too
@@ -513,6 +518,28 @@ class Store(KeyValues):
 
     def _require_rows(self, layout: str, table: str | None) -> None:
         self.open_table(table or DEFAULT_TABLE).require_layout(layout)
+
+    def _read_rows(
+        self, layout: RowLayout, keys: Any, out: Any, default: Any, table: str | None
+    ) -> tuple[Any, NDArray[np.bool_]]:
+        found = self.open_table(table or DEFAULT_TABLE).require_layout(layout.name)
+        self._origin.require()
+        assert self._gpu_rows
+        asked = self._gpu_rows.asked(layout, keys, out, default)
+        with self._mutex:
+            if self._closed:
+                raise self._closed_error()
+            read = self._engine.read_rows(found.id, asked.keys, layout.row_bytes, asked.rows, asked.absent)
+            gate = self._engine.committer.read_gate()
+            if isinstance(self._mutex, TurnMutex):
+                self._own_turn.end()
+        if read is None:  # the table was dropped just now
+            self.open_table(table or DEFAULT_TABLE)
+            raise InvalidArgumentError("the table was made anew: try again", field="table")
+        # Nobody may see before the gate what a crash could take back (I4, W1).
+        self._engine.wait_for(gate)
+        rows, there = read
+        return layout.array_of(rows).reshape(len(there), *layout.shape) if out is None else out, there
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         column = super()._keys_of(keys, table)
@@ -1155,6 +1182,7 @@ def open(
     *,
     backend: BackendName = "auto",
     gpus: str = "auto",
+    gpu_rows_bytes: int | None = None,
     durability: DurabilityName = "auto",
     accept_loss: bool = False,
     threads: int = 0,
@@ -1184,6 +1212,9 @@ def open(
     gpus
         Of the backend ``cuda``: the numbers of GPUs, as CUDA counts them (``0,1``), ``all``, or ``auto``: what
         ``GPKVS_GPUS`` says, else 0. Several GPUs hold the tables together and plan large batches together.
+    gpu_rows_bytes
+        Of the backend ``cuda``: how much memory of the first GPU rows may take, which are read there. None: a quarter
+        of what is free when the first ones are read. Without any, the host reads all of them.
     durability
         The persistence domain: ``auto`` takes what is found, and `Store.domain` says what that survives. ``none`` turns
         the undo log off, for benchmarks: until the store is closed, a crash may lose or tear any batch.
@@ -1265,6 +1296,8 @@ def open(
         limits=limits or Limits(),
     )
     require_settings(config)
+    if gpu_rows_bytes is not None:
+        config = replace(config, gpu_rows_bytes=whole_number("gpu_rows_bytes", gpu_rows_bytes, 0))
     if records is not None:
         records = whole_number("records", records, 0)
         config = replace(config, index_bytes=index_bytes_asked(index_bytes or 0, records))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from gpkvs.batch import U8, U32, U64
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.pm.region import Region
+
+if TYPE_CHECKING:
+    from gpkvs.backends.row_cache import RowCaches
 
 Argument = NDArray[np.generic] | int | Index
 Column = TypeVar("Column", bound=NDArray[Any])
@@ -276,6 +279,8 @@ class Backend(Processor, Protocol):
         Blocks of an index that one of them has before the next one's turn.
     shared_ops_min
         Operations of the smallest batch that they plan together.
+    row_caches
+        The rows of tables that are kept in its memory; None: its memory is the host's.
     """
 
     name: str
@@ -283,6 +288,7 @@ class Backend(Processor, Protocol):
     path_costs: PathCosts | None
     stripe_blocks: int
     shared_ops_min: int
+    row_caches: RowCaches | None
 
     @property
     def processors(self) -> Sequence[Processor]: ...  # noqa: D102 - above

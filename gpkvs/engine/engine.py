@@ -31,6 +31,7 @@ from gpkvs.engine.counted_time import Clocks
 from gpkvs.engine.crew import Crew
 from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.device.planned import ExpiredKeysError, Planned
+from gpkvs.engine.device.row_reads import LeftRows, reading_of
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
@@ -50,7 +51,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.traffic import Traffic
 from gpkvs.engine.undo_committer import UndoCommitter
 from gpkvs.engine.write_set import WriteSet
-from gpkvs.errors import NoSpaceError, memory_refused
+from gpkvs.errors import InvalidArgumentError, NoSpaceError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES, U64_LAYOUT
@@ -257,6 +258,81 @@ class Engine:
         if costs := backend.path_costs:
             costs.measured(_kind_of_gets(keys), len(keys), Path.GPU, perf_counter() - began)
         return values, found.view(np.bool_)
+
+    def read_rows(
+        self,
+        number: int,
+        keys: NDArray[np.integer[Any]],
+        row_bytes: int,
+        rows: U8 | None = None,
+        absent: U8 | None = None,
+    ) -> tuple[U8, NDArray[np.bool_]] | None:
+        """Read rows on a GPU, which has them in its memory, or gets them from the host; all as of one moment.
+
+        Parameters
+        ----------
+        number
+            Of a table of rows.
+        keys : (n,) uint64, int64, uint32 or int32
+            On the host, or on a GPU.
+        row_bytes
+            Of each row.
+        rows : (n * row_bytes,) uint8
+            On the first GPU, where they are left; None: new ones, which are zeros where there is no row.
+        absent : (row_bytes,) uint8
+            What a row is that is not there, on the host; None: it stays as it is, or is zeros.
+
+        Returns
+        -------
+        rows : (n * row_bytes,) uint8
+            On the GPU; the same, if there were some.
+        found : (n,) bool
+            Which are there; on the GPU.
+        None
+            There is no GPU, or the table is gone: nothing has happened.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If a key is negative. As with any error, some rows may have been left already.
+        CorruptRecordError
+            If a row is damaged.
+        """
+        table, backend = self.tables.get(number), self._backend
+        if table is None or backend.row_caches is None:
+            return None
+        self.own_turn.end()
+        self.meter.left(Left.DEVICE)
+        with self._on_device(), memory_refused():
+            self.meter.begin()
+            self._before_device_batch(table)
+            backend.begin()
+            backend.meet()
+            reading = reading_of(backend, keys, row_bytes, rows, absent)
+            cache = backend.row_caches.of(table.index, table.records, row_bytes)
+            left_to_host, wrong = cache.read(table.index, reading)
+            self.meter.lap("find")
+            if wrong:
+                raise InvalidArgumentError(f"{wrong:,} negative ones: keys are whole numbers from 0 on", field="keys")
+            left = LeftRows(backend, number, reading) if left_to_host else None
+        for read in left.read(self._run_gets) if left else ():
+            with self._on_device(), memory_refused():
+                upload = backend.upload
+                cache.keep(reading, read.numbers, upload(read.given), upload(read.there), upload(read.versions))
+        return reading.rows, reading.seen.view(np.bool_)
+
+    def to_host(self, column: NDArray[Any]) -> NDArray[Any]:
+        """Return a column of a GPU as one of the host."""
+        with self._on_device(), memory_refused():
+            return self._backend.download(column)
+
+    def to_gpu(self, column: NDArray[Any]) -> NDArray[Any]:
+        """Return a column of the host as one of the first GPU."""
+        with self._on_device(), memory_refused():
+            return self._backend.upload(column)
+
+    def _run_gets(self, batch: Batch) -> RequestResult:
+        return self.own_turn.run_batch(batch)[0].request(0)
 
     def _is_for_gpu_at_once(self, table: Table, keys: U64) -> bool:
         """Whether a GPU is the better one for GETs, and has not to follow what the host has stored before."""

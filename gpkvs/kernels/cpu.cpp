@@ -27,6 +27,7 @@
 #include "recount.cu"
 #include "redo.cu"
 #include "route.cu"
+#include "rows.cu"
 #include "split_slots.cu"
 
 // After the kernels, which they run.

@@ -61,6 +61,9 @@ GPKVS_DEVICE void count_where(u64* at, bool holds) {
 // Several threads may mark one place at once.
 GPKVS_DEVICE void mark_place(u8* at) { *(volatile u8*)at = 1; }
 GPKVS_DEVICE void set_mark(u64* at, u64 mark) { *(volatile u64*)at = mark; }
+GPKVS_DEVICE u64 load_word(const u64* at) { return *(const volatile u64*)at; }
+// Stores a word where another one is still there; whether it was.
+GPKVS_DEVICE bool swap_word(u64* at, u64 expected, u64 word) { return atomicCAS(at, expected, word) == expected; }
 GPKVS_DEVICE u64 load_unaligned(const u8* at) {
     if (((u64)at & 7) == 0) return *(const u64*)at;
     u64 word = 0;
@@ -87,6 +90,27 @@ GPKVS_DEVICE bool leader() { return (threadIdx.x & 7) == 0; }
     __shared__ type name##_of_all[32][count];  \
     type* const name = name##_of_all[threadIdx.x / 8]
 GPKVS_DEVICE void group_sync() { __syncwarp(0xFFu << (threadIdx.x & 24)); }
+GPKVS_DEVICE u64 of_leader(u64 word) { return __shfl_sync(0xFFu << (threadIdx.x & 24), word, 0, 8); }
+// The lanes of a group copy bytes that are a multiple of a word's, and lie at multiples of it; four words of each are on their way.
+template <class Word>
+GPKVS_DEVICE void copy_words_by_group(Word* to, const Word* from, u64 words) {
+    u64 at = threadIdx.x & 7;
+    for (; at + 24 < words; at += 32) {
+        const Word first = from[at], second = from[at + 8], third = from[at + 16], fourth = from[at + 24];
+        to[at] = first;
+        to[at + 8] = second;
+        to[at + 16] = third;
+        to[at + 24] = fourth;
+    }
+    for (; at < words; at += 8) to[at] = from[at];
+}
+// Words of 16, 8, 4 bytes, or single bytes.
+GPKVS_DEVICE void copy_by_group(u8* to, const u8* from, u64 bytes, u64 step) {
+    if (step == 16) copy_words_by_group((ulonglong2*)to, (const ulonglong2*)from, bytes / 16);
+    else if (step == 8) copy_words_by_group((u64*)to, (const u64*)from, bytes / 8);
+    else if (step == 4) copy_words_by_group((u32*)to, (const u32*)from, bytes / 4);
+    else copy_words_by_group(to, from, bytes);
+}
 GPKVS_DEVICE void clear_of_group(u8* bytes, u32 count) {
     group_sync();
     for (u32 at = threadIdx.x & 7; at < count; at += 8) bytes[at] = 0;
@@ -251,6 +275,10 @@ GPKVS_DEVICE u32 first_bit(u32 mask) { return (u32)__builtin_ctz(mask); }
 GPKVS_DEVICE u32 count_bits(u32 mask) { return (u32)__builtin_popcount(mask); }
 GPKVS_DEVICE void mark_place(u8* at) { __atomic_store_n(at, (u8)1, __ATOMIC_RELAXED); }
 GPKVS_DEVICE void set_mark(u64* at, u64 mark) { __atomic_store_n(at, mark, __ATOMIC_RELAXED); }
+GPKVS_DEVICE u64 load_word(const u64* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+GPKVS_DEVICE bool swap_word(u64* at, u64 expected, u64 word) {
+    return __atomic_compare_exchange_n(at, &expected, word, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
 GPKVS_DEVICE void atomic_add(u64* at, u64 value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 GPKVS_DEVICE void count_where(u64* at, bool holds) {
     if (holds) atomic_add(at, 1);
@@ -290,6 +318,8 @@ GPKVS_DEVICE void copy_bytes(void* to, const void* from, u64 bytes) {
 GPKVS_DEVICE bool leader() { return true; }
 #define GPKVS_OF_GROUP(type, name, count) type name[count]
 GPKVS_DEVICE void group_sync() {}
+GPKVS_DEVICE u64 of_leader(u64 word) { return word; }
+GPKVS_DEVICE void copy_by_group(u8* to, const u8* from, u64 bytes, u64) { memcpy(to, from, bytes); }
 GPKVS_DEVICE void clear_of_group(u8* bytes, u32 count) { memset(bytes, 0, count); }
 static const u32 NO_PAIR = 16;
 GPKVS_DEVICE u32 find_pair8(const u64* pairs, u64 key, u64& second) {

@@ -101,17 +101,19 @@ class EmbeddingTable(torch.nn.Module):  # type: ignore[misc]
         Parameters
         ----------
         ids
-            Whole numbers that are not negative, on the host. ``table(ids).to(device)`` brings embeddings to a GPU.
+            Whole numbers that are not negative, on the host, or on the GPU of a store with the backend ``cuda``: there
+            the embeddings are where the ids are. ``table(ids).to(device)`` brings others to a GPU.
 
         Raises
         ------
         InvalidArgumentError
             If they are none; further errors as `Rows.get` raises them.
         """
-        if ids.device.type != "cpu" or ids.dtype not in _INTEGERS:
+        devices = ("cpu", "cuda") if self._rows.takes_gpu_arrays else ("cpu",)
+        if ids.device.type not in devices or ids.dtype not in _INTEGERS:
             raise InvalidArgumentError(
-                f"a tensor of {ids.dtype} on {ids.device}: whole numbers on the host are needed; table(ids.cpu()).to("
-                "device) brings the embeddings to a device",
+                f"a tensor of {ids.dtype} on {ids.device}: whole numbers on the host are needed, or on the GPU of a "
+                "store with the backend cuda; table(ids.cpu()).to(device) brings the embeddings to a device",
                 field="ids",
             )
         unique, places = torch.unique(ids.to(torch.int64), return_inverse=True)
@@ -159,7 +161,7 @@ class EmbeddingTable(torch.nn.Module):  # type: ignore[misc]
         layout = self._rows.layout
         trained = [lookup for lookup in self._lookups if lookup.weights.grad is not None]
         ids, rows = self._trained(trained) if trained else (torch.empty(0, dtype=torch.int64), self._empty(0))
-        keys, values = ids.numpy().astype(np.uint64), rows.numpy()
+        keys, values = ids.cpu().numpy().astype(np.uint64), rows.cpu().numpy()
         if state is not None:
             state_keys, pieces = rows_of_state(state, layout)
             if pieces.nbytes > self._rows.read_bytes_max:  # a `set` may be larger than a `get`
@@ -187,11 +189,12 @@ class EmbeddingTable(torch.nn.Module):  # type: ignore[misc]
         """Return the rows of ids that ascend; of those that are not there, as they begin."""
         if len(ids) and int(ids[0]) < 0:
             raise InvalidArgumentError(f"{int(ids[0])}: ids are 0 to {STATE_KEY - 1}", field="ids")
-        rows = self._empty(len(ids))
-        _, found = self._rows.get(ids.numpy(), out=rows, atomic=False)
-        if not found.all():
-            missing = torch.from_numpy(~found)
-            rows[missing] = self._begun(ids[missing])
+        rows = self._empty(len(ids), ids.device)
+        is_on_host = ids.device.type == "cpu"
+        _, found = self._rows.get(ids.numpy() if is_on_host else ids, out=rows, atomic=False)
+        there = torch.from_numpy(found) if is_on_host else torch.from_dlpack(found)
+        if not there.all():
+            rows[~there] = self._begun(ids[~there].cpu()).to(ids.device)
         return rows
 
     def _begun(self, ids: torch.Tensor) -> torch.Tensor:
@@ -210,18 +213,20 @@ class EmbeddingTable(torch.nn.Module):  # type: ignore[misc]
     def _trained(self, lookups: list[_Lookup]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the ids of lookups, each once, and their rows after a step."""
         assert self.optimizer
-        ids, places = torch.unique(torch.cat([lookup.ids for lookup in lookups]), return_inverse=True)
-        rows, gradients = self._empty(len(ids)), torch.zeros(len(ids), self.dim, dtype=self._dtype)
+        device = lookups[0].ids.device
+        ids, places = torch.unique(torch.cat([lookup.ids.to(device) for lookup in lookups]), return_inverse=True)
+        rows = self._empty(len(ids), device)
+        gradients = torch.zeros(len(ids), self.dim, dtype=self._dtype, device=device)
         # One lookup after the other, each of which has an id once: the order of sums is that of the lookups.
         for lookup, place in zip(lookups, places.split([len(lookup.ids) for lookup in lookups]), strict=True):
-            rows[place] = lookup.rows
-            gradients[place] += lookup.weights.grad
+            rows[place] = lookup.rows.to(device)
+            gradients[place] += lookup.weights.grad.to(device)
         weights, states = self._parts(rows)
         self.optimizer.update(weights, states, gradients)
         return ids, rows
 
-    def _empty(self, count: int) -> torch.Tensor:
-        return torch.empty(count, *self._rows.layout.shape, dtype=self._dtype)
+    def _empty(self, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        return torch.empty(count, *self._rows.layout.shape, dtype=self._dtype, device=device)
 
     def _parts(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the weights (n, dim) and the states (n, states, dim) of rows, which are views."""

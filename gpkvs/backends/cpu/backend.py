@@ -17,6 +17,7 @@ from gpkvs.backends.base import Argument, Column, Leaving, Processor, Result, St
 from gpkvs.backends.cpu.workspace import Workspace
 from gpkvs.backends.fields import Field, KernelFields
 from gpkvs.backends.path_costs import ALL_OPS, PathCosts
+from gpkvs.backends.row_cache import RowCaches
 from gpkvs.backends.stores import launch_stores
 from gpkvs.batch import U8, U32, U64, Status
 from gpkvs.errors import BackendError, InvalidArgumentError, NoMemoryError
@@ -126,6 +127,7 @@ class CpuBackend:
     path_costs: PathCosts | None = None
     stripe_blocks = 1
     shared_ops_min = ALL_OPS
+    row_caches: RowCaches | None = None
     queue = 0
     launcher = 0  # kernels follow each other at once here; what stands for a GPU in tests has one
     chunk_slots_min = 1

@@ -11,10 +11,14 @@ from collections.abc import Callable
 from gpkvs.backends.base import Argument, Stored
 from gpkvs.backends.cpu.backend import CpuBackend, host_ops_asked
 from gpkvs.backends.cpu.mirrored import MirroredThreads, Mirrors
+from gpkvs.backends.row_cache import RowCaches
 from gpkvs.batch import U64
+from gpkvs.config import MIB
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.pm.region import Region
+
+_FREE_BYTES = 64 * MIB  # of the memory "on the device"
 
 
 class PairBackend(MirroredThreads):
@@ -32,6 +36,8 @@ class PairBackend(MirroredThreads):
         super().__init__(threads, Mirrors())
         self._host = CpuBackend(threads)
         self.host_ops_max = host_ops_asked() or 0
+        self._row_caches = RowCaches(self, lambda: _FREE_BYTES)
+        self.row_caches = self._row_caches
         self._launches = 0
 
     @property
@@ -78,6 +84,7 @@ class PairBackend(MirroredThreads):
     def detach_index(self, index: Index, /) -> None:
         """See `Backend.detach_index`."""
         self._mirrors.remove(index)
+        self._row_caches.forget(index)
 
     def follow(self, index: Index, slots: U64, contents: U64, /) -> None:
         """See `Backend.follow`."""

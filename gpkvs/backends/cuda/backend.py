@@ -18,6 +18,7 @@ import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
+from gpkvs import dlpack
 from gpkvs.backends.base import Argument, Result
 from gpkvs.backends.cpu.backend import CpuBackend, adopt_on_host, host_ops_asked
 from gpkvs.backends.cuda.break_even import measure_costs
@@ -30,6 +31,7 @@ from gpkvs.backends.cuda.processor import Attached, GpuProcessor
 from gpkvs.backends.cuda.sums import warm_up
 from gpkvs.backends.cuda.turns import Turns
 from gpkvs.backends.path_costs import PathCosts
+from gpkvs.backends.row_cache import RowCaches
 from gpkvs.batch import U8, U64
 from gpkvs.errors import BackendError, NoSpaceError
 from gpkvs.fatal import stop_process
@@ -44,7 +46,7 @@ _log = logging.getLogger("gpkvs")
 _NULL = 0  # the stream that waits for the others, and they for it
 
 _HOST_AWAKE_NS = 100_000  # the host's shares of chunks follow each other: to wake a thread takes as long
-_DLPACK_CUDA = 2  # kDLCUDA
+_BITS = {"bfloat16": "uint16"}  # what NumPy has not, as its bits
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
 _SHARED_OPS_MIN = 1 << 17  # a smaller batch takes one GPU less time than it takes to have several begin
 
@@ -95,6 +97,7 @@ class CudaBackend(GpuProcessor):
         costs, asked = measure_costs(self, self.host), host_ops_asked()
         self._host_ops_max = costs.break_even if asked is None else asked
         self.path_costs = PathCosts(costs.gpu, costs.host) if asked is None else None
+        self.row_caches: RowCaches = RowCaches(self, self._free_bytes, self.number)
 
     @property
     def host_ops_max(self) -> int:
@@ -105,6 +108,12 @@ class CudaBackend(GpuProcessor):
     def host_ops_max(self, operations: int) -> None:
         """Have it so from now on, whatever batches take."""
         self._host_ops_max, self.path_costs = operations, None
+
+    def _free_bytes(self) -> int:
+        """Return how much memory the first GPU has for rows, beside the columns of a batch."""
+        with cupy.cuda.Device(self.number):
+            free = runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+        return int(max(0, free - _SPARE_BYTES))
 
     def _peer(self, number: int) -> GpuProcessor:
         """Make the processor of a GPU beside the first one."""
@@ -249,6 +258,7 @@ class CudaBackend(GpuProcessor):
     def detach_index(self, index: Index, /) -> None:
         """See `Backend.detach_index`."""
         mirror = self._attached.mirrors.pop(index, None)
+        self.row_caches.forget(index)
         self._forget_memory(index.address)
         if mirror:
             self.wait()
@@ -265,6 +275,9 @@ class CudaBackend(GpuProcessor):
         region = index.region
         spare = _SPARE_BYTES * len(self.gpus)
         free, total = self.gpus.free_and_total()
+        if region.bytes + spare > free + cupy.get_default_memory_pool().free_bytes() and self.row_caches.give_back():
+            self.gpus.give_back_unused()
+            free, total = self.gpus.free_and_total()
         if region.bytes + spare > free + cupy.get_default_memory_pool().free_bytes():
             raise BackendError(
                 f"{region.path.name}: its mirror needs {region.bytes:,} bytes of GPU memory and the columns of a batch "
@@ -283,9 +296,14 @@ class CudaBackend(GpuProcessor):
         """See `Backend.adopt`."""
         if isinstance(column, np.ndarray | cupy.ndarray):
             return column
-        if not hasattr(column, "__dlpack_device__") or column.__dlpack_device__()[0] != _DLPACK_CUDA:
+        if not dlpack.is_on_gpu(column):
             return adopt_on_host(column)
-        adopted: NDArray[Any] = cupy.from_dlpack(column)
+        given = dlpack.of_gpu(column)
+        dtype = np.dtype(_BITS.get(given.element, given.element))
+        if not given.size:
+            return np.empty(given.shape, dtype)
+        memory = cupy.cuda.UnownedMemory(given.address, given.size, given.capsule, given.number)
+        adopted: NDArray[Any] = cupy.ndarray(given.shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
         return adopted  # of another GPU than the first: its columns are copied where they are used
 
     @explained
@@ -321,7 +339,12 @@ class CudaBackend(GpuProcessor):
     def grow_index(self, index: Index, /) -> None:
         """See `Backend.grow_index`: the mirror grows, then what was registered; neither is copied if it is large."""
         mirror, size = self._attached.mirrors[index], index.grown_bytes
-        mirror.grow(size, _SPARE_BYTES)
+        try:
+            mirror.grow(size, _SPARE_BYTES)
+        except NoSpaceError:
+            if not self.row_caches.give_back():
+                raise
+            mirror.grow(size, _SPARE_BYTES)
         registered = mirror.registered
         if registered is None:
             index.grow_region()
@@ -372,6 +395,7 @@ class CudaBackend(GpuProcessor):
 
     def close(self) -> None:
         """See `Backend.close`."""
+        self.row_caches.give_back()
         for mirror in self._attached.mirrors.values():
             mirror.memory.close()
         self._attached.mirrors.clear()

@@ -1,0 +1,214 @@
+"""Rows that a GPU keeps in its own memory: the cache of each table, and what all of them may take.
+
+``kernels/rows.cu`` has the cells. A row is known by its version, so a cache needs to hear of nothing: not of writes,
+not of compaction, not of growth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from gpkvs.backends.base import Processor
+from gpkvs.batch import U8, U32, U64
+from gpkvs.errors import NoMemoryError
+from gpkvs.media.index import Index
+
+_ROUNDS: Final = 7  # of tags, from 1 on
+_SET_CELLS: Final = 16
+_CELL_STEP: Final = 16  # bytes that a GPU copies at once, at best
+_TAG_BYTES: Final = 8
+_CELLS_A_ROW: Final = 4 / 3  # of a table: all rows find one then
+_WORTH_IT: Final = 1.5  # times as many cells: then all rows are read anew
+_FREE_PART: Final = 1 / 4  # of the memory that is free, if nobody says how much
+
+
+class Reading(NamedTuple):
+    """Where rows are read to; columns of the processor.
+
+    Attributes
+    ----------
+    keys : (8 n,) uint8
+        Of the rows.
+    keys_max
+        What no key may be above.
+    rows : (n * row_bytes,) uint8
+        Where they go.
+    row_bytes
+        Of each.
+    absent : (row_bytes,) uint8
+        What a row is that is not there; None: it stays as it is.
+    seen : (n,) uint8
+        Whether each is there: 1 or 0; more than 1 while that is left to the host (``SeenRow``).
+    """
+
+    keys: U8
+    keys_max: int
+    rows: U8
+    row_bytes: int
+    absent: U8 | None
+    seen: U8
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """As kernels take them."""
+        places = (self.rows, *([] if self.absent is None else [self.absent]))
+        steps = [
+            step for step in (16, 8, 4) if self.row_bytes % step == 0 and all(_is_at(place, step) for place in places)
+        ]
+        absent: Any = 0 if self.absent is None else self.absent
+        return {
+            "rows": self.rows,
+            "row_bytes": self.row_bytes,
+            "absent": absent,
+            "seen": self.seen,
+            "step": steps[0] if steps else 1,
+        }
+
+
+class RowCache:
+    """Cells for the rows of one table.
+
+    Parameters
+    ----------
+    place
+        Whose memory they are in.
+    row_bytes
+        Of a row.
+    cells
+        How many there are to be, about.
+    """
+
+    def __init__(self, place: Processor, row_bytes: int, cells: int) -> None:
+        sets = max(1, cells // _SET_CELLS)
+        self.cells = sets * _SET_CELLS
+        self._place, self._round = place, 0
+        cell_bytes = _cell_bytes(row_bytes)
+        self.bytes = self.cells * (cell_bytes + _TAG_BYTES)
+        self._arguments: dict[str, Any] = {
+            "tags": place.xp.zeros(self.cells, np.uint64),
+            "cells": place.xp.empty(self.cells * cell_bytes, np.uint8),
+            "sets": sets,
+            "cell_bytes": cell_bytes,
+        }
+        self._counts: U64 = place.xp.zeros(2, np.uint64)
+
+    def read(self, index: Index, reading: Reading) -> tuple[int, int]:
+        """Read rows; return how many are left to the host (`Reading.seen`), and how many keys are above `keys_max`."""
+        place, (hash_key0, hash_key1) = self._place, index.hash_keys
+        self._counts[:] = 0
+        place.launch(
+            "read_rows",
+            len(reading.seen),
+            keys=reading.keys,
+            keys_max=reading.keys_max,
+            hash_key0=hash_key0,
+            hash_key1=hash_key1,
+            index=index,
+            **index.geometry,
+            **self._arguments,
+            **reading.arguments,
+            left=self._counts[:1],
+            wrong=self._counts[1:],
+        )
+        left, wrong = place.download(self._counts).tolist()
+        return left, wrong
+
+    def keep(self, reading: Reading, numbers: U32, given: U8, there: U8, versions: U64) -> None:
+        """Take rows that the host has read: they go to where they are wanted, and to cells.
+
+        Parameters
+        ----------
+        reading
+            That they were left of.
+        numbers : (m,) uint32
+            Of its keys.
+        given : (m * row_bytes,) uint8
+            The rows.
+        there : (m,) uint8
+            Whether each is there, 1 or 0.
+        versions : (m,) uint64
+            Of each.
+        """
+        self._round = self._round % _ROUNDS + 1
+        columns: dict[str, Any] = {"numbers": numbers, "given": given, "there": there, "versions": versions}
+        self._place.launch(
+            "keep_rows", len(numbers), round=self._round, **columns, **self._arguments, **reading.arguments
+        )
+
+
+class RowCaches:
+    """The caches of all tables of a store.
+
+    Parameters
+    ----------
+    place
+        Whose memory they are in.
+    free_bytes
+        Returns how much of it is free.
+    gpu
+        Its number, as CUDA counts it.
+
+    Attributes
+    ----------
+    bytes_max
+        Of all; None: a quarter of what is free when the first row is kept.
+    """
+
+    def __init__(self, place: Processor, free_bytes: Callable[[], int], gpu: int = 0) -> None:
+        self._place, self._free_bytes = place, free_bytes
+        self.gpu = gpu
+        self.bytes_max: int | None = None
+        self._caches: dict[Index, RowCache] = {}
+
+    @property
+    def bytes(self) -> int:
+        """What they take."""
+        return sum(cache.bytes for cache in self._caches.values())
+
+    def of(self, index: Index, rows: int, row_bytes: int) -> RowCache:
+        """Return the cache of a table that holds so many rows; a new one, if there is room for many more now."""
+        cache = self._caches.get(index)
+        if cache and cache.cells >= rows:
+            return cache
+        if self.bytes_max is None:
+            self.bytes_max = int(self._free_bytes() * _FREE_PART)
+        had = cache.cells if cache else 0
+        room = had + (self.bytes_max - self.bytes) // (_cell_bytes(row_bytes) + _TAG_BYTES)
+        cells = min(max(int(rows * _CELLS_A_ROW) + _SET_CELLS, 2 * had), room)
+        if cache and cells < _WORTH_IT * had:
+            return cache
+        self._caches.pop(index, None)
+        cache = self._caches[index] = self._new(row_bytes, cells)
+        return cache
+
+    def _new(self, row_bytes: int, cells: int) -> RowCache:
+        while True:
+            try:
+                return RowCache(self._place, row_bytes, cells)
+            except MemoryError as error:  # CuPy's is one
+                if cells <= _SET_CELLS:
+                    raise NoMemoryError from error
+                cells //= 2
+
+    def forget(self, index: Index) -> None:
+        """Let go of the rows of a table that goes."""
+        self._caches.pop(index, None)
+
+    def give_back(self) -> bool:
+        """Let go of all rows: somebody needs the memory; return whether there were any."""
+        had = bool(self._caches)
+        self._caches.clear()
+        return had
+
+
+def _cell_bytes(row_bytes: int) -> int:
+    return -(-row_bytes // _CELL_STEP) * _CELL_STEP
+
+
+def _is_at(place: Any, step: int) -> bool:
+    """Whether a column begins at a multiple of so many bytes."""
+    address = place.ctypes.data if isinstance(place, np.ndarray) else place.data.ptr
+    return bool(address % step == 0)
