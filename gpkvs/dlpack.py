@@ -107,7 +107,12 @@ def typed_memory_of(array: Any) -> TypedMemory:
 
 def is_on_gpu(array: Any) -> bool:
     """Whether an array speaks DLPack, and lies in the memory of an NVIDIA GPU."""
-    return hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) in _GPU
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
+        return False
+    try:
+        return int(array.__dlpack_device__()[0]) in _GPU
+    except (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError):  # as Arrow says of missing values
+        return False
 
 
 def of_gpu(array: Any) -> Described:

@@ -107,6 +107,8 @@ library.gpkvs_launched.argtypes = []
 library.gpkvs_launched.restype = ctypes.c_char_p
 library.gpkvs_launch_stores_fields.argtypes = []
 library.gpkvs_launch_stores_fields.restype = ctypes.c_char_p
+library.gpkvs_read_rows_fields.argtypes = []
+library.gpkvs_read_rows_fields.restype = ctypes.c_char_p
 library.gpkvs_look_up_fields.argtypes = []
 library.gpkvs_look_up_fields.restype = ctypes.c_char_p
 library.gpkvs_look_up.argtypes = [ctypes.c_void_p]
@@ -298,6 +300,7 @@ launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
 )
 stores_launch: Callable[[int], int] = _locked("gpkvs_launch_stores", returns=ctypes.c_int)
 launch_look_up: Callable[[int], int] = _locked("gpkvs_look_up", returns=ctypes.c_int)
+launch_read_rows: Callable[[int], int] = _locked("gpkvs_read_rows", returns=ctypes.c_int)
 # The time that counts, in microseconds, of its word's address and what two clocks say (kernels/counted_time.hpp).
 count_time: Callable[[int, int, int], int] = _locked("gpkvs_count_time", ctypes.c_int64, ctypes.c_int64, returns=_WORD)
 blobs_map = _locked("gpkvs_blobs_map", *[_WORD] * 4)

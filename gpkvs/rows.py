@@ -327,7 +327,7 @@ class Rows:
 
 def keys_of(keys: Any) -> U64:
     """Return a column of keys; raises InvalidArgumentError if they are none."""
-    column = column_given("keys", keys)
+    column = keys if isinstance(keys, dlpack.TypedMemory) else column_given("keys", keys)
     if isinstance(column, ByteStrings):
         if len(column):
             raise InvalidArgumentError("bytes: the keys of a table of rows are whole numbers", field="keys")

@@ -1,26 +1,30 @@
 """Rows that a GPU keeps in its own memory: the cache of each table, and what all of them may take.
 
-``kernels/rows.cu`` has the cells. A row is known by its version, so a cache needs to hear of nothing: not of writes,
-not of compaction, not of growth.
+``kernels/rows.cu`` has the cells. Each time the index says whether a row is still its key's, so a cache needs to hear of
+nothing: not of writes, not of compaction, not of growth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from gpkvs.backends.base import Processor
+from gpkvs.backends.words import Words, places_of
 from gpkvs.batch import U8, U32, U64
 from gpkvs.errors import NoMemoryError
 from gpkvs.media.index import Index
+from gpkvs.native import launch_read_rows, library
 
+_PLACES: Final = places_of(library.gpkvs_read_rows_fields())
 _ROUNDS: Final = 7  # of tags, from 1 on
 _SET_CELLS: Final = 16
 _CELL_STEP: Final = 16  # bytes that a GPU copies at once, at best
-_TAG_BYTES: Final = 8
-_CELLS_A_ROW: Final = 4 / 3  # of a table: all rows find one then
+_KNOWN_BYTES: Final = 24  # of a cell: its tag, and what else is known
+_CELLS_A_ROW: Final = 1.5  # of a table: all rows find one then
 _WORTH_IT: Final = 1.5  # times as many cells: then all rows are read anew
 _FREE_PART: Final = 1 / 4  # of the memory that is free, if nobody says how much
 
@@ -52,20 +56,14 @@ class Reading(NamedTuple):
     seen: U8
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """As kernels take them."""
+    def step(self) -> int:
+        """How many bytes a GPU may copy at once: 16, 8, 4 or 1."""
         places = (self.rows, *([] if self.absent is None else [self.absent]))
-        steps = [
-            step for step in (16, 8, 4) if self.row_bytes % step == 0 and all(_is_at(place, step) for place in places)
-        ]
-        absent: Any = 0 if self.absent is None else self.absent
-        return {
-            "rows": self.rows,
-            "row_bytes": self.row_bytes,
-            "absent": absent,
-            "seen": self.seen,
-            "step": steps[0] if steps else 1,
-        }
+        aligned = self.row_bytes | _CELL_STEP
+        for place in places:
+            aligned |= _address(place)
+        lowest = aligned & -aligned
+        return lowest if lowest != 2 else 1  # noqa: PLR2004 - there is no copy by 2
 
 
 class RowCache:
@@ -86,42 +84,54 @@ class RowCache:
         self.cells = sets * _SET_CELLS
         self._place, self._round = place, 0
         cell_bytes = _cell_bytes(row_bytes)
-        self.bytes = self.cells * (cell_bytes + _TAG_BYTES)
-        self._arguments: dict[str, Any] = {
-            "tags": place.xp.zeros(self.cells, np.uint64),
-            "cells": place.xp.empty(self.cells * cell_bytes, np.uint8),
-            "sets": sets,
-            "cell_bytes": cell_bytes,
-        }
-        self._counts: U64 = place.xp.zeros(2, np.uint64)
+        self.bytes = self.cells * (cell_bytes + _KNOWN_BYTES)
+        self._tags: U64 = place.xp.zeros(self.cells, np.uint64)
+        self._known: U64 = place.xp.empty(2 * self.cells, np.uint64)
+        self._cells: U8 = place.xp.empty(self.cells * cell_bytes, np.uint8)
+        self._counts: U64 = place.xp.empty(2, np.uint64)
+        self._told: U64 = place.result_column(2, np.uint64)
+        self._numbers = {"sets": sets, "cell_bytes": cell_bytes, "row_bytes": row_bytes}
+        self._read_rows = Words(
+            _PLACES,
+            launcher=place.launcher,
+            tags=place.address(self._tags),
+            known=place.address(self._known),
+            cells=place.address(self._cells),
+            counts=place.address(self._counts),
+            told=place.address(self._told),
+            **self._numbers,
+        )
 
     def read(self, index: Index, reading: Reading) -> tuple[int, int]:
         """Read rows; return how many are left to the host (`Reading.seen`), and how many keys are above `keys_max`."""
-        place, (hash_key0, hash_key1) = self._place, index.hash_keys
-        self._counts[:] = 0
-        place.launch(
-            "read_rows",
-            len(reading.seen),
-            keys=reading.keys,
+        place, address, (hash_key0, hash_key1) = self._place, self._place.address, index.hash_keys
+        cell: U64 = place.xp.empty(len(reading.seen), np.uint64)
+        self._read_rows.set(
+            queue=place.queue,
+            count=len(cell),
+            keys=address(reading.keys),
             keys_max=reading.keys_max,
             hash_key0=hash_key0,
             hash_key1=hash_key1,
-            index=index,
+            index=address(index),
             **index.geometry,
-            **self._arguments,
-            **reading.arguments,
-            left=self._counts[:1],
-            wrong=self._counts[1:],
+            step=reading.step,
+            absent=0 if reading.absent is None else address(reading.absent),
+            rows=address(reading.rows),
+            seen=address(reading.seen),
+            cell=address(cell),
         )
-        left, wrong = place.download(self._counts).tolist()
+        place.run_native(partial(launch_read_rows, self._read_rows.address))
+        place.settle()
+        left, wrong = self._told.tolist()
         return left, wrong
 
-    def keep(self, reading: Reading, numbers: U32, given: U8, there: U8, versions: U64) -> None:
+    def keep(self, index: Index, reading: Reading, numbers: U32, given: U8, there: U8, versions: U64) -> None:
         """Take rows that the host has read: they go to where they are wanted, and to cells.
 
         Parameters
         ----------
-        reading
+        index, reading
             That they were left of.
         numbers : (m,) uint32
             Of its keys.
@@ -133,9 +143,28 @@ class RowCache:
             Of each.
         """
         self._round = self._round % _ROUNDS + 1
-        columns: dict[str, Any] = {"numbers": numbers, "given": given, "there": there, "versions": versions}
+        hash_key0, hash_key1 = index.hash_keys
         self._place.launch(
-            "keep_rows", len(numbers), round=self._round, **columns, **self._arguments, **reading.arguments
+            "keep_rows",
+            len(numbers),
+            numbers=numbers,
+            given=given,
+            there=there,
+            versions=versions,
+            keys=reading.keys,
+            hash_key0=hash_key0,
+            hash_key1=hash_key1,
+            index=index,
+            **index.geometry,
+            tags=self._tags,
+            known=self._known,
+            cells=self._cells,
+            **self._numbers,
+            round=self._round,
+            step=reading.step,
+            absent=0 if reading.absent is None else reading.absent,
+            rows=reading.rows,
+            seen=reading.seen,
         )
 
 
@@ -176,7 +205,7 @@ class RowCaches:
         if self.bytes_max is None:
             self.bytes_max = int(self._free_bytes() * _FREE_PART)
         had = cache.cells if cache else 0
-        room = had + (self.bytes_max - self.bytes) // (_cell_bytes(row_bytes) + _TAG_BYTES)
+        room = had + (self.bytes_max - self.bytes) // (_cell_bytes(row_bytes) + _KNOWN_BYTES)
         cells = min(max(int(rows * _CELLS_A_ROW) + _SET_CELLS, 2 * had), room)
         if cache and cells < _WORTH_IT * had:
             return cache
@@ -208,7 +237,6 @@ def _cell_bytes(row_bytes: int) -> int:
     return -(-row_bytes // _CELL_STEP) * _CELL_STEP
 
 
-def _is_at(place: Any, step: int) -> bool:
-    """Whether a column begins at a multiple of so many bytes."""
-    address = place.ctypes.data if isinstance(place, np.ndarray) else place.data.ptr
-    return bool(address % step == 0)
+def _address(place: Any) -> int:
+    address: int = place.ctypes.data if isinstance(place, np.ndarray) else place.data.ptr
+    return address

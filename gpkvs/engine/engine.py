@@ -318,7 +318,8 @@ class Engine:
         for read in left.read(self._run_gets) if left else ():
             with self._on_device(), memory_refused():
                 upload = backend.upload
-                cache.keep(reading, read.numbers, upload(read.given), upload(read.there), upload(read.versions))
+                given = upload(read.given), upload(read.there), upload(read.versions)
+                cache.keep(table.index, reading, read.numbers, *given)
         return reading.rows, reading.seen.view(np.bool_)
 
     def to_host(self, column: NDArray[Any]) -> NDArray[Any]:

@@ -51,6 +51,7 @@
 #include "own_batch.hpp"
 #include "own_request.hpp"
 #include "pack.hpp"
+#include "read_rows.hpp"
 #include "resolve.hpp"
 #include "scan.hpp"
 #include "write_set.hpp"
@@ -111,6 +112,13 @@ const char* gpkvs_launch_stores_fields() { return LAUNCH_STORES_FIELDS(GPKVS_NAM
 int gpkvs_launch_stores(const LaunchStores* stores) {
     stores->run();
     return stores->launcher->error();
+}
+
+// Rows that a GPU has (read_rows.hpp); returns an error of the driver, or 0.
+const char* gpkvs_read_rows_fields() { return READ_ROWS_FIELDS(GPKVS_NAME); }
+int gpkvs_read_rows(const ReadRows* rows) {
+    rows->run();
+    return rows->launcher->error();
 }
 
 // GETs of numbers alone (look_up.hpp); returns an error of the driver, or 0.

@@ -166,6 +166,88 @@ GPKVS_DEVICE u32 find_pair8(const u64* first, const u64* then, u64 key, bool loo
     return later == NO_PAIR ? found : 8 + later;
 }
 
+// Of eight slots of four words side by side, 256 bytes at a multiple of 16: the number of the first one that begins with two words, or
+// NO_PAIR.
+GPKVS_DEVICE u32 find_quad8(const u64* quads, u64 low, u64 high) {
+    for (u32 way = 0; way < 8; way++)
+        if (quads[4 * way] == low && quads[4 * way + 1] == high) return way;
+    return NO_PAIR;
+}
+
+// The same for each lane of a warp that looks, as in `find_pair8_together`. Not all 32 places are asked for at once: what waits for
+// them takes registers, and so the place of other warps.
+static const u32 STEPS_TOGETHER = 2;
+GPKVS_DEVICE u32 find_quad8_together(const u64* quads, u64 low, u64 high, bool looks) {
+    const u32 lane = threadIdx.x & 31, looking = __ballot_sync(~0u, looks);
+    u32 found = NO_PAIR;
+#pragma unroll 1
+    for (u32 first = 0; first < 8; first += STEPS_TOGETHER) {
+        ulonglong2 head[STEPS_TOGETHER];
+#pragma unroll
+        for (u32 step = 0; step < STEPS_TOGETHER; step++) {
+            const u32 of = 4 * (first + step) + lane / 8;
+            const u64 at = __shfl_sync(~0u, (u64)quads, of);
+            if (looking >> of & 1) head[step] = ((const ulonglong2*)at)[2 * (lane & 7)];
+        }
+#pragma unroll
+        for (u32 step = 0; step < STEPS_TOGETHER; step++) {
+            const u32 of = 4 * (first + step) + lane / 8;
+            const u64 wanted_low = __shfl_sync(~0u, low, of), wanted_high = __shfl_sync(~0u, high, of);
+            const bool is_it = (looking >> of & 1) && head[step].x == wanted_low && head[step].y == wanted_high;
+            const u32 mine = __ballot_sync(~0u, is_it) >> 8 * (lane & 3) & 0xFF;  // of the lane `of` - lane / 8 + lane % 4
+            if (lane / 4 == first + step && mine) found = first_bit(mine);
+        }
+    }
+    return found;
+}
+
+// In either of two places: below 8 it is in the first one, below 16 in the other. Who does not look finds none.
+GPKVS_DEVICE u32 find_quad8(const u64* first, const u64* then, u64 low, u64 high, bool looks) {
+    u32 found = NO_PAIR, later = NO_PAIR;
+    if (__activemask() != ~0u) {  // the last items
+        if (looks) found = find_quad8(first, low, high);
+        if (looks && found == NO_PAIR) later = find_quad8(then, low, high);
+    } else if (__any_sync(~0u, looks)) {
+        found = find_quad8_together(first, low, high, looks);
+        const bool looks_on = looks && found == NO_PAIR;
+        if (__any_sync(~0u, looks_on)) later = find_quad8_together(then, low, high, looks_on);
+    }
+    return later == NO_PAIR ? found : 8 + later;
+}
+
+// Of 16 words side by side, at a multiple of 16: the number of the first one that is another one under a mask, or NO_PAIR. Who does
+// not look finds none.
+GPKVS_DEVICE u32 find_word16(const u64* words, u64 mask, u64 word, bool looks) {
+    u32 found = NO_PAIR;
+    if (__activemask() != ~0u) {
+        for (u32 at = 0; looks && found == NO_PAIR && at < 16; at++)
+            if ((words[at] & mask) == word) found = at;
+        return found;
+    }
+    const u32 lane = threadIdx.x & 31, looking = __ballot_sync(~0u, looks);
+    if (!looking) return found;
+#pragma unroll 1
+    for (u32 first = 0; first < 8; first += STEPS_TOGETHER) {
+        ulonglong2 pair[STEPS_TOGETHER];
+#pragma unroll
+        for (u32 step = 0; step < STEPS_TOGETHER; step++) {
+            const u32 of = 4 * (first + step) + lane / 8;
+            const u64 at = __shfl_sync(~0u, (u64)words, of);
+            if (looking >> of & 1) pair[step] = ((const ulonglong2*)at)[lane & 7];
+        }
+#pragma unroll
+        for (u32 step = 0; step < STEPS_TOGETHER; step++) {
+            const u32 of = 4 * (first + step) + lane / 8;
+            const u64 wanted = __shfl_sync(~0u, word, of);
+            const bool looked = looking >> of & 1;
+            const u32 even = __ballot_sync(~0u, looked && (pair[step].x & mask) == wanted) >> 8 * (lane & 3) & 0xFF;
+            const u32 odd = __ballot_sync(~0u, looked && (pair[step].y & mask) == wanted) >> 8 * (lane & 3) & 0xFF;
+            if (lane / 4 == first + step && (even | odd)) found = even ? 2 * first_bit(even) : 2 * first_bit(odd) + 1;
+        }
+    }
+    return found;
+}
+
 // A relaxed atomic store of 8 bytes: it becomes durable in any order with others until a fence.
 GPKVS_DEVICE void pm_store(u64* at, u64 word) { *(volatile u64*)at = word; }
 // Two neighbouring words at a multiple of 16 bytes: one store over the link, which counts stores (docs/gpu.md).
@@ -334,6 +416,23 @@ GPKVS_DEVICE u32 find_pair8(const u64* first, const u64* then, u64 key, bool loo
     if (found != NO_PAIR) return found;
     const u32 later = find_pair8(then, key, second);
     return later == NO_PAIR ? NO_PAIR : 8 + later;
+}
+
+GPKVS_DEVICE u32 find_quad8(const u64* quads, u64 low, u64 high) {
+    const u32 mask = GPKVS_WAYS8(way, quads[4 * way] == low && quads[4 * way + 1] == high);
+    return mask ? first_bit(mask) : NO_PAIR;
+}
+GPKVS_DEVICE u32 find_quad8(const u64* first, const u64* then, u64 low, u64 high, bool looks) {
+    if (!looks) return NO_PAIR;
+    const u32 found = find_quad8(first, low, high);
+    if (found != NO_PAIR) return found;
+    const u32 later = find_quad8(then, low, high);
+    return later == NO_PAIR ? NO_PAIR : 8 + later;
+}
+GPKVS_DEVICE u32 find_word16(const u64* words, u64 mask, u64 word, bool looks) {
+    for (u32 at = 0; looks && at < 16; at++)
+        if ((words[at] & mask) == word) return at;
+    return NO_PAIR;
 }
 
 // Write-back (the domain `flush`): how a stored cache line leaves the cache, 0 where the cache itself is durable or does

@@ -17,8 +17,9 @@ from gpkvs.backends.row_cache import RowCache, RowCaches
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 from tests.conftest import SMALL
 
-ROW = 5  # of float32: a row of 20 bytes, in a cell of 32
+ROW = 5  # of float32: a row of 20 bytes, in a cell of 32, of which 24 more say whose it is
 ROW_BYTES = 4 * ROW
+CELL = 32 + 24
 LAYOUT = f"float32[{ROW}]"
 
 
@@ -135,19 +136,19 @@ def test_a_cache_that_is_too_small_keeps_what_is_read_again(
     left = by_host(monkeypatch)
     rows = store.rows(LAYOUT, table="rows")
     rows.set(np.arange(1000), rows_of(np.arange(1000)))
-    caches_of(store).bytes_max = 400 * 40
+    caches_of(store).bytes_max = 400 * CELL
     generator = np.random.default_rng(7)
     for _ in range(60):
         keys = np.concatenate([generator.integers(0, 100, 100), generator.integers(100, 1000, 30)])
         assert np.array_equal(read(store, keys)[0], rows_of(keys))
-    assert caches_of(store).bytes == 400 * 40
+    assert caches_of(store).bytes == 400 * CELL
     assert sum(left[-20:]) < 20 * 40  # 30 of 130 are of the many, and few of the others are given up
     for _ in range(5):  # all at once: more than there are cells for
         assert np.array_equal(read(store, np.arange(1000))[0], rows_of(np.arange(1000)))
         assert left[-1] >= 600
 
 
-@pytest.mark.parametrize("bytes_max", [0, 40, 16 * 40])
+@pytest.mark.parametrize("bytes_max", [0, CELL, 16 * CELL])
 def test_hardly_any_memory(store: gpkvs.Store, bytes_max: int) -> None:
     caches_of(store).bytes_max = bytes_max
     rows = store.rows(LAYOUT, table="rows")
@@ -156,7 +157,7 @@ def test_hardly_any_memory(store: gpkvs.Store, bytes_max: int) -> None:
         for _ in range(3):
             keys = np.random.default_rng(step).integers(0, 100, 200)
             assert np.array_equal(read(store, keys)[0], rows_of(keys, step))
-    assert caches_of(store).bytes <= 16 * 40  # one set
+    assert caches_of(store).bytes <= 16 * CELL  # one set
 
 
 def test_a_table_that_grows_gets_more_cells(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:

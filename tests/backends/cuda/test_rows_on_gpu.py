@@ -156,7 +156,7 @@ def test_memory_for_rows(store_path: Path, gpu_rows_bytes: int | None) -> None:
         for _ in range(3):
             assert np.array_equal(rows.get(cupy.arange(COUNT))[0].get(), given)
         caches: Any = store._backend.row_caches
-        assert caches.bytes <= max(gpu_rows_bytes, 16 * 72) if gpu_rows_bytes is not None else caches.bytes > COUNT * 72
+        assert caches.bytes <= max(gpu_rows_bytes, 16 * 88) if gpu_rows_bytes is not None else caches.bytes > COUNT * 88
 
 
 class TestPytorch:
