@@ -254,8 +254,8 @@ def top_functions(result: dict[str, Any]) -> Rows:
 
 
 def left_out(result: dict[str, Any]) -> Rows:
-    """Return the sizes of values that were not measured."""
-    return Rows("left out", ("values of", "why"), list(result["left_out"].items()), left=2)
+    """Return what was not measured."""
+    return Rows("left out", ("what", "why"), list(result["left_out"].items()), left=2)
 
 
 _SECTIONS = {

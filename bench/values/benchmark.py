@@ -67,6 +67,8 @@ def run_values(options: ValuesOptions, promise: Promise, parts: Sequence[str], p
         "phases": found.phases,
     }
     left_out = {
-        size_text(size): f"gpkvs takes values of up to {taken:,} bytes here" for size in options.sizes if size > taken
+        f"values of {size_text(size)}": f"gpkvs takes values of up to {taken:,} bytes here"
+        for size in options.sizes
+        if size > taken
     }
     return {**result, "left_out": left_out} if left_out else result
