@@ -179,6 +179,15 @@ EXEMPTIONS = (
         _BENCH,
     ),
     Exemption(
+        "docs/performance.md",
+        (
+            "git clone https://github.com/NVIDIA-Merlin/HierarchicalKV",
+            "gpkvs bench rows --part gpu --hkv HierarchicalKV --json bench/results/gpu-rows.json",
+            "gpkvs bench rows --part gpu --json bench/results/gpu-rows.json",
+        ),
+        "needs an NVIDIA GPU, and takes minutes",
+    ),
+    Exemption(
         "deploy/README.md",
         (
             "sudo useradd --system --home-dir /var/lib/gpkvs gpkvs",
