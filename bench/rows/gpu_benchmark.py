@@ -48,7 +48,7 @@ GET, GET_FROM_HOST, SET = "get", "get, rows on the host", "set"
 _COPY_AIM, _COPY_DIM_MIN = 0.8, 128
 _HKV_AIM, _HKV_DIM = 1.5, 8
 _GET_LINK_AIM, _SET_LINK_AIM, _ADD_AIM = 0.85, 0.8, 0.7
-_ADD_BYTES = 102_400_000  # of the rows of an add, whose distinct ones have to fit 128 MiB: 200,000 of 512 bytes
+_ADD_ROWS, _ADD_BYTES = 200_000, 102_400_000  # of an add, whose distinct rows have to fit 128 MiB
 _HEAPS, _HEAP_BYTES_MIN, _BESIDE_ROW_BYTES = 3, 256 * MIB, 64
 _OVERWRITES = 2  # then every page of the heap was stored to
 _READS = 2  # of all rows, before they count as kept
@@ -87,7 +87,7 @@ def task_of(what: str, layout: RowLayout) -> str:
 
 def added_rows(layout: RowLayout, batch: int) -> int:
     """Return how many rows an add has: a call of the same size is measured of a GET and of a SET."""
-    return max(min(batch, _ADD_BYTES // layout.row_bytes), 1)
+    return max(min(batch, _ADD_ROWS, _ADD_BYTES // layout.row_bytes), 1)
 
 
 def of_limit(own: Measurement, limit: Measurement, row_bytes: int, aim: float | None, *, passes: int = 1) -> Comparison:

@@ -108,10 +108,10 @@ def rows_command(
 
     The part gpu needs an NVIDIA GPU and CuPy, and measures calls of a million keys that lie on the GPU, in tables of up
     to 4 M rows: `get` of rows that the GPU keeps, beside a copy of as many bytes and `X[ids]` on the GPU; `get` of rows
-    that only the host has, and durable `set`, beside the link; `add` beside GETs and SETs of as many rows (200,000 of
-    128 float32: an add reads at most 128 MiB); and training with PyTorch, if it is installed, with each step durable. A
-    part that fails is named, and the others go on; then the status is 1. The file of --json is written after each part.
-    With the defaults it takes seven minutes, and 8 GiB of the file system and of memory.
+    that only the host has, and durable `set`, beside the link; `add` of 200,000 beside GETs and SETs of as many;
+    and training with PyTorch, if it is installed, with each step durable. A part that fails is named, and the others go
+    on; then the status is 1. The file of --json is written after each part. With the defaults it takes seven minutes,
+    and 8 GiB of the file system and of memory.
 
     Example: gpkvs bench rows --json rows.json --svg rows.svg
 
