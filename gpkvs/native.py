@@ -129,6 +129,8 @@ library.gpkvs_flight_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
 library.gpkvs_flight_wait.restype = None
 library.gpkvs_tiles.argtypes = [ctypes.c_uint64]
 library.gpkvs_tiles.restype = ctypes.c_uint64
+library.gpkvs_digit_counts.argtypes = [ctypes.c_uint64]
+library.gpkvs_digit_counts.restype = ctypes.c_uint64
 library.gpkvs_number_plan_fields.argtypes = []
 library.gpkvs_number_plan_fields.restype = ctypes.c_char_p
 for _planner_fields in (library.gpkvs_planner_bytes_fields, library.gpkvs_planner_u64_fields):
@@ -297,6 +299,9 @@ frames_room_nanoseconds = _locked("gpkvs_frames_room_nanoseconds", returns=_WORD
 number_plan: Callable[[int, int], int] = _locked("gpkvs_number_plan", ctypes.c_uint32, returns=ctypes.c_int)
 launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
     "gpkvs_launch_sum", *[_WORD] * 6, returns=ctypes.c_int
+)
+launch_sort: Callable[[int, int, int, int, int, int, int], int] = _locked(
+    "gpkvs_launch_sort", *[_WORD] * 6, returns=ctypes.c_int
 )
 stores_launch: Callable[[int], int] = _locked("gpkvs_launch_stores", returns=ctypes.c_int)
 launch_look_up: Callable[[int], int] = _locked("gpkvs_look_up", returns=ctypes.c_int)

@@ -51,6 +51,7 @@
 #include "own_batch.hpp"
 #include "own_request.hpp"
 #include "pack.hpp"
+#include "radix.hpp"
 #include "read_rows.hpp"
 #include "resolve.hpp"
 #include "scan.hpp"
@@ -106,6 +107,16 @@ int gpkvs_launch_sum(void* launcher, void* queue, const u8* bytes, u64* column, 
     return of.error();
 }
 u64 gpkvs_tiles(u64 items) { return tiles_of(items); }
+
+// Sorts a column by its bits from `first` on (radix.hpp); `spare` is as long, `counts` has `gpkvs_digit_counts`. An error of the
+// driver, or 0.
+int gpkvs_launch_sort(void* launcher, void* queue, u64* words, u64* spare, u32* counts, u64 n, u64 first) {
+    Launcher& of = *(Launcher*)launcher;
+    of.use(queue);
+    RadixSort{words, spare, counts, first}.run(of, n, nullptr);
+    return of.error();
+}
+u64 gpkvs_digit_counts(u64 items) { return digit_counts_of(items); }
 
 // Launches a kernel that stores to PM, with what belongs to it (launch_stores.hpp); returns an error of the driver, or 0.
 const char* gpkvs_launch_stores_fields() { return LAUNCH_STORES_FIELDS(GPKVS_NAME); }

@@ -2,7 +2,7 @@
 // which stand for one in tests. Kernels run one after the other, in the order of their launches.
 #pragma once
 #include "pool.hpp"
-#include "tile.cuh"
+#include "radix.cuh"
 
 // Those that native code launches.
 #define LAUNCHED(F)                                                                         \
@@ -11,7 +11,7 @@
     F(mark_blocks) F(pick_blocks) F(place_numbers) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) F(pick_values) F(tell) F(widen) F(log_chunk_u64) F(log_chunk_bytes) F(mark_chunk) F(log_redo_u64) F(log_redo_bytes) F(load_slots_u64) F(load_slots_bytes) \
     F(apply_u64) F(apply_bytes) F(locate_rows) F(gather_rows)
 // Those that only a GPU has.
-#define LAUNCHED_ON_GPU(F) F(sum_tiles) F(scan_tiles) F(add_tiles)
+#define LAUNCHED_ON_GPU(F) F(sum_tiles) F(scan_tiles) F(add_tiles) F(count_digits) F(sum_digits) F(move_digits)
 
 #define LAUNCH_NUMBER(name) LAUNCH_##name,
 #define LAUNCH_NAME(name) #name ";"
@@ -28,6 +28,9 @@ class Launcher {
 
     // The running sums of a column, and in `total` the sum of all; `sums` may be null. `tiles` has room for `tiles_of(items)`.
     virtual void scan(const TileArgs& args, u64 items, const u32* limit) = 0;
+
+    // A pass of a sort (radix.hpp).
+    virtual void sort_digit(const DigitArgs& args, u64 items, const u32* limit) = 0;
 
     virtual void zero(void* at, u64 bytes) = 0;
 
@@ -73,6 +76,14 @@ class HostLauncher final : public Launcher {
             if (a.sums) a.sums[i] = sum;
         }
         *a.total = sum;
+    }
+    void sort_digit(const DigitArgs& a, u64 items, const u32* limit) override {
+        if (a.wanted && !*a.wanted) return;
+        const u64 n = limited(items, limit);
+        u64 ends[DIGITS + 1] = {};
+        for (u64 i = 0; i < n; i++) ends[digit_of(a.from[i], a.shift) + 1]++;
+        for (u32 digit = 0; digit < DIGITS; digit++) ends[digit + 1] += ends[digit];
+        for (u64 i = 0; i < n; i++) a.to[ends[digit_of(a.from[i], a.shift)]++] = a.from[i];
     }
     void zero(void* at, u64 bytes) override { memset(at, 0, bytes); }
     void bring(void* to, const void* from, u64 bytes) override { copy_bytes(to, from, bytes); }
@@ -120,6 +131,11 @@ class GpuLauncher final : public Launcher {
         run(LAUNCH_sum_tiles, tiles_of(items), &a, items, limit);
         if (a.sums) run(LAUNCH_scan_tiles, tiles_of(items), &a, items, limit);
         else run(LAUNCH_add_tiles, 1, &a, items, nullptr);
+    }
+    void sort_digit(const DigitArgs& a, u64 items, const u32* limit) override {
+        run(LAUNCH_count_digits, tiles_of(items), &a, items, limit);
+        run(LAUNCH_sum_digits, DIGITS, &a, items, limit);
+        run(LAUNCH_move_digits, tiles_of(items), &a, items, limit);
     }
     void zero(void* at, u64 bytes) override {
         if (bytes && !error_) error_ = driver_.fill((u64)at, 0, bytes, queue_);

@@ -13,11 +13,11 @@ GPKVS_DEVICE u64 place_of_slot(u64 slot, u64 numbers) { return slot * (numbers +
 GPKVS_DEVICE u64 slot_of_place(u64 place, u64 numbers) { return place / (numbers + 1); }
 GPKVS_DEVICE u64 place_of_absent(Hash128 fingerprint, u64 numbers) { return (NOT_THERE | fingerprint.low >> 1) & ~numbers; }
 
-// locate: the place of each key, with the operation's number below it in `packed`; and what the table holds for it. Without
-// `status` nobody asks for that.
+// locate: the place of each key, with the operation's number below it in `packed`; whether some key is `absent`; and what the table
+// holds for each. Without `status` nobody asks for that.
 #define LOCATE_NUMBERS_ARGS(F)                                                              \
     F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(const U64Bucket*, index) GEOMETRY_ARGS(F) SHARD_ARGS(F) \
-    F(u64, numbers) F(u64*, packed) F(u8*, status) F(u64*, source_word)
+    F(u64, numbers) F(u64*, packed) F(u8*, status) F(u64*, source_word) F(u64*, absent)
 
 template <class Args>
 GPKVS_DEVICE void locate_soon(const Args& a, u64 i) {
@@ -34,6 +34,7 @@ GPKVS_KERNEL_SOON(locate_numbers, LOCATE_NUMBERS_ARGS, locate_soon) {
     const u64 slot = (pair < WAYS ? at.bucket0 : at.bucket1) * WAYS + pair % WAYS;
     const u64 place = pair == NO_PAIR ? place_of_absent(fingerprint, a.numbers) : place_of_slot(slot, a.numbers);
     a.packed[i] = own ? place | i : OF_ANOTHER_SHARD;
+    if (own && pair == NO_PAIR) set_mark(a.absent, 1);
     if (!own || !a.status) return;
     a.status[i] = pair == NO_PAIR ? STATUS_NOT_FOUND : STATUS_OK;
     a.source_word[i] = value;

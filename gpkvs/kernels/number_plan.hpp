@@ -4,15 +4,15 @@
 // longer than a kernel, and to ask a GPU how many items the next kernel has takes longer still. Here the kernels ask each
 // other (`limit`). The host is told at the end of a step, in `told`.
 //
-//     begin -> select -> (the operations to order are counted) -> the caller sorts `sorted` -> finish -> values
+//     begin -> select -> (the operations to order are counted) -> finish -> values
 //
 // It looks keys up first, and orders operations by the slots that it found: so many bits tell all keys apart that are there, and
 // only the others need a fingerprint. Of SETs on one GPU nothing is selected.
 //
 // Where something does not fit, or is not sorted, the caller plans again by phases: a plan only reads PM.
 #pragma once
-#include "launcher.hpp"
 #include "probe.cuh"
+#include "radix.hpp"
 
 #define NUMBER_PLAN_GIVEN(F)                                                                \
     F(Launcher*, launcher) F(void*, queue) F(u64*, told) F(u8*, room)                       \
@@ -23,7 +23,8 @@
     F(u64, changes) F(u64*, changed_slot) F(U64Slot*, contents)
 
 #define NUMBER_PLAN_COLUMNS(F)                                                              \
-    F(u64*, sorted) F(u64*, counts) F(u64*, marks) F(u64*, sums) F(u64*, tiles) F(u64*, packed) F(u64*, taken) \
+    F(u64*, sorted) F(u64*, spare) F(u32*, digits) F(u64*, counts) F(u64*, marks) F(u64*, sums) F(u64*, tiles) \
+    F(u64*, packed) F(u64*, taken) \
     F(u64*, value_offsets) F(u64, places) F(u8*, written) F(u32*, op_numbers) F(u8*, taken_ops) \
     F(u8*, descents) F(u32*, order) F(u32*, chain_of) F(u32*, chain_start) F(u32*, write_end) \
     F(u32*, last_write) F(u64*, chain_fingerprint0) F(u64*, chain_fingerprint1) F(u32*, block) F(u64*, slot) \
@@ -42,7 +43,8 @@ struct NumberPlan {
     F(CHANGES)      /* changes, removed keys */                                             \
     F(BLOCKS)       /* with new keys, new keys */                                           \
     F(PLACED)       /* keys without a way, displaced occupants */                           \
-    F(VALUES)       /* that GETs found */
+    F(VALUES)       /* that GETs found */                                                   \
+    F(ABSENT)       /* 1: some key is not there */
 #define NUMBER_COUNT(name) COUNT_##name,
 enum NumberCount { NUMBER_COUNTS(NUMBER_COUNT) COUNTS };
 
@@ -67,8 +69,10 @@ static void take_columns_of_all(NumberPlan& p, Room& room) {
     room.take(p.sums, n);
     room.take(p.tiles, tiles_of(n));
     room.take(p.packed, n);
-    room.take(p.taken, selected);
+    room.take(p.taken, n);
     p.sorted = p.selects ? p.taken : p.packed;
+    p.spare = p.selects ? p.packed : p.taken;  // what is selected is in no need of the rest
+    room.take(p.digits, digit_counts_of(n));
     room.take(p.value_offsets, p.has_only_sets ? 0 : n);
     u64 places = 1;
     while (places <= n) places *= 2;
@@ -113,9 +117,10 @@ struct NumberPlanner {
     const u32* high(NumberCount count) const { return low(count) + 1; }
     void tell() { launch(LAUNCH_tell, tell_args{p.counts, p.told}, COUNTS); }
 
-    // The bits that the number of an operation may take.
+    // The bits that the number of an operation may take. In a short batch they are more: the rest has bits enough to tell keys
+    // apart, and each bit less has less to sort.
     u64 numbers() const {
-        u64 numbers = 1;
+        u64 numbers = 0xFFFF;
         while (numbers + 1 < p.count) numbers = 2 * numbers + 1;
         return numbers;
     }
@@ -126,7 +131,8 @@ struct NumberPlanner {
         p.launcher->zero(p.counts, COUNTS * sizeof(u64));
         launch(LAUNCH_locate_numbers,
                locate_numbers_args{p.keys, p.hash_key0, p.hash_key1, p.index, p.blocks, p.unmoved, p.shard, p.shards,
-                                   p.stripe_blocks, numbers(), p.packed, asks ? p.status : nullptr, p.source_word},
+                                   p.stripe_blocks, numbers(), p.packed, asks ? p.status : nullptr, p.source_word,
+                                   p.counts + COUNT_ABSENT},
                p.count);
     }
 
@@ -148,7 +154,15 @@ struct NumberPlanner {
 
     u32* numbers_of_ops() const { return p.selects ? p.op_numbers : nullptr; }
 
+    // By slots. The bits above those of slots are 0 but for keys that are not there.
+    void sort() {
+        const u64 blocks = p.unmoved == p.blocks ? p.blocks : 2 * p.blocks;
+        const RadixSort sort = {p.sorted, p.spare, p.digits, bits_of(numbers())};
+        sort.run(*p.launcher, p.ordered, nullptr, bits_of(blocks * U64Bucket::IN_BLOCK * WAYS - 1), p.counts + COUNT_ABSENT);
+    }
+
     void finish() {
+        sort();
         chain();
         if (!p.has_only_sets) change();
         place();

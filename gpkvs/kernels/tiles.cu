@@ -2,26 +2,7 @@
 // adds up each one, `scan_tiles` runs through it from the sum of all tiles before. `add_tiles` only adds up.
 //
 // A word may hold two numbers of 32 bits: their sums stay apart, as long as no column is longer than 2^32.
-#include "tile.cuh"
-
-// The running sum over the threads of a block, and in `all` the sum of all of them.
-GPKVS_DEVICE u64 scan_block(u64 value, u64* all) {
-    __shared__ u64 of_warps[TILE_THREADS / 32];
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (u32 step = 1; step < 32; step *= 2) {
-        const u64 before = __shfl_up_sync(~0u, value, step);
-        if (lane >= step) value += before;
-    }
-    if (lane == 31) of_warps[warp] = value;
-    __syncthreads();
-    *all = 0;
-    for (u32 w = 0; w < TILE_THREADS / 32; w++) {
-        if (w < warp) value += of_warps[w];
-        *all += of_warps[w];
-    }
-    __syncthreads();  // before the next one
-    return value;
-}
+#include "scan_block.cuh"
 
 extern "C" __global__ void sum_tiles(const TileArgs a, u64 n, const u32* limit) {
     const u64 items = items_of(n, limit), first = (u64)blockIdx.x * TILE;

@@ -16,6 +16,7 @@ _DRIVER = "backends/test_stores.py"
 _LOOKS = "backends/test_look_up.py"
 _LAUNCHED = "engine/test_launched_phases.py"
 _SHARDS = "engine/test_sharded_phases.py"
+_RADIX = "kernels/test_radix.py"
 
 MUTANTS = (
     Mutant(
@@ -323,6 +324,30 @@ MUTANTS = (
         "8 * (a.sums[i] >> 32) - 8;",
         "8 * (a.sums[i] >> 32);",
         "a SET stores the value of the next one",
+        (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
+    ),
+    Mutant(
+        "sort-leaves-its-highest-bits",
+        "gpkvs/kernels/radix.hpp",
+        "pair < pairs_of(64 - first); pair++",
+        "pair + 1 < pairs_of(64 - first); pair++",
+        "operations of one key are not side by side, and the earlier one may win",
+        (f"{_RADIX}::test_words_of_any_number_and_order_are_sorted",),
+    ),
+    Mutant(
+        "sort-takes-the-highest-digit-first",
+        "gpkvs/kernels/radix.hpp",
+        "const u64 shift = first + 2 * DIGIT_BITS * pair;",
+        "const u64 shift = first + 2 * DIGIT_BITS * (pairs_of(64 - first) - 1 - pair);",
+        "a batch stores slots in any order, and some keys twice",
+        (f"{_RADIX}::test_words_of_any_number_and_order_are_sorted",),
+    ),
+    Mutant(
+        "absent-keys-are-sorted-as-if-all-were-there",
+        "gpkvs/kernels/number_plan.cu",
+        "    if (own && pair == NO_PAIR) set_mark(a.absent, 1);\n",
+        "",
+        "new keys come between those that are there, and two of them may take one way",
         (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
     ),
     Mutant(

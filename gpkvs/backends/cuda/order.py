@@ -1,8 +1,9 @@
-"""The sort of a batch on a GPU: CuPy's sort, and the kernels of ``order.cu`` around it."""
+"""The sort of a batch on a GPU (``kernels/radix.hpp``), and the kernels of ``order.cu`` around it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import cupy
@@ -10,6 +11,7 @@ import numpy as np
 
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U8, U32, U64
+from gpkvs.native import launch_sort, library
 
 _ALL = (1 << 64) - 1
 
@@ -59,7 +61,7 @@ def _sorts(backend: Processor, fingerprint0: U64, fingerprint1: U64, left: U64) 
     numbers = (1 << (n - 1).bit_length()) - 1
     packed, descents = cupy.empty(n, np.uint64), cupy.empty(n, np.uint8)
     backend.launch("pack", n, fingerprint0=fingerprint0, numbers=numbers, packed=packed)
-    packed.sort()
+    sort_on_gpu(backend, packed, numbers.bit_length())
     of_sorted = {
         "packed": packed,
         "numbers": numbers,
@@ -72,3 +74,11 @@ def _sorts(backend: Processor, fingerprint0: U64, fingerprint1: U64, left: U64) 
     yield packed, numbers
     left[0] = 0
     yield cupy.lexsort(cupy.stack([fingerprint1, fingerprint0])).astype(np.uint64), _ALL
+
+
+def sort_on_gpu(backend: Processor, words: Any, first: int) -> None:
+    """Sort words by their bits from `first` on; those that are alike in these keep their order."""
+    count = len(words)
+    spare, digits = cupy.empty(count, np.uint64), cupy.empty(library.gpkvs_digit_counts(count), np.uint32)
+    of_sort = *[backend.address(column) for column in (words, spare, digits)], count, first
+    backend.run_native(partial(launch_sort, backend.launcher, backend.queue, *of_sort))

@@ -19,7 +19,7 @@ from gpkvs.native import library, number_plan
 
 _PLACES: Final = places_of(library.gpkvs_number_plan_fields())
 # What the kernels tell, a word each (`NumberCount` in kernels/number_plan.hpp).
-_TOLD: Final = ("NEEDED", "UNSORTED", "CHAINS", "CHANGES", "BLOCKS", "PLACED", "VALUES")
+_TOLD: Final = ("NEEDED", "UNSORTED", "CHAINS", "CHANGES", "BLOCKS", "PLACED", "VALUES", "ABSENT")
 assert library.gpkvs_number_counts().decode().split(";") == [*_TOLD, ""]
 
 
@@ -86,27 +86,26 @@ class NumberPlan(Words):
 
     def begin(self) -> None:
         """Launch the first step, in memory of its own."""
-        self._located = self._make_room(Step.BEGIN)
+        self._make_room(Step.BEGIN)
         self.run(Step.BEGIN)
 
     def order(self, operations: int) -> None:
-        """Sort so many operations, and have room for what follows."""
+        """Have room to order so many operations, and for what follows."""
         self.set(ordered=operations)
-        at = self.get("sorted") - self._place.address(self._located)
-        self._located[at : at + 8 * operations].view(np.uint64).sort()
         self._make_room(Step.FINISH)
 
-    def _make_room(self, step: Step) -> NDArray[np.uint8]:
+    def _make_room(self, step: Step) -> None:
         self.set(room=0)
         room: NDArray[np.uint8] = self._place.scratch(library.gpkvs_number_plan_room(self.address, step), np.uint8)
         self._kept.append(room)
         self.set(room=self._place.address(room))
         library.gpkvs_number_plan_room(self.address, step)
-        return room
 
     @property
     def counts(self) -> Counts:
         """What the kernels told, once they are done (`Processor.settle`)."""
         halves = self._told.view(np.uint32).reshape(-1, 2).tolist()
-        (needed, _), (unsorted, _), _, (changes, removed_keys), (_, new_keys), (unplaced, moved), (values, _) = halves
+        (needed, _), (unsorted, _), _, (changes, removed_keys), (_, new_keys), (unplaced, moved), (values, _), _ = (
+            halves
+        )
         return Counts(needed, unsorted, changes, removed_keys, new_keys, unplaced, moved, values)

@@ -19,6 +19,8 @@ from gpkvs.engine.meter import Meter
 from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 
+_NUMBER_BITS_MIN = 16  # `NumberPlanner.numbers`
+
 
 class LaunchedPhases(U64Phases):
     """The phases of a table of numbers, launched by native code; a batch that only reads goes as there.
@@ -72,8 +74,8 @@ class LaunchedPhases(U64Phases):
         backend, batch = self._backend, plan.batch
         plan.fetch()  # kinds and values, too: begun behind a look-up, they would wait until it is done
         looks = 2 * batch.gets >= len(batch)
-        # A word has room for the number of a slot and that of an operation (kernels/number_plan.cu).
-        assert self._index.slots_mapped << len(batch).bit_length() < 1 << 63
+        # A word has room for the number of a slot and that of an operation (kernels/number_plan.hpp).
+        assert self._index.slots_mapped << max(len(batch).bit_length(), _NUMBER_BITS_MIN) < 1 << 63
         launched = NumberPlan(
             backend,
             count=len(batch),

@@ -107,6 +107,21 @@ def test_order_is_that_of_the_cpu(distinct: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2047, 2048, 2049, 3_000_000])
+@pytest.mark.parametrize("first", [0, 21, 63])
+def test_words_are_sorted_as_on_the_host(n: int, first: int) -> None:
+    from gpkvs.backends.cuda.order import sort_on_gpu  # noqa: PLC0415 - needs CuPy
+
+    rng = np.random.default_rng(n)
+    gpu = choose_backend("cuda", 2, "0")
+    for words in (rng.integers(0, 1 << 64, n, np.uint64), rng.integers(0, 3, n).astype(np.uint64) << np.uint64(40)):
+        numbered = words | np.arange(n, dtype=np.uint64)  # what is alike from `first` on keeps its order
+        column = gpu.upload(numbered.copy())
+        sort_on_gpu(gpu, column, first)
+        assert np.array_equal(gpu.download(column), numbered[np.argsort(numbered >> np.uint64(first), kind="stable")])
+    gpu.close()
+
+
+@pytest.mark.parametrize("n", [1, 2047, 2048, 2049, 3_000_000])
 def test_sums_are_those_of_the_host(n: int) -> None:
     rng = np.random.default_rng(n)
     numbers, marks = rng.integers(0, 1 << 64, n, np.uint64), rng.integers(0, 2, n).astype(np.uint8)
