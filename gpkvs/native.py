@@ -140,8 +140,6 @@ library.gpkvs_number_counts.argtypes = []
 library.gpkvs_number_counts.restype = ctypes.c_char_p
 library.gpkvs_number_steps.argtypes = []
 library.gpkvs_number_steps.restype = ctypes.c_char_p
-library.gpkvs_number_plan_room.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
-library.gpkvs_number_plan_room.restype = ctypes.c_uint64
 library.gpkvs_gpm_save_fields.argtypes = []
 library.gpkvs_gpm_save_fields.restype = ctypes.c_char_p
 library.gpkvs_gpm_save.argtypes = [ctypes.c_void_p] * 2
@@ -296,7 +294,8 @@ frames_free = _locked("gpkvs_frames_free", _WORD)
 frames_grow = _locked("gpkvs_frames_grow", _WORD)
 frames_room_nanoseconds = _locked("gpkvs_frames_room_nanoseconds", returns=_WORD)
 # They only launch, which takes microseconds; what they return is an error of the driver, or 0.
-number_plan: Callable[[int, int], int] = _locked("gpkvs_number_plan", ctypes.c_uint32, returns=ctypes.c_int)
+number_plan: Callable[[int, int], int] = _locked("gpkvs_number_plan", _WORD, returns=ctypes.c_int)
+number_plan_room: Callable[[int], int] = _locked("gpkvs_number_plan_room", returns=_WORD)
 launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
     "gpkvs_launch_sum", *[_WORD] * 6, returns=ctypes.c_int
 )

@@ -156,25 +156,19 @@ void gpkvs_flight_go_on(void* flight) { ((Flight*)flight)->go_on(); }
 u64 gpkvs_flight_landed(const void* flight) { return ((const Flight*)flight)->landed(); }
 void gpkvs_flight_wait(void* flight, u64 gate) { ((Flight*)flight)->wait(gate); }
 
-// A step of a plan (number_plan.hpp); what it returns is an error of the driver, or 0. The columns of STEP_BEGIN and STEP_FINISH
-// are in `room`, which has as many bytes as they need.
+// Steps of a plan, by their bits (number_plan.hpp); what it returns is an error of the driver, or 0. `room` has as many bytes as the
+// columns take.
 const char* gpkvs_number_plan_fields() { return NUMBER_PLAN_FIELDS(GPKVS_NAME); }
 const char* gpkvs_number_counts() { return NUMBER_COUNTS(NUMBER_NAME); }
-const char* gpkvs_number_steps() { return NUMBER_STEPS(NUMBER_NAME); }
-u64 gpkvs_number_plan_room(NumberPlan* plan, u32 step) {
-    Room room = {(u64)plan->room};
-    if (step == STEP_BEGIN) take_columns_of_all(*plan, room);
-    else take_columns_of_ordered(*plan, room);
-    return room.at - (u64)plan->room;
+const char* gpkvs_number_steps() { return NUMBER_STEPS(NUMBER_STEP_NAME); }
+u64 gpkvs_number_plan_room(NumberPlan* plan) {
+    Room room = {0};
+    take_columns(*plan, room);
+    return room.at;
 }
-int gpkvs_number_plan(NumberPlan* plan, u32 step) {
+int gpkvs_number_plan(NumberPlan* plan, u64 steps) {
     plan->launcher->use(plan->queue);
-    NumberPlanner planner = {*plan};
-    if (step == STEP_BEGIN) planner.begin();
-    else if (step == STEP_SELECT) planner.select();
-    else if (step == STEP_FINISH) planner.finish();
-    else if (step == STEP_VALUES) planner.values();
-    else planner.stage_moved();
+    NumberPlanner{*plan}.run(steps);
     return plan->launcher->error();
 }
 

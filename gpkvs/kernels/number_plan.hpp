@@ -2,9 +2,13 @@
 //
 // It does what `U64Phases` does (gpkvs/engine/device/phases_u64.py), for GPUs that keep it waiting: between two kernels, Python takes
 // longer than a kernel, and to ask a GPU how many items the next kernel has takes longer still. Here the kernels ask each
-// other (`limit`). The host is told at the end of a step, in `told`.
+// other (`limit`). The host looks at `told`.
 //
-//     begin -> select -> (the operations to order are counted) -> finish -> values
+//     locate -> select -> (tell) -> order -> stage -> values -> tell
+//
+// A call launches several steps. There is more than one where the caller has something to do between two of them: kinds and values
+// that it copies while the kernels look keys up and order them, or a look at how many operations are to be ordered. What is
+// launched before a step need not wait for what that needs: `locate` has the keys, `select` and `order` kinds, `stage` values.
 //
 // It looks keys up first, and orders operations by the slots that it found: so many bits tell all keys apart that are there, and
 // only the others need a fingerprint. Of SETs on one GPU nothing is selected.
@@ -48,6 +52,13 @@ struct NumberPlan {
 #define NUMBER_COUNT(name) COUNT_##name,
 enum NumberCount { NUMBER_COUNTS(NUMBER_COUNT) COUNTS };
 
+// A call launches steps by their bits, in this order.
+#define NUMBER_STEPS(F) F(LOCATE, 1) F(SELECT, 2) F(ORDER, 4) F(STAGE, 8) F(VALUES, 16) F(STAGE_MOVED, 32) F(TELL, 64)
+#define NUMBER_STEP(name, bit) STEP_##name = bit,
+#define NUMBER_STEP_NAME(name, bit) #name ";"
+#define NUMBER_NAME(name) #name ";"
+enum NumberStep : u64 { NUMBER_STEPS(NUMBER_STEP) };
+
 // A GET whose key has the place of another one's that is written is ordered without need: so few of them are.
 static const u32 PLACES_BITS = 2;  // of an operation, and one more
 
@@ -62,7 +73,8 @@ struct Room {
     }
 };
 
-static void take_columns_of_all(NumberPlan& p, Room& room) {
+// All have room for as many operations as there are: who asked how many are to be ordered would ask for memory once more.
+static void take_columns(NumberPlan& p, Room& room) {
     const u64 n = p.count, selected = p.selects ? n : 0;
     room.take(p.counts, COUNTS);
     room.take(p.marks, n);
@@ -80,10 +92,6 @@ static void take_columns_of_all(NumberPlan& p, Room& room) {
     room.take(p.written, p.places);
     room.take(p.op_numbers, selected);
     room.take(p.taken_ops, p.has_only_sets ? 0 : selected);
-}
-
-static void take_columns_of_ordered(NumberPlan& p, Room& room) {
-    const u64 n = p.ordered;
     room.take(p.descents, n);
     room.take(p.order, n);
     room.take(p.chain_of, n);
@@ -125,8 +133,20 @@ struct NumberPlanner {
         return numbers;
     }
 
+    void run(u64 steps) {
+        if (steps & STEP_LOCATE) locate();
+        if (steps & STEP_SELECT) select();
+        if (steps & STEP_ORDER) order();
+        if (steps & STEP_STAGE) stage();
+        if (steps & STEP_VALUES) values();
+        if (steps & STEP_STAGE_MOVED) stage_moved();
+        if (steps & STEP_TELL) tell();
+    }
+
     // Finds the keys of the shard, and what the table holds for each operation.
-    void begin() {
+    void locate() {
+        Room room = {(u64)p.room};
+        take_columns(p, room);
         const bool asks = !p.has_only_sets;
         p.launcher->zero(p.counts, COUNTS * sizeof(u64));
         launch(LAUNCH_locate_numbers,
@@ -143,15 +163,18 @@ struct NumberPlanner {
             launch(LAUNCH_mark_written_places, mark_written_places_args{p.ops, p.packed, numbers(), p.places, p.written}, p.count);
         }
         launch(LAUNCH_mark_needed,
-               mark_needed_args{p.ops, p.packed, numbers(), p.places, p.looks ? p.written : nullptr, p.source_op, p.marks}, p.count);
+               mark_needed_args{kinds(), p.packed, numbers(), p.places, p.looks ? p.written : nullptr,
+                                p.has_only_sets ? nullptr : p.source_op, p.marks},
+               p.count);
         scan(p.sums, p.count, nullptr, COUNT_NEEDED);
         launch(LAUNCH_pick_needed,
-               pick_needed_args{p.marks, p.sums, p.ops, p.packed, numbers(), numbers_of_ops(), p.taken,
+               pick_needed_args{p.marks, p.sums, kinds(), p.packed, numbers(), numbers_of_ops(), p.taken,
                                 p.has_only_sets ? nullptr : p.taken_ops, p.has_only_sets ? nullptr : p.value_offsets},
                p.count);
-        tell();
     }
 
+    // None of a batch of SETs, which may have had a plan before that left some.
+    const u8* kinds() const { return p.has_only_sets ? nullptr : p.ops; }
     u32* numbers_of_ops() const { return p.selects ? p.op_numbers : nullptr; }
 
     // By slots. The bits above those of slots are 0 but for keys that are not there.
@@ -161,18 +184,16 @@ struct NumberPlanner {
         sort.run(*p.launcher, p.ordered, nullptr, bits_of(blocks * U64Bucket::IN_BLOCK * WAYS - 1), p.counts + COUNT_ABSENT);
     }
 
-    void finish() {
+    void order() {
         sort();
         chain();
         if (!p.has_only_sets) change();
         place();
-        stage(p.ordered, low(COUNT_CHANGES));
-        tell();
     }
 
     void chain() {
         const u64 n = p.ordered;
-        const u8* ops = p.has_only_sets ? nullptr : p.selects ? p.taken_ops : p.ops;
+        const u8* ops = p.selects && !p.has_only_sets ? p.taken_ops : kinds();
         launch(LAUNCH_tell_number_descents,
                tell_number_descents_args{p.sorted, numbers(), numbers_of_ops(), p.keys, p.hash_key0, p.hash_key1, p.descents}, n);
         launch(LAUNCH_sort_tied_numbers,
@@ -194,7 +215,6 @@ struct NumberPlanner {
                fold_u64_args{p.order, p.chain_of, p.chain_start, p.last_write, p.ops, p.slot, p.old_word, p.status,
                              p.source_word, p.source_op, p.change, p.final_op},
                n);
-        launch(LAUNCH_own_values, own_values_args{p.order, p.source_op, p.values, p.value_offsets, p.source_word}, n);
     }
 
     void change() {
@@ -222,11 +242,16 @@ struct NumberPlanner {
         launch(LAUNCH_mark_values, mark_values_args{p.ops, p.status, p.marks}, p.count);
         scan(p.sums, p.count, nullptr, COUNT_VALUES);
         launch(LAUNCH_pick_values, pick_values_args{p.marks, p.sums, p.source_word, p.found_values}, p.count);
-        tell();
     }
 
-    // The new contents of the slots that change.
-    void stage(u64 changes, const u32* limit) {
+    // What GETs see of the batch's own SETs, and the new contents of the slots that change.
+    void stage() {
+        if (!p.has_only_sets)
+            launch(LAUNCH_own_values, own_values_args{p.order, p.source_op, p.values, p.value_offsets, p.source_word}, p.ordered);
+        stage_changes(p.ordered, low(COUNT_CHANGES));
+    }
+
+    void stage_changes(u64 changes, const u32* limit) {
         launch(LAUNCH_stage_u64,
                stage_u64_args{p.changed_chain, p.change, p.final_op, p.slot, p.keys, p.values,
                               p.has_only_sets ? nullptr : p.value_offsets, p.hash_key0, p.hash_key1, p.changed_slot, p.contents},
@@ -235,7 +260,7 @@ struct NumberPlanner {
 
     // The same again, with what is displaced: nobody knew before that there must be more room.
     void stage_moved() {
-        stage(p.changes, nullptr);
+        stage_changes(p.changes, nullptr);
         launch(LAUNCH_mark_placed, mark_placed_args{p.changed_chain, p.slot, p.moved_to, p.marks}, p.changes);
         scan(p.sums, p.changes, nullptr, COUNT_PLACED);
         launch(LAUNCH_pick_moved,
@@ -243,8 +268,3 @@ struct NumberPlanner {
                p.changes);
     }
 };
-
-#define NUMBER_STEPS(F) F(BEGIN) F(SELECT) F(FINISH) F(VALUES) F(STAGE_MOVED)
-#define NUMBER_STEP(name) STEP_##name,
-#define NUMBER_NAME(name) #name ";"
-enum NumberStep { NUMBER_STEPS(NUMBER_STEP) };

@@ -16,7 +16,7 @@ from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX, CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import Limits
-from gpkvs.engine.device.number_plan import NumberPlan, Step
+from gpkvs.engine.device.number_plan import Counts, NumberPlan, Step
 from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.device.phases_launched import LaunchedPhases
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreClosedError, UnknownTableError
@@ -43,12 +43,12 @@ def _launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_batches_are_answered_as_by_a_dictionary(
     store_path: Path, monkeypatch: pytest.MonkeyPatch, pick: Random, commit: str
 ) -> None:
-    steps: list[Step] = []
+    launched: list[int] = []
     run = NumberPlan.run
 
-    def noted(self: NumberPlan, step: Step) -> None:
-        steps.append(step)
-        run(self, step)
+    def noted(self: NumberPlan, steps: int) -> None:
+        launched.append(steps)
+        run(self, steps)
 
     monkeypatch.setattr(NumberPlan, "run", noted)
     # One block to begin with: batches find no way until it has grown.
@@ -60,11 +60,44 @@ def test_batches_are_answered_as_by_a_dictionary(
             batch = random_batch(pick, model, table_id, count=pick.randrange(2, 3000), gets=pick.choice([0, 0.3, 0.8]))
             model.check(batch, store.execute_requests(batch).request(0))
     for step in set(Step) - {Step.STAGE_MOVED}:
-        assert steps.count(step) > 3, step
+        assert sum(bool(steps & step) for steps in launched) > 3, step
     with gpkvs.open(store_path) as store:
         values, there = store.table("t").get_many(model.keys)
         assert there.all()
         assert values.tolist() == model.values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "calls"),
+    [
+        ([Op.SET], [Step.LOCATE | Step.ORDER, Step.STAGE | Step.TELL]),
+        ([Op.SET, Op.DELETE], [Step.LOCATE, Step.SELECT | Step.ORDER, Step.STAGE | Step.TELL]),
+        (
+            [Op.SET, Op.GET],
+            [Step.LOCATE, Step.SELECT | Step.TELL, Step.ORDER | Step.STAGE | Step.TELL | Step.VALUES],
+        ),
+    ],
+)
+def test_a_plan_is_launched_by_few_calls(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[Op], calls: list[Step]
+) -> None:
+    """Between two of them Python copies what the next one needs, or looks at what was told."""
+    monkeypatch.setenv(VARIABLE, PAIR)
+    monkeypatch.setenv(HOST_OPS_MAX, "0")
+    launched: list[int] = []
+    run = NumberPlan.run
+
+    def noted(self: NumberPlan, steps: int) -> None:
+        launched.append(steps)
+        run(self, steps)
+
+    with gpkvs.open(store_path, **SIZES) as store:
+        store.create_table("t", layout="u64", index_bytes=1 << 20)
+        monkeypatch.setattr(NumberPlan, "run", noted)
+        key = (7).to_bytes(8, "little")
+        operations: Any = [(kind, key, key) if kind is Op.SET else (kind, key) for kind in kinds for _ in range(50)]
+        assert not store.execute_requests(Batch.of(operations).on_table(store.table("t").id)).rejected
+    assert launched == calls
 
 
 def test_a_table_fills_up_until_a_key_finds_no_way(
@@ -75,10 +108,10 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
     again: list[int] = []
     run, plan_again = NumberPlan.run, LaunchedPhases._plan_again
 
-    def noted(self: NumberPlan, step: Step) -> None:
-        if step is Step.STAGE_MOVED:
+    def noted(self: NumberPlan, steps: int) -> None:
+        if steps & Step.STAGE_MOVED:
             moved.append(self.get("changes"))
-        run(self, step)
+        run(self, steps)
 
     def noted_again(self: LaunchedPhases, plan: Any) -> None:
         again.append(len(plan.batch))
@@ -281,11 +314,14 @@ def test_too_many_ties_are_left_and_told(descent: int) -> None:
 
 @pytest.mark.usefixtures("_launches")
 def test_a_plan_that_is_not_sorted_is_made_by_phases(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = NumberPlan.counts.fget
-    assert counts
-    # As if ties were left: then nothing that was told is worth anything.
-    unsorted = {"unsorted": 1, "changes": 7, "new_keys": 7}
-    monkeypatch.setattr(NumberPlan, "counts", property(lambda self: counts(self)._replace(**unsorted)))
+    look = NumberPlan.look
+
+    def look_at_ties(self: NumberPlan) -> Counts:
+        # As if ties were left: then nothing that was told is worth anything.
+        self.counts = look(self)._replace(unsorted=1, changes=7, new_keys=7)
+        return self.counts
+
+    monkeypatch.setattr(NumberPlan, "look", look_at_ties)
     keys = np.arange(1000, dtype=np.uint64)
     with gpkvs.open(store_path, **SIZES) as store:
         store.create_table("t", layout="u64", index_bytes=1 << 20)

@@ -1,11 +1,11 @@
-"""A plan for a table of numbers whose kernels native code launches: what Python gives it, and what it is told.
+"""Plans for a table of numbers whose kernels native code launches: what Python gives them, and what it is told.
 
 ``kernels/number_plan.hpp`` has the steps and the columns.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntFlag
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.base import Processor
 from gpkvs.backends.words import Words, places_of
-from gpkvs.batch import U64
-from gpkvs.native import library, number_plan
+from gpkvs.native import library, number_plan, number_plan_room
 
 _PLACES: Final = places_of(library.gpkvs_number_plan_fields())
 # What the kernels tell, a word each (`NumberCount` in kernels/number_plan.hpp).
@@ -23,14 +22,16 @@ _TOLD: Final = ("NEEDED", "UNSORTED", "CHAINS", "CHANGES", "BLOCKS", "PLACED", "
 assert library.gpkvs_number_counts().decode().split(";") == [*_TOLD, ""]
 
 
-class Step(IntEnum):
-    """The steps of a plan, in their order."""
+class Step(IntFlag):
+    """The steps of a plan, in their order; a call launches one or several."""
 
-    BEGIN = 0
-    SELECT = 1
-    FINISH = 2
-    VALUES = 3
-    STAGE_MOVED = 4
+    LOCATE = 1
+    SELECT = 2
+    ORDER = 4
+    STAGE = 8
+    VALUES = 16
+    STAGE_MOVED = 32
+    TELL = 64
 
 
 assert library.gpkvs_number_steps().decode().split(";") == [*Step.__members__, ""]
@@ -44,10 +45,10 @@ class Counts(NamedTuple):
     needed
         Operations that are to be ordered; after `Step.SELECT`.
     unsorted
-        Where ties of fingerprints were left as they are: the plan is worth nothing. After `Step.FINISH`.
+        Where ties of fingerprints were left as they are: the plan is worth nothing. After `Step.ORDER`.
     changes, removed_keys, new_keys, unplaced, moved
         Chains that change a slot; those of them that remove a key, that bring a new one, for which there is no way, and
-        that displace an occupant. After `Step.FINISH`.
+        that displace an occupant. After `Step.ORDER`.
     values
         That GETs found; after `Step.VALUES`.
     """
@@ -63,49 +64,44 @@ class Counts(NamedTuple):
 
 
 class NumberPlan(Words):
-    """The kernels of one plan.
+    """What native code knows of a plan: one plan of a table after the other.
 
     Parameters
     ----------
     place
-        Where it runs; its `launcher` launches them.
+        Where they run; its `launcher` launches their kernels.
     **given
-        Fields of the struct: numbers and addresses.
+        Fields of the struct that stay the same: numbers and addresses.
+
+    Attributes
+    ----------
+    counts
+        What was told when `look` was called last.
     """
+
+    counts: Counts
 
     def __init__(self, place: Processor, **given: int) -> None:
         super().__init__(_PLACES)
         self._place = place
-        self._told: U64 = place.result_column(len(_TOLD), np.uint64)
-        self._kept: list[NDArray[Any]] = []  # memory of columns
-        self.set(launcher=place.launcher, queue=place.queue, told=place.address(self._told), **given)
+        told: NDArray[Any] = place.result_column(len(_TOLD), np.uint64)
+        self._halves = told.view(np.uint32)
+        self.set(launcher=place.launcher, told=place.address(told), **given)
 
-    def run(self, step: Step) -> None:
-        """Launch the kernels of a step."""
-        self._place.run_native(partial(number_plan, self.address, step))
-
-    def begin(self) -> None:
-        """Launch the first step, in memory of its own."""
-        self._make_room(Step.BEGIN)
-        self.run(Step.BEGIN)
-
-    def order(self, operations: int) -> None:
-        """Have room to order so many operations, and for what follows."""
-        self.set(ordered=operations)
-        self._make_room(Step.FINISH)
-
-    def _make_room(self, step: Step) -> None:
-        self.set(room=0)
-        room: NDArray[np.uint8] = self._place.scratch(library.gpkvs_number_plan_room(self.address, step), np.uint8)
-        self._kept.append(room)
+    def begin(self, **given: int) -> NDArray[np.uint8]:
+        """Begin a plan with fields of its own; return the memory of its columns, which must last as long."""
+        self.set(queue=self._place.queue, **given)
+        room: NDArray[np.uint8] = self._place.scratch(number_plan_room(self.address), np.uint8)
         self.set(room=self._place.address(room))
-        library.gpkvs_number_plan_room(self.address, step)
+        return room
 
-    @property
-    def counts(self) -> Counts:
-        """What the kernels told, once they are done (`Processor.settle`)."""
-        halves = self._told.view(np.uint32).reshape(-1, 2).tolist()
-        (needed, _), (unsorted, _), _, (changes, removed_keys), (_, new_keys), (unplaced, moved), (values, _), _ = (
-            halves
-        )
-        return Counts(needed, unsorted, changes, removed_keys, new_keys, unplaced, moved, values)
+    def run(self, steps: int) -> None:
+        """Launch the kernels of some steps."""
+        self._place.run_native(partial(number_plan, self.address, steps))
+
+    def look(self) -> Counts:
+        """Wait for what was launched; return what `Step.TELL` told."""
+        self._place.settle()
+        needed, _, unsorted, _, _, _, changes, removed, _, new, unplaced, moved, values, *_ = self._halves.tolist()
+        self.counts = Counts(needed, unsorted, changes, removed, new, unplaced, moved, values)
+        return self.counts

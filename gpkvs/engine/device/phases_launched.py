@@ -6,6 +6,8 @@ batch again, and knows who is refused: planning only reads PM.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from gpkvs import failpoint
@@ -20,6 +22,12 @@ from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 
 _NUMBER_BITS_MIN = 16  # `NumberPlanner.numbers`
+_WORDS_OF_CHANGE = 4  # a slot's number, its digest, its key and its value
+# Steps of one call.
+_LOCATE, _SELECT = int(Step.LOCATE), Step.SELECT | Step.TELL
+_LOCATE_SELECT, _LOCATE_ORDER, _SELECT_ORDER = _LOCATE | _SELECT, Step.LOCATE | Step.ORDER, Step.SELECT | Step.ORDER
+_STAGE, _VALUES = Step.STAGE | Step.TELL, Step.VALUES | Step.TELL
+_ORDER_STAGE = Step.ORDER | _STAGE
 
 
 class LaunchedPhases(U64Phases):
@@ -45,7 +53,19 @@ class LaunchedPhases(U64Phases):
         super().__init__(place, files, table, result_bytes_max, meter)
         assert place.launcher
         self._is_whole = shard.count == 1
-        self._shard = {"shard": shard.number, "shards": shard.count, "stripe_blocks": shard.stripe_blocks}
+        self._shard = shard
+
+    @cached_property
+    def _launched(self) -> NumberPlan:
+        """What stays the same from plan to plan; made by the first one, which runs where the processor is in use."""
+        return NumberPlan(
+            self._backend,
+            hash_key0=self._hash_key0,
+            hash_key1=self._hash_key1,
+            shard=self._shard.number,
+            shards=self._shard.count,
+            stripe_blocks=self._shard.stripe_blocks,
+        )
 
     def read(self, plan: Plan) -> None:
         """See `Phases.read`; it finds ways for new keys too, and stages what changes."""
@@ -56,69 +76,83 @@ class LaunchedPhases(U64Phases):
         launched = plan.launched = self._begin(plan)
         self._meter.lap("route")
         failpoint.hit("before_order")
-        operations = self._select(plan, launched)
-        launched.order(operations)
+        last = self._select(plan, launched)
         self._meter.lap("order")
         failpoint.hit("before_find")
-        launched.set(values=self._backend.address(plan.values))
-        plan.changes = self._columns_of_changes(launched, operations)
-        failpoint.hit("before_fold")
-        launched.run(Step.FINISH)
+        self._make_room(plan, launched, launched.get("ordered"))
         if plan.batch.has_reads and self._is_whole:
-            self._launch_values(plan, launched)
-        self._backend.settle()
+            self._make_room_for_values(plan, launched)
+            last |= Step.VALUES
+        failpoint.hit("before_fold")
+        launched.run(last)
+        launched.look()
         self._meter.lap("find")
 
     def _begin(self, plan: Plan) -> NumberPlan:
-        """Look the keys up."""
-        backend, batch = self._backend, plan.batch
+        """Begin to look the keys up, and to order a batch of SETs."""
+        backend, batch, launched = self._backend, plan.batch, self._launched
         plan.fetch()  # kinds and values, too: begun behind a look-up, they would wait until it is done
-        looks = 2 * batch.gets >= len(batch)
+        count, only_sets = len(batch), batch.has_only_sets
+        looks = 2 * batch.gets >= count
+        selects = looks or not self._is_whole
         # A word has room for the number of a slot and that of an operation (kernels/number_plan.hpp).
-        assert self._index.slots_mapped << max(len(batch).bit_length(), _NUMBER_BITS_MIN) < 1 << 63
-        launched = NumberPlan(
-            backend,
-            count=len(batch),
-            has_only_sets=batch.has_only_sets,
+        assert self._index.slots_mapped << max(count.bit_length(), _NUMBER_BITS_MIN) < 1 << 63
+        plan.room = launched.begin(
+            count=count,
+            ordered=count,
+            has_only_sets=only_sets,
             looks=looks,
-            selects=looks or not self._is_whole,
+            selects=selects,
             keys=backend.address(plan.keys),
             index=backend.address(self._index),
-            hash_key0=self._hash_key0,
-            hash_key1=self._hash_key1,
             **self._index.geometry,
-            **self._shard,
         )
-        if not batch.has_only_sets:
-            if plan.seen is NOTHING_SEEN:
-                plan.seen = self.columns_of_seen(len(batch))
-            launched.set(
-                status=backend.address(plan.seen.status),
-                source_word=backend.address(plan.seen.source_word),
-                source_op=backend.address(plan.seen.source_op),
-            )
-        launched.begin()
+        if not only_sets:
+            self._see(plan, launched)
+        launched.run(_LOCATE_SELECT if only_sets and selects else _LOCATE_ORDER if only_sets else _LOCATE)
         return launched
 
+    def _see(self, plan: Plan, launched: NumberPlan) -> None:
+        """Have columns for what operations see."""
+        if plan.seen is NOTHING_SEEN:
+            plan.seen = self.columns_of_seen(len(plan.batch))
+        address, seen = self._backend.address, plan.seen
+        launched.set(
+            status=address(seen.status), source_word=address(seen.source_word), source_op=address(seen.source_op)
+        )
+
     def _select(self, plan: Plan, launched: NumberPlan) -> int:
-        """Select the operations that are to be ordered; return how many they are."""
-        count = len(plan.batch)
+        """Select what is to be ordered, and order it if it is all; return the steps that are left.
+
+        Kinds and values are asked for here: what copies them does it while the keys are looked up.
+        """
+        selects = launched.get("selects")
         if not plan.batch.has_only_sets:
             launched.set(ops=self._backend.address(plan.ops))
-        elif self._is_whole:
-            return count
-        launched.run(Step.SELECT)
-        if not launched.get("selects"):
-            return count
-        if not plan.batch.has_only_sets:
-            plan.values  # noqa: B018 - they come while operations are selected
-        self._backend.settle()
-        return launched.counts.needed
+            launched.run(_SELECT if selects else _SELECT_ORDER)
+        launched.set(values=self._backend.address(plan.values))
+        if not selects:
+            return _STAGE
+        launched.set(ordered=launched.look().needed)
+        return _ORDER_STAGE
 
-    def _launch_values(self, plan: Plan, launched: NumberPlan) -> None:
+    def _make_room(self, plan: Plan, launched: NumberPlan, slots: int) -> None:
+        """Have room for so many slots that change: one column for their numbers, digests and contents."""
+        columns: U64 = self._backend.scratch(_WORDS_OF_CHANGE * slots, np.uint64)
+        at = self._backend.address(columns)
+        launched.set(changed_slot=at, contents=at + 2 * columns.itemsize * slots)
+        plan.changing = columns
+
+    def _changes(self, plan: Plan, changes: int) -> SlotChanges:
+        """Return the first slots that change."""
+        columns = plan.changing
+        slots = len(columns) // _WORDS_OF_CHANGE
+        contents = columns[2 * slots : 2 * (slots + changes)].reshape(changes, 2)
+        return SlotChanges(columns[:changes], contents, columns[slots : slots + changes])
+
+    def _make_room_for_values(self, plan: Plan, launched: NumberPlan) -> None:
         values: U64 = self._xp.empty(len(plan.batch), np.uint64)
         launched.set(found_values=self._backend.address(values))
-        launched.run(Step.VALUES)
         plan.found_values = values
 
     def _find_values(self, plan: Plan) -> Found:
@@ -126,8 +160,9 @@ class LaunchedPhases(U64Phases):
         if launched is None:
             return super()._find_values(plan)
         if not self._is_whole:  # what it sees had to wait for other shards
-            self._launch_values(plan, launched)
-            self._backend.settle()
+            self._make_room_for_values(plan, launched)
+            launched.run(_VALUES)
+            launched.look()
         return Found(launched.counts.values)
 
     def _values(self, plan: Plan) -> U8:
@@ -159,14 +194,6 @@ class LaunchedPhases(U64Phases):
         super().measure(plan)
         super().place(plan)
 
-    def _columns_of_changes(self, launched: NumberPlan, slots: int) -> SlotChanges:
-        """Have so many slots staged."""
-        backend, words = self._backend, self._index.layout.slot_bytes // 8
-        slot, digest = self._scratch(slots, np.uint64, np.uint64)
-        contents = backend.scratch(slots * words, np.uint64).reshape(-1, words)
-        launched.set(changed_slot=backend.address(slot), contents=backend.address(contents))
-        return SlotChanges(slot, contents, digest)
-
     def stage(self, plan: Plan) -> None:
         """See `Phases.stage`."""
         launched = plan.launched
@@ -176,10 +203,9 @@ class LaunchedPhases(U64Phases):
         counts = launched.counts
         if counts.moved:
             launched.set(changes=counts.changes)
-            plan.changes = self._columns_of_changes(launched, counts.changes + counts.moved)
+            self._make_room(plan, launched, counts.changes + counts.moved)
             launched.run(Step.STAGE_MOVED)
-        else:
-            plan.changes = plan.changes.first(counts.changes)
+        plan.changes = self._changes(plan, counts.changes + counts.moved)
 
     def removed(self, plan: Plan) -> int:
         """See `Phases.removed`."""

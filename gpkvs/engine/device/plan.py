@@ -128,10 +128,6 @@ class SlotChanges:
     contents: U64  # (slots, words of a slot)
     digest: U64  # gets that of each slot's entry in the log
 
-    def first(self, slots: int) -> SlotChanges:
-        """Return the first of them."""
-        return SlotChanges(self.slot[:slots], self.contents[:slots], self.digest[:slots])
-
     def __len__(self) -> int:
         return len(self.slot)
 
@@ -157,6 +153,8 @@ class Plan:
     folded: Folded
     found: Found  # of a batch of GETs and writes, on a u64 table
     launched: NumberPlan | None = None  # where native code launches the kernels,
+    room: U8  # the memory of their columns,
+    changing: U64  # that of the slots that change,
     found_values: U64  # and the values that GETs found, with room for all
     get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Phases.bounds`)
     get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Phases.lengths`)
