@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U32, U64, Op
 from gpkvs.engine.capacity import DoesNotFitError, NoRoomError, heap_full, request_of_op
-from gpkvs.engine.device.phases import Phases
+from gpkvs.engine.device.phases_bytes import BytesPhases
 from gpkvs.engine.device.plan import Plan, Records
 from gpkvs.engine.heap import Heap, Tail, charge_of, record_units, segments_of
 from gpkvs.engine.write_set import FILLED_WORDS
@@ -21,7 +21,7 @@ from gpkvs.media.layout import (
 _UNCOUNTED = (1 << 64) - 1  # `UNCOUNTED` in kernels/allocate.hpp
 
 
-def allocate(place: Processor, heap: Heap, phases: Phases, plan: Plan) -> Tail:
+def allocate(place: Processor, heap: Heap, phases: BytesPhases, plan: Plan) -> Tail:
     """Find room for the records that are kept, and return the tail behind them; the heap changes with the commit.
 
     Raises

@@ -26,7 +26,7 @@ from gpkvs.engine.device.allocation import allocate
 from gpkvs.engine.device.phases import Phases
 from gpkvs.engine.device.phases_bytes import BytesPhases
 from gpkvs.engine.device.phases_launched import numbers_phases
-from gpkvs.engine.device.plan import Plan
+from gpkvs.engine.device.plan import NO_RECORDS, Plan
 from gpkvs.engine.device.planned import Planned
 from gpkvs.engine.device.sharded_phases import NotTogetherError, ShardedPhases
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
@@ -172,7 +172,7 @@ class PhasePlanner:
             phases.place(plan)
             # A version that a result carries must never be given again: a SET counts even if its key is deleted after.
             if plan.changed_chains or plan.has_sets:
-                tail = allocate(self._backend, self._heap, phases, plan)
+                tail = self._allocate(phases, plan)
                 phases.stage(plan)  # a GPU does it while the host makes the results
                 self._meter.lap("place")
         phases.check_results(plan)
@@ -182,6 +182,13 @@ class PhasePlanner:
         plan.result = phases.result(plan)
         self._meter.lap("reply")
         return self._write_set(phases, plan, tail) if tail else None
+
+    def _allocate(self, phases: Phases, plan: Plan) -> Tail:
+        """Return the tail behind the records of a plan; a table of numbers has none."""
+        if isinstance(phases, BytesPhases):
+            return allocate(self._backend, self._heap, phases, plan)
+        plan.records = NO_RECORDS
+        return self._heap.start
 
     def _cut_unread(self, phases: Phases, plan: Plan) -> None:
         """Refuse or put off what is too much by the lengths in the references, before a record is read.
@@ -257,13 +264,14 @@ class PhasePlanner:
             writes.keep(expiries=plan.batch.expiries)
 
     def _keep_slots(self, writes: TableWrites, plan: Plan, phases: Phases) -> None:
-        freed = phases.freed(plan)
+        freed = phases.freed(plan) if isinstance(phases, BytesPhases) else None
         if self._is_stored_by_host(writes):
             self._bring_slots(writes, plan)
-            writes.keep(freed_reference=self._backend.download(freed))
-            writes.set(freed=len(freed))
+            if freed is not None:
+                writes.keep(freed_reference=self._backend.download(freed))
+                writes.set(freed=len(freed))
         else:
-            writes.freed = self._count_freed(freed) if writes.index.has_records else None
+            writes.freed = None if freed is None else self._count_freed(freed)
             writes.device = self._device_columns(plan)
 
     def _is_stored_by_host(self, writes: TableWrites) -> bool:

@@ -424,14 +424,6 @@ class Phases(ABC):
     def _values(self, plan: Plan) -> U8:
         """Return the values of the GETs, one after the other."""
 
-    @abstractmethod
-    def kept_records(self, plan: Plan) -> U32:
-        """Return the SETs that need a record in the heap, in arrival order: the last one of each key that stays."""
-
-    @abstractmethod
-    def freed(self, plan: Plan) -> U64:
-        """Return the references that no slot will hold any more."""
-
     def old_expiring(self, plan: Plan) -> int:
         """Return how many slots with an expiry lose their record, to a new one or for good."""
         del plan

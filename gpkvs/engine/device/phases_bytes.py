@@ -136,7 +136,7 @@ class BytesPhases(Phases):
         return values
 
     def kept_records(self, plan: Plan) -> U32:
-        """See `Phases.kept_records`."""
+        """Return the SETs that need a record in the heap, in arrival order: the last one of each key that stays."""
         if plan.batch.has_only_sets and len(plan.chains) == len(plan.batch):  # each SET has a key of its own
             numbers: U32 = self._xp.arange(len(plan.batch), dtype=np.uint32)
             return numbers
@@ -145,7 +145,7 @@ class BytesPhases(Phases):
         return self._backend.numbers_where(kept)
 
     def freed(self, plan: Plan) -> U64:
-        """See `Phases.freed`."""
+        """Return the references that no slot will hold any more."""
         return self._of_changed_slots(plan, plan.chains.old_word)
 
     def old_expiring(self, plan: Plan) -> int:

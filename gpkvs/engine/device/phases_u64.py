@@ -103,15 +103,3 @@ class U64Phases(Phases):
 
     def _require_present(self, plan: Plan) -> None:
         del plan  # numbers never expire
-
-    def kept_records(self, plan: Plan) -> U32:
-        """See `Phases.kept_records`; values need none."""
-        del plan
-        nothing: U32 = self._xp.empty(0, np.uint32)
-        return nothing
-
-    def freed(self, plan: Plan) -> U64:
-        """See `Phases.freed`."""
-        del plan
-        nothing: U64 = self._xp.empty(0, np.uint64)
-        return nothing

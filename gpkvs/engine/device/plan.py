@@ -120,6 +120,9 @@ class Records:
         return len(self.op)
 
 
+NO_RECORDS = Records(np.empty(0, np.uint32), _NO_COLUMN, 0, _NO_COLUMN)
+
+
 @dataclass(frozen=True)
 class SlotChanges:
     """The slots that change: those of the chains, then those that displaced occupants move to."""
