@@ -327,6 +327,22 @@ MUTANTS = (
         (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
     ),
     Mutant(
+        "a-plan-looks-at-what-was-told-before",
+        "gpkvs/engine/device/phases_launched.py",
+        "_STAGE, _VALUES = Step.STAGE | Step.TELL,",
+        "_STAGE, _VALUES = Step.STAGE,",
+        "a batch stores as many slots as the one before changed",
+        (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
+    ),
+    Mutant(
+        "part-of-a-batch-is-ordered-as-if-it-were-all",
+        "gpkvs/engine/device/phases_launched.py",
+        "        launched.set(ordered=launched.look().needed)\n",
+        "        launched.look()\n",
+        "operations that were not selected are carried out as what lay in their memory",
+        (f"{_LAUNCHED}::test_batches_are_answered_as_by_a_dictionary",),
+    ),
+    Mutant(
         "sort-leaves-its-highest-bits",
         "gpkvs/kernels/radix.hpp",
         "pair < pairs_of(64 - first); pair++",

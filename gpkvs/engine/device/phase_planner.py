@@ -103,7 +103,7 @@ class PhasePlanner:
             requests = len(batch.request_ops)
             if table is None:  # dropped after the requests were checked
                 return Planned(BatchResult(None, dict.fromkeys(range(requests), table_gone()), requests), None)
-            if batch.has_writes:
+            if batch.has_writes and len(batch) > self._files.log_entries_max:
                 requests = cut_to(batch.request_ops, self._files.log_entries_max)
             if not requests:  # the log should have grown, and could not
                 return Planned(BatchResult(None, {0: log_full(self._files)}, 1), None)
