@@ -1,6 +1,6 @@
 """Rows that a GPU keeps in its own memory: the cache of each table, and what all of them may take.
 
-``kernels/rows.cu`` has the cells. Each time the index says whether a row is still its key's, so a cache needs to hear of
+``kernels/rows.cu`` has the cells. Each time the index says whether a row is still its key's, so a cache hears of
 nothing: not of writes, not of compaction, not of growth.
 """
 
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
         for place in places:
             aligned |= _address(place)
         lowest = aligned & -aligned
-        return lowest if lowest != 2 else 1  # noqa: PLR2004 - there is no copy by 2
+        return lowest if lowest != 2 else 1
 
 
 class RowCache:
