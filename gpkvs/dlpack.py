@@ -17,7 +17,6 @@ from gpkvs.errors import InvalidArgumentError
 
 _HOST: Final = {1, 3, 11}  # kDLCPU; kDLCUDAHost and kDLROCMHost, which are pinned memory of the host
 _GPU: Final = {2, 13}  # kDLCUDA, kDLCUDAManaged
-_NULL_STREAM: Final = 1  # the legacy one
 _READ_ONLY: Final = 1
 _VERSION: Final = (1, 0)
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
@@ -115,8 +114,8 @@ def is_on_gpu(array: Any) -> bool:
         return False
 
 
-def of_gpu(array: Any) -> Described:
-    """Return what an array of a GPU is, when what was launched before on its memory comes before the null stream.
+def of_gpu(array: Any, stream: int) -> Described:
+    """Return what an array of a GPU is. What was launched before on its memory comes before what a stream does next.
 
     Raises
     ------
@@ -125,7 +124,7 @@ def of_gpu(array: Any) -> Described:
     BufferError, RuntimeError, TypeError, ValueError
         If its library does not give it.
     """
-    return _described(array, stream=_NULL_STREAM)
+    return _described(array, stream=stream)
 
 
 class Described(NamedTuple):

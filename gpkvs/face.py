@@ -922,6 +922,12 @@ class KeyValues(ABC):
         """Read rows as `Rows.get` does, with arrays of a GPU; only who has `_gpu_rows` is asked."""
         raise NotImplementedError
 
+    def _keep_rows(
+        self, layout: RowLayout, keys: Any, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
+    ) -> None:
+        """Have a GPU keep rows that were stored, of keys there; only who has `_gpu_rows` is asked."""
+        raise NotImplementedError
+
     def _require_rows(self, layout: str, table: str | None) -> None:  # noqa: B027 - a client does not know
         """Refuse a table of another layout, where it is known."""
 
@@ -1151,6 +1157,11 @@ class TableHandle(KeyValues):
         self, layout: RowLayout, keys: Any, out: Any, default: Any, table: str | None
     ) -> tuple[Any, NDArray[np.bool_]]:
         return self._db._read_rows(layout, keys, out, default, self.name if table is None else table)
+
+    def _keep_rows(
+        self, layout: RowLayout, keys: Any, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
+    ) -> None:
+        self._db._keep_rows(layout, keys, rows, stored, versions, self.name if table is None else table)
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         return self._db._keys_of(keys, self.name if table is None else table)

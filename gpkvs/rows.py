@@ -42,6 +42,9 @@ class GpuArrays(Protocol):
     def to_host(self, name: str, array: Any, /) -> Any:
         """Return an array of a GPU as memory of the host (`dlpack.TypedMemory`), and anything else as it is."""
 
+    def copied(self, rows: Any, /) -> tuple[Any, U8 | None]:
+        """Return rows as `to_host` does, and a copy of the same bytes on the store's GPU, if they are on it."""
+
     def where_keys_are(self, keys: Any, found: NDArray[np.bool_], /) -> NDArray[np.bool_]:
         """Return what was found of keys as an array of the GPU, if they are on one."""
 
@@ -308,13 +311,16 @@ class Rows:
     ) -> RowRequests:
         db = self._db
         db._require_open()
+        given, copy = (keys, rows), None
         if gpu := db._gpu_rows:
-            keys, rows = gpu.to_host("keys", keys), gpu.to_host("rows", rows)
+            # What is kept there is what is stored, also if somebody changes an array meanwhile.
+            is_kept = op is Op.SET and ttl is None and dlpack.is_on_gpu(keys)
+            host_rows, copy = gpu.copied(rows) if is_kept else (gpu.to_host("rows", rows), None)
+            given = gpu.to_host("keys", keys), host_rows
         requests = RowRequests(
             op,
             self.layout,
-            keys,
-            rows,
+            *given,
             db._request_bounds(self._table),
             atomic=atomic,
             condition=condition,
@@ -322,6 +328,8 @@ class Rows:
             is_placed=db._puts_values,
         )
         db._run_requests(requests, ttl_ms(ttl), self._table, timeout, self.layout.name)
+        if copy is not None and len(copy):
+            db._keep_rows(self.layout, keys, copy, requests.found(), requests.versions(), self._table)
         return requests
 
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,7 @@ from gpkvs.errors import (
     BackendError,
     CorruptRecordError,
     InvalidArgumentError,
+    NoMemoryError,
     NoSpaceError,
     StoreClosedError,
     UnknownTableError,
@@ -251,7 +252,7 @@ class Store(KeyValues):
         self._is_on_host = self._engine.is_on_host
         if caches := self._backend.row_caches:
             caches.bytes_max = config.gpu_rows_bytes
-            self._gpu_rows = GpuRows(self._engine, self._backend, caches.gpu)
+            self._gpu_rows = GpuRows(self._engine, self._backend, caches)
         self._tables = {table.entry.name: table for table in tables.values()}
         self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
         self._own_turn = self._engine.own_turn  # lives on while nobody holds the mutex, unless a server has turns, too
@@ -540,6 +541,17 @@ class Store(KeyValues):
         self._engine.wait_for(gate)
         rows, there = read
         return layout.array_of(rows).reshape(len(there), *layout.shape) if out is None else out, there
+
+    def _keep_rows(
+        self, layout: RowLayout, keys: Any, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
+    ) -> None:
+        assert self._gpu_rows
+        kept = self._gpu_rows.kept(layout, keys, rows, stored, versions)
+        with self._mutex, suppress(NoMemoryError):  # they are stored: the next one who reads them asks the host
+            if not self._closed and (found := self._open_tables.get(table or DEFAULT_TABLE)):
+                self._engine.keep_rows(found.id, *kept)
+                if isinstance(self._mutex, TurnMutex):
+                    self._own_turn.end()
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         column = super()._keys_of(keys, table)

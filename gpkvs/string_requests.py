@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U8, U32, Batch, Op, RequestResult, Status, constant, is_constant
+from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, Status, constant, is_constant
 from gpkvs.buffers import OP_BYTES, PART_BYTES_MAX, RequestBounds
 from gpkvs.byte_strings import ByteStrings
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
@@ -15,6 +15,7 @@ from gpkvs.numbers import found_of, joined_found, parts_of
 from gpkvs.request_checks import wrong_bytes
 from gpkvs.text import counted
 
+_NO_VERSIONS = np.empty(0, np.uint64)
 _NONE = ByteStrings(np.empty(0, np.uint8), np.empty(0, np.uint32))
 
 
@@ -134,6 +135,11 @@ class StringRequests:
     def found(self) -> NDArray[np.bool_]:
         """Return which keys were there."""
         return joined_found([found_of(result) for result in self._results])
+
+    def versions(self) -> U64:
+        """Return what each operation has told of versions (`RequestResult`)."""
+        versions: U64 = np.concatenate([_NO_VERSIONS, *(result.versions for result in self._results)])
+        return versions
 
     def values(self) -> ByteStrings:
         """Return the values that GETs have read."""

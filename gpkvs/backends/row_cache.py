@@ -55,15 +55,23 @@ class Reading(NamedTuple):
     absent: U8 | None
     seen: U8
 
-    @property
-    def step(self) -> int:
-        """How many bytes a GPU may copy at once: 16, 8, 4 or 1."""
-        places = (self.rows, *([] if self.absent is None else [self.absent]))
-        aligned = self.row_bytes | _CELL_STEP
-        for place in places:
-            aligned |= _address(place)
-        lowest = aligned & -aligned
-        return lowest if lowest != 2 else 1
+
+class KnownRows(NamedTuple):
+    """Rows that the processor has not read from its cache, as its columns.
+
+    Attributes
+    ----------
+    given : (m * row_bytes,) uint8
+        The rows.
+    there : (m,) uint8
+        Whether each is there, 1 or 0.
+    versions : (m,) uint64
+        Of each.
+    """
+
+    given: U8
+    there: U8
+    versions: U64
 
 
 class RowCache:
@@ -82,7 +90,7 @@ class RowCache:
     def __init__(self, place: Processor, row_bytes: int, cells: int) -> None:
         sets = max(1, cells // _SET_CELLS)
         self.cells = sets * _SET_CELLS
-        self._place, self._round = place, 0
+        self._place, self._round, self._row_bytes = place, 0, row_bytes
         cell_bytes = _cell_bytes(row_bytes)
         self.bytes = self.cells * (cell_bytes + _KNOWN_BYTES)
         self._tags: U64 = place.xp.zeros(self.cells, np.uint64)
@@ -115,7 +123,7 @@ class RowCache:
             hash_key1=hash_key1,
             index=address(index),
             **index.geometry,
-            step=reading.step,
+            step=self._step_of(reading),
             absent=0 if reading.absent is None else address(reading.absent),
             rows=address(reading.rows),
             seen=address(reading.seen),
@@ -126,32 +134,39 @@ class RowCache:
         left, wrong = self._told.tolist()
         return left, wrong
 
-    def keep(self, index: Index, reading: Reading, numbers: U32, given: U8, there: U8, versions: U64) -> None:
-        """Take rows that the host has read: they go to where they are wanted, and to cells.
+    def keep(self, index: Index, keys: U8, rows: KnownRows) -> None:
+        """Keep the rows of keys; of equal keys, any."""
+        self._keep(index, keys, rows, numbers=0, absent=0, rows=0, seen=0, step=_step(self._row_bytes, rows.given))
+
+    def take_left(self, index: Index, reading: Reading, numbers: U32, rows: KnownRows) -> None:
+        """Take rows of a reading that were left to the host: they go to where they are wanted, and to cells.
 
         Parameters
         ----------
-        index, reading
-            That they were left of.
         numbers : (m,) uint32
-            Of its keys.
-        given : (m * row_bytes,) uint8
-            The rows.
-        there : (m,) uint8
-            Whether each is there, 1 or 0.
-        versions : (m,) uint64
-            Of each.
+            Of their keys in the reading.
         """
+        self._keep(
+            index,
+            reading.keys,
+            rows,
+            numbers=numbers,
+            absent=0 if reading.absent is None else reading.absent,
+            rows=reading.rows,
+            seen=reading.seen,
+            step=self._step_of(reading),
+        )
+
+    def _keep(self, index: Index, keys: U8, known: KnownRows, **where: Any) -> None:
         self._round = self._round % _ROUNDS + 1
         hash_key0, hash_key1 = index.hash_keys
         self._place.launch(
             "keep_rows",
-            len(numbers),
-            numbers=numbers,
-            given=given,
-            there=there,
-            versions=versions,
-            keys=reading.keys,
+            len(known.there),
+            given=known.given,
+            there=known.there,
+            versions=known.versions,
+            keys=keys,
             hash_key0=hash_key0,
             hash_key1=hash_key1,
             index=index,
@@ -161,11 +176,13 @@ class RowCache:
             cells=self._cells,
             **self._numbers,
             round=self._round,
-            step=reading.step,
-            absent=0 if reading.absent is None else reading.absent,
-            rows=reading.rows,
-            seen=reading.seen,
+            **where,
         )
+        self._place.settle()  # what was given may change from now on, and rows are read
+
+    def _step_of(self, reading: Reading) -> int:
+        places = (reading.rows,) if reading.absent is None else (reading.rows, reading.absent)
+        return _step(self._row_bytes, *places)
 
 
 class RowCaches:
@@ -177,8 +194,8 @@ class RowCaches:
         Whose memory they are in.
     free_bytes
         Returns how much of it is free.
-    gpu
-        Its number, as CUDA counts it.
+    gpu, stream
+        Its number, as CUDA counts it, and where its kernels run.
 
     Attributes
     ----------
@@ -186,9 +203,9 @@ class RowCaches:
         Of all; None: a quarter of what is free when the first row is kept.
     """
 
-    def __init__(self, place: Processor, free_bytes: Callable[[], int], gpu: int = 0) -> None:
+    def __init__(self, place: Processor, free_bytes: Callable[[], int], gpu: int = 0, stream: int = 0) -> None:
         self._place, self._free_bytes = place, free_bytes
-        self.gpu = gpu
+        self.gpu, self.stream = gpu, stream
         self.bytes_max: int | None = None
         self._caches: dict[Index, RowCache] = {}
 
@@ -231,6 +248,15 @@ class RowCaches:
         had = bool(self._caches)
         self._caches.clear()
         return had
+
+
+def _step(row_bytes: int, *places: Any) -> int:
+    """Return how many bytes of rows a GPU may copy at once: 16, 8, 4 or 1."""
+    bits = row_bytes | _CELL_STEP
+    for place in places:
+        bits |= _address(place)
+    lowest = bits & -bits
+    return 1 if lowest == 2 else lowest  # there is no copy by 2
 
 
 def _cell_bytes(row_bytes: int) -> int:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.path_costs import ALL_OPS, Kind, Mix, Path, PathCosts, mix_of
+from gpkvs.backends.row_cache import KnownRows
 from gpkvs.batch import U8, U64, Batch, BatchResult, RequestResult, is_constant
 from gpkvs.engine import counted_time
 from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
@@ -31,7 +32,7 @@ from gpkvs.engine.counted_time import Clocks
 from gpkvs.engine.crew import Crew
 from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.device.planned import ExpiredKeysError, Planned
-from gpkvs.engine.device.row_reads import LeftRows, reading_of
+from gpkvs.engine.device.row_reads import LeftRows, key_bytes, reading_of
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
@@ -301,13 +302,7 @@ class Engine:
         table, backend = self.tables.get(number), self._backend
         if table is None or backend.row_caches is None:
             return None
-        self.own_turn.end()
-        self.meter.left(Left.DEVICE)
-        with self._on_device(), memory_refused():
-            self.meter.begin()
-            self._before_device_batch(table)
-            backend.begin()
-            backend.meet()
+        with self._for_rows(table):
             reading = reading_of(backend, keys, row_bytes, rows, absent)
             cache = backend.row_caches.of(table.index, table.records, row_bytes)
             left_to_host, wrong = cache.read(table.index, reading)
@@ -315,17 +310,54 @@ class Engine:
             if wrong:
                 raise InvalidArgumentError(f"{wrong:,} negative ones: keys are whole numbers from 0 on", field="keys")
             left = LeftRows(backend, number, reading) if left_to_host else None
-        for read in left.read(self._run_gets) if left else ():
+        for numbers, read in left.read(self._run_gets) if left else ():
             with self._on_device(), memory_refused():
-                upload = backend.upload
-                given = upload(read.given), upload(read.there), upload(read.versions)
-                cache.keep(table.index, reading, read.numbers, *given)
+                cache.take_left(table.index, reading, numbers, _uploaded(backend, read))
         return reading.rows, reading.seen.view(np.bool_)
+
+    def keep_rows(self, number: int, keys: NDArray[np.integer[Any]], row_bytes: int, rows: KnownRows) -> None:
+        """Have a GPU keep rows that were stored just now, so that they need not be read.
+
+        Parameters
+        ----------
+        number
+            Of a table of rows.
+        keys : (n,) uint64, int64, uint32 or int32
+            On the host, or on a GPU.
+        row_bytes
+            Of each row.
+        rows
+            `given` on the first GPU, the rest on the host.
+        """
+        table, backend = self.tables.get(number), self._backend
+        if table is None or backend.row_caches is None:
+            return
+        with self._for_rows(table):
+            cache = backend.row_caches.of(table.index, table.records, row_bytes)
+            cache.keep(table.index, key_bytes(backend, keys), _uploaded(backend, rows))
+
+    @contextmanager
+    def _for_rows(self, table: Table) -> Iterator[None]:
+        """Use the backend for rows of a table, after what is due before."""
+        self.own_turn.end()
+        self.meter.left(Left.DEVICE)
+        with self._on_device(), memory_refused():
+            self.meter.begin()
+            self._before_device_batch(table)
+            self._backend.begin()
+            self._backend.meet()
+            yield
 
     def to_host(self, column: NDArray[Any]) -> NDArray[Any]:
         """Return a column of a GPU as one of the host."""
         with self._on_device(), memory_refused():
             return self._backend.download(column)
+
+    def copied(self, column: U8) -> tuple[U8, U8]:
+        """Return a copy of a column of a GPU on the first one, and as one of the host."""
+        with self._on_device(), memory_refused():
+            copy = self._backend.upload(column.copy())
+            return copy, self._backend.download(copy)
 
     def to_gpu(self, column: NDArray[Any]) -> NDArray[Any]:
         """Return a column of the host as one of the first GPU."""
@@ -774,6 +806,10 @@ class Engine:
             if self.free_space.count_step(budget_bytes):
                 return True
             return self.growth.idle_step(budget_bytes // BLOCK_BYTES) or self.free_space.idle_step() or is_due
+
+
+def _uploaded(backend: Backend, rows: KnownRows) -> KnownRows:
+    return KnownRows(backend.upload(rows.given), backend.upload(rows.there), backend.upload(rows.versions))
 
 
 def _kind_of(batch: Batch, table: Table) -> Kind:

@@ -157,23 +157,24 @@ GPKVS_DEVICE u64 take_cell(const Args& a, Hash128 fingerprint) {
     return NO_CELL;
 }
 
-// keep_rows: rows that were left to the host, and that it has read, go to where they are wanted (`numbers`), and to cells. `there`
-// says which there are. One item a row.
+// keep_rows: rows go to cells, of keys with these numbers, or of all, if `numbers` is null. `there` says which there are. Where `seen`
+// is not null, they were left to the host, and go to `rows`, too. One item a row.
 #define KEEP_ROWS_ARGS(F)                                                                   \
     F(const u32*, numbers) F(const u8*, given) F(const u8*, there) F(const u64*, versions) \
     F(const u8*, keys) F(u64, hash_key0) F(u64, hash_key1) F(const BytesBucket*, index) GEOMETRY_ARGS(F) \
     ROW_CELLS_ARGS(F) F(u64, round) ROWS_ARGS(F)
 
 GPKVS_GROUP_KERNEL(keep_rows, KEEP_ROWS_ARGS) {
-    const u32 number = a.numbers[i];
-    u8* const row = a.rows + number * a.row_bytes;
+    const u32 number = a.numbers ? a.numbers[i] : (u32)i;
     const u8* const given = a.there[i] ? a.given + i * a.row_bytes : a.absent;
-    if (given) copy_by_group(row, given, a.row_bytes, a.step);
-    const bool is_kept = a.there[i] && a.seen[number] == ROW_LEFT;
+    const bool is_kept = a.there[i] && (!a.seen || a.seen[number] == ROW_LEFT);
     const Hash128 fingerprint = siphash128_word(a.hash_key0, a.hash_key1, load_unaligned(a.keys + 8ull * number));
     const u64 slot = find_slot(a.index, geometry_of(a), fingerprint, BytesSlot{fingerprint.low, fingerprint.high, 0, 0});
     const u64 cell = of_leader(leader() && is_kept && slot != NO_SLOT ? take_cell(a, fingerprint) : NO_CELL);
-    if (leader()) a.seen[number] = a.there[i] ? ROW_THERE : ROW_ABSENT;
+    if (a.seen) {
+        if (given) copy_by_group(a.rows + number * a.row_bytes, given, a.row_bytes, a.step);
+        if (leader()) a.seen[number] = a.there[i] ? ROW_THERE : ROW_ABSENT;
+    }
     if (cell == NO_CELL) return;
     if (leader()) a.known[cell] = {a.versions[i], slot};
     copy_by_group(a.cells + cell * a.cell_bytes, given, a.row_bytes, a.step);

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.rows import Rows
@@ -161,7 +162,7 @@ class EmbeddingTable(torch.nn.Module):  # type: ignore[misc]
         layout = self._rows.layout
         trained = [lookup for lookup in self._lookups if lookup.weights.grad is not None]
         ids, rows = self._trained(trained) if trained else (torch.empty(0, dtype=torch.int64), self._empty(0))
-        keys, values = ids.cpu().numpy().astype(np.uint64), rows.cpu().numpy()
+        keys, values = self._as_given(ids, rows)
         if state is not None:
             state_keys, pieces = rows_of_state(state, layout)
             if pieces.nbytes > self._rows.read_bytes_max:  # a `set` may be larger than a `get`
@@ -169,11 +170,28 @@ class EmbeddingTable(torch.nn.Module):  # type: ignore[misc]
                     f"{pieces.nbytes:,} bytes, of which `load_state` could read {self._rows.read_bytes_max:,}",
                     field="state",
                 )
-            keys, values = np.concatenate([keys, state_keys]), np.concatenate([values, pieces])
+            keys, values = self._joined(keys, state_keys), self._joined(values, pieces)
         if len(keys):
             self._rows.set(keys, values)
         self._lookups.clear()
         return len(ids)
+
+    @staticmethod
+    def _as_given(ids: torch.Tensor, rows: torch.Tensor) -> tuple[Any, Any]:
+        """Return keys and rows as `Rows.set` takes them: tensors on a GPU, arrays on the host."""
+        if ids.device.type == "cpu":
+            return ids.numpy().astype(np.uint64), rows.numpy()
+        return ids.view(torch.uint64), rows
+
+    @staticmethod
+    def _joined(given: Any, more: NDArray[Any]) -> Any:
+        """Return some of them, and more of the host behind, where the first ones are."""
+        if isinstance(given, np.ndarray):
+            return np.concatenate([given, more])
+        # PyTorch has few operations on uint64, and NumPy no tensors.
+        kind = torch.int64 if given.dtype is torch.uint64 else given.dtype
+        added = torch.from_numpy(more.view(np.int64) if kind is torch.int64 else more)
+        return torch.cat([given.view(kind), added.to(given.device)]).view(given.dtype)
 
     def load_state(self) -> Any:
         """Return the state of the last step that had one, with tensors on the host; None: there was none.

@@ -13,8 +13,10 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.choose import PAIR, VARIABLE
-from gpkvs.backends.row_cache import RowCache, RowCaches
+from gpkvs.backends.row_cache import KnownRows, RowCache, RowCaches
+from gpkvs.batch import Condition, Op
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
+from gpkvs.own_timeout import OWN_TIMEOUT
 from tests.conftest import SMALL
 
 ROW = 5  # of float32: a row of 20 bytes, in a cell of 32, of which 24 more say whose it is
@@ -114,6 +116,35 @@ def test_a_new_row_is_another_one(store: gpkvs.Store, monkeypatch: pytest.Monkey
     rows.set([1], rows_of([1], 0.5))
     assert np.array_equal(read(store, [1])[0], rows_of([1], 0.5))
     assert left == [2] * 20 + [1, 0, 1]
+
+
+def test_rows_that_were_stored_are_kept(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = by_host(monkeypatch)
+    rows = store.rows(LAYOUT, table="rows")
+
+    def stored(keys: list[int], values: np.ndarray, **how: Any) -> KnownRows:
+        ran = rows._run(Op.SET, keys, values, atomic=True, timeout=OWN_TIMEOUT, **how)
+        return KnownRows(values.reshape(-1).view(np.uint8), ran.found().view(np.uint8), ran.versions())
+
+    def keep(keys: list[int], known: KnownRows) -> None:
+        store._engine.keep_rows(store.table("rows").id, np.array(keys, np.uint64), ROW_BYTES, known)
+
+    keep([1, 2, 3], stored([1, 2, 3], rows_of([1, 2, 3])))
+    assert np.array_equal(read(store, [3, 2, 1])[0], rows_of([3, 2, 1]))
+    assert left == [0]
+    before = stored([2], rows_of([2], 1))
+    stored([2], rows_of([2], 2))
+    keep([2], before)  # another one was faster
+    assert np.array_equal(read(store, [2])[0], rows_of([2], 2))
+    assert left == [0, 1]
+    keep([4, 4, 4], stored([4, 4, 4], rows_of([5, 6, 7])))  # of equal keys, any is kept, and the last one counts
+    assert np.array_equal(read(store, [4])[0], rows_of([7]))
+    keep([4, 8], stored([4, 8], rows_of([8, 8]), condition=Condition.ABSENT))  # only one of them was stored
+    assert np.array_equal(read(store, [4, 8])[0], rows_of([7, 8]))
+    assert left[3] <= 1
+    rows.delete([1])
+    assert read(store, [1, 3])[1].tolist() == [False, True]
+    store._engine.keep_rows(12345, np.array([1], np.uint64), ROW_BYTES, before)  # of a table that is gone
 
 
 def test_rows_that_expire_are_never_kept(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ class CudaBackend(GpuProcessor):
         costs, asked = measure_costs(self, self.host), host_ops_asked()
         self._host_ops_max = costs.break_even if asked is None else asked
         self.path_costs = PathCosts(costs.gpu, costs.host) if asked is None else None
-        self.row_caches: RowCaches = RowCaches(self, self._free_bytes, self.number)
+        self.row_caches: RowCaches = RowCaches(self, self._free_bytes, self.number, self.stream.ptr)
 
     @property
     def host_ops_max(self) -> int:
@@ -296,9 +296,11 @@ class CudaBackend(GpuProcessor):
         """See `Backend.adopt`."""
         if isinstance(column, np.ndarray | cupy.ndarray):
             return column
-        if not dlpack.is_on_gpu(column):
-            return adopt_on_host(column)
-        given = dlpack.of_gpu(column)
+        if not isinstance(column, dlpack.Described):
+            if not dlpack.is_on_gpu(column):
+                return adopt_on_host(column)
+            column = dlpack.of_gpu(column, self.stream.ptr)
+        given: dlpack.Described = column
         dtype = np.dtype(_BITS.get(given.element, given.element))
         if not given.size:
             return np.empty(given.shape, dtype)

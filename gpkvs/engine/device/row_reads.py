@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend
-from gpkvs.backends.row_cache import Reading
+from gpkvs.backends.row_cache import KnownRows, Reading
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, Status, constant
 from gpkvs.config import MIB
 from gpkvs.errors import CorruptRecordError
@@ -21,45 +21,29 @@ _PART_BYTES, _PART_ROWS = 32 * MIB, 1 << 18
 _NO_BYTES, _NO_LENGTHS = np.empty(0, np.uint8), np.empty(0, np.uint32)
 
 
+def key_bytes(backend: Backend, keys: NDArray[np.integer[Any]]) -> U8:
+    """Return keys, 8 bytes each, as a column of a backend, which is in use (`Backend.enter`)."""
+    column = backend.upload(keys)
+    if column.dtype.itemsize < KEY_BYTES:
+        column = column.astype(np.int64 if column.dtype.kind == "i" else np.uint64)
+    return column.view(np.uint8)
+
+
 def reading_of(
     backend: Backend, keys: NDArray[np.integer[Any]], row_bytes: int, rows: U8 | None, absent: U8 | None
 ) -> Reading:
     """Return what `Engine.read_rows` is given as columns of a backend, which is in use (`Backend.enter`)."""
-    xp, count, column = backend.xp, len(keys), backend.upload(keys)
-    is_signed = column.dtype.kind == "i"
-    if column.dtype.itemsize < KEY_BYTES:
-        column = column.astype(np.int64 if is_signed else np.uint64)
+    xp, count = backend.xp, len(keys)
     if absent is None and rows is None:
         absent = np.zeros(row_bytes, np.uint8)
     return Reading(
-        keys=column.view(np.uint8),
-        keys_max=(1 << (63 if is_signed else 64)) - 1,
+        keys=key_bytes(backend, keys),
+        keys_max=(1 << (63 if keys.dtype.kind == "i" else 64)) - 1,
         rows=xp.empty(count * row_bytes, np.uint8) if rows is None else rows,
         row_bytes=row_bytes,
         absent=None if absent is None else backend.upload(absent),
         seen=xp.empty(count, np.uint8),
     )
-
-
-class ReadRows(NamedTuple):
-    """Rows that the host has read.
-
-    Attributes
-    ----------
-    numbers : (m,) uint32
-        Of their keys; of the processor.
-    given : (m * row_bytes,) uint8
-        Of the host, as the rest: the rows.
-    there : (m,) uint8
-        Whether each is there, 1 or 0.
-    versions : (m,) uint64
-        Of each.
-    """
-
-    numbers: U32
-    given: U8
-    there: U8
-    versions: U64
 
 
 class LeftRows:
@@ -82,8 +66,15 @@ class LeftRows:
         self._keys: U64 = backend.download(keys[self._numbers])
         self._numbers_on_host: U32 = backend.download(self._numbers)
 
-    def read(self, run: Callable[[Batch], RequestResult]) -> Iterator[ReadRows]:
-        """Read them, part by part; `run` runs a batch of the host.
+    def read(self, run: Callable[[Batch], RequestResult]) -> Iterator[tuple[U32, KnownRows]]:
+        """Read them, part by part, as columns of the host; `run` runs a batch of the host.
+
+        Yields
+        ------
+        numbers : (m,) uint32
+            Of their keys; a column of the processor.
+        KnownRows
+            The rows.
 
         Raises
         ------
@@ -107,7 +98,7 @@ class LeftRows:
             result = run(batch.on_table(self._table))
             self._require_rows(result, self._numbers_on_host[part])
             there = (result.status == Status.OK.value).view(np.uint8)
-            yield ReadRows(self._numbers[part], rows, there, result.versions)
+            yield self._numbers[part], KnownRows(rows, there, result.versions)
 
     def _require_rows(self, result: RequestResult, numbers: U32) -> None:
         """Check that each value that was found is a row."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gpkvs
+from gpkvs.backends.row_cache import RowCache
 from gpkvs.errors import InvalidArgumentError
 from tests.conftest import SMALL
 
@@ -107,6 +108,27 @@ def test_writes_are_seen(store: gpkvs.Store) -> None:
         assert np.array_equal(rows.get(keys)[0].get(), model)
     store.table("rows").set((5).to_bytes(8, "little"), b"\7" * 64)
     assert (rows.get(keys[5:6])[0].view(np.uint8) == 7).all()
+
+
+def test_rows_that_were_stored_are_not_read_again(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy  # noqa: PLC0415
+
+    left: list[int] = []
+    read = RowCache.read
+
+    def counting(*given: Any) -> tuple[int, int]:
+        counts = read(*given)
+        left.append(counts[0])
+        return counts
+
+    monkeypatch.setattr(RowCache, "read", counting)
+    rows, keys = made(store, "float32[16]"), cupy.arange(COUNT)
+    for step in range(3):
+        given = cupy.full((COUNT, 16), step, np.float32)
+        rows.set(keys, given)
+        given[:] = 99
+        assert (rows.get(keys)[0] == step).all()
+    assert left == [0, 0, 0]
 
 
 def test_wrong_arrays_are_refused(store: gpkvs.Store) -> None:
