@@ -52,7 +52,7 @@ def read(
     return found[0].view(np.float32).reshape(-1, ROW), found[1]
 
 
-def rows_of(keys: Any, salt: float = 0) -> np.ndarray:
+def rows_of(keys: Any, salt: Any = 0) -> np.ndarray:
     return np.asarray(keys, np.float32)[:, None] * 8 + np.arange(ROW, dtype=np.float32) + np.float32(salt)
 
 
@@ -203,6 +203,26 @@ def test_a_table_that_grows_gets_more_cells(store: gpkvs.Store, monkeypatch: pyt
     assert caches_of(store).bytes == 0
     assert np.array_equal(read(store, [5])[0], rows_of([5]))
     assert left[-1] == 1
+
+
+def test_rows_are_right_while_a_table_grows(store: gpkvs.Store) -> None:
+    """A block that has moved still holds what it held: no row is known by that."""
+    store.drop_table("rows")
+    store.create_table("rows", layout=LAYOUT, index_bytes=1 << 20)
+    rows = store.rows(LAYOUT, table="rows")
+    index = store._files.indexes[store.table("rows").id]
+    generator, salts, midst = np.random.default_rng(5), np.zeros(0, np.float32), 0
+    while index.blocks == 16 and len(salts) < 30_000:
+        more = np.arange(len(salts), len(salts) + 400)
+        salts = np.append(salts, np.zeros(len(more), np.float32))
+        rows.set(more, rows_of(more))
+        assert np.array_equal(read(store, np.arange(len(salts)))[0], rows_of(np.arange(len(salts)), salts[:, None]))
+        some = np.unique(generator.integers(0, len(salts), 300))
+        salts[some] += np.float32(0.125)
+        rows.set(some, rows_of(some, salts[some, None]))
+        assert np.array_equal(read(store, np.arange(len(salts)))[0], rows_of(np.arange(len(salts)), salts[:, None]))
+        midst += 0 < index.unmoved < index.blocks
+    assert midst > 3
 
 
 def test_a_table_that_is_dropped_gives_its_memory_back(store: gpkvs.Store) -> None:

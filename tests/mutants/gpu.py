@@ -17,6 +17,8 @@ _LOOKS = "backends/test_look_up.py"
 _LAUNCHED = "engine/test_launched_phases.py"
 _SHARDS = "engine/test_sharded_phases.py"
 _RADIX = "kernels/test_radix.py"
+_ROWS = "gpkvs/kernels/rows.cu"
+_OF_ROWS = "engine/test_rows_on_gpu.py"
 
 MUTANTS = (
     Mutant(
@@ -373,5 +375,29 @@ MUTANTS = (
         "ROWS = 256;",
         "a batch of many GETs seems to have none",
         ("engine/test_kinds.py",),
+    ),
+    Mutant(
+        "row-of-an-older-version",
+        _ROWS,
+        "|| slot_version(found.meta) != known.version) cell",
+        ") cell",
+        "a row that was overwritten is read on the GPU",
+        (f"{_OF_ROWS}::test_a_new_row_is_another_one",),
+    ),
+    Mutant(
+        "row-of-a-block-that-moved",
+        _ROWS,
+        "if (is_live_block(known.slot / (WAYS * BytesBucket::IN_BLOCK), geometry_of(a))) found",
+        "found",
+        "while a table grows, rows are read that were overwritten since",
+        (f"{_OF_ROWS}::test_rows_are_right_while_a_table_grows",),
+    ),
+    Mutant(
+        "row-that-was-not-stored-is-kept",
+        _ROWS,
+        "const bool is_kept = a.there[i] && (",
+        "const bool is_kept = (",
+        "a row that a condition refused is read under the version of the one that is there",
+        (f"{_OF_ROWS}::test_rows_that_were_stored_are_kept",),
     ),
 )
