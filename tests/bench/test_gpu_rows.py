@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import json
 import shutil
+from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,8 +202,10 @@ def test_rows_that_are_wrong_are_not_timed(
     assert not any(one["task"].startswith("get") for one in result["measurements"])
 
 
+@pytest.mark.machine
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 def test_training(stand_in: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+    torch: Any = import_module("torch")
     for of, name in ((torch.Tensor, "cuda"), (torch.nn.Module, "cuda")):
         monkeypatch.setattr(of, name, lambda self: self)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

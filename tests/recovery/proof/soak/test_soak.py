@@ -39,7 +39,8 @@ def test_a_short_soak_finds_nothing_wrong(tmp_path: Path) -> None:
     assert sum(report["kills"].values()) >= 1
     assert report["lives"] == done.stderr.count("none wrong") >= 2
     assert report["writes_acknowledged"] > 100
-    assert report["tables_made"] >= report["tables_dropped"] > 0
+    assert report["tables_made"] > 0
+    assert report["tables_dropped"] > 0  # also one whose making nobody was told of: the server died
     # At the end of each life all keys are read: one has expired, one lives for 30 s.
     assert report["leases_seen"] > 0
     assert report["expired_seen"] > 0
