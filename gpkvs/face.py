@@ -923,9 +923,9 @@ class KeyValues(ABC):
         raise NotImplementedError
 
     def _keep_rows(
-        self, layout: RowLayout, keys: Any, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
+        self, layout: RowLayout, keys: U64, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
     ) -> None:
-        """Have a GPU keep rows that were stored, of keys there; only who has `_gpu_rows` is asked."""
+        """Have a GPU keep rows that were stored; only who has `_gpu_rows` is asked."""
         raise NotImplementedError
 
     def _require_rows(self, layout: str, table: str | None) -> None:  # noqa: B027 - a client does not know
@@ -1159,7 +1159,7 @@ class TableHandle(KeyValues):
         return self._db._read_rows(layout, keys, out, default, self.name if table is None else table)
 
     def _keep_rows(
-        self, layout: RowLayout, keys: Any, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
+        self, layout: RowLayout, keys: U64, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
     ) -> None:
         self._db._keep_rows(layout, keys, rows, stored, versions, self.name if table is None else table)
 

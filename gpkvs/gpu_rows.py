@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,14 +12,17 @@ from numpy.typing import NDArray
 
 from gpkvs import dlpack
 from gpkvs.backends.base import Backend
-from gpkvs.backends.row_cache import KnownRows, RowCaches
-from gpkvs.batch import U8, U64
+from gpkvs.backends.row_cache import RowCaches
+from gpkvs.batch import U8
 from gpkvs.dlpack import Described, TypedMemory
 from gpkvs.engine.engine import Engine
-from gpkvs.errors import InvalidArgumentError
+from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.row_layout import RowLayout
 from gpkvs.rows import default_of, keys_of, require_rows
 
+_log = logging.getLogger("gpkvs")
+
+_KEYS_MAX = (1 << 32) - 1
 _KEYS = ("uint64", "int64", "uint32", "int32")
 
 
@@ -28,14 +34,6 @@ class AskedRows(NamedTuple):
     absent: U8 | None
 
 
-class KeptRows(NamedTuple):
-    """Rows that were stored, as `Engine.keep_rows` takes them."""
-
-    keys: NDArray[np.integer[Any]]
-    row_bytes: int
-    rows: KnownRows
-
-
 class GpuRows:
     """What methods of `Rows` do with arrays of a GPU.
 
@@ -45,10 +43,14 @@ class GpuRows:
         Of the store.
     caches
         Those of its rows.
+    alone
+        Returns what keeps others from using the engine meanwhile.
     """
 
-    def __init__(self, engine: Engine, backend: Backend, caches: RowCaches) -> None:
-        self._engine, self._backend = engine, backend
+    def __init__(
+        self, engine: Engine, backend: Backend, caches: RowCaches, alone: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._engine, self._backend, self._alone = engine, backend, alone
         self._gpu, self._stream = caches.gpu, caches.stream
 
     def asked(self, layout: RowLayout, keys: Any, out: Any, default: Any) -> AskedRows:
@@ -57,29 +59,41 @@ class GpuRows:
         Raises
         ------
         InvalidArgumentError
-            As it says.
+            As it says, or if there are more keys than a GPU numbers.
         """
         column = self._keys(keys) if dlpack.is_on_gpu(keys) else keys_of(keys)
-        row = default_of(layout, self.to_host("default", default))
+        if len(column) > _KEYS_MAX:
+            raise InvalidArgumentError(f"{len(column):,} keys, at most {_KEYS_MAX:,} are read at once", field="keys")
+        row = default_of(layout, self._default(default))
         absent = None
         if row is not None:
             absent = np.ascontiguousarray(np.broadcast_to(row, layout.shape)).reshape(-1).view(np.uint8)
         return AskedRows(column, None if out is None else self._out(layout, out, len(column)), absent)
 
     def _keys(self, keys: Any) -> NDArray[np.integer[Any]]:
-        given = self._described("keys", keys)
+        given, column = self._column("keys", keys)
         if given.element not in _KEYS or len(given.shape) != 1:
             raise InvalidArgumentError(
                 f"an array of {given.element or 'another type'} with {len(given.shape)} dimensions; one of whole "
                 "numbers with 1 is needed",
                 field="keys",
             )
-        return self._backend.adopt(given)
+        return column.view(given.element)
+
+    def _default(self, default: Any) -> Any:
+        """Return what a row is that is not there, on the host."""
+        given = self.to_host("default", default)
+        if not isinstance(given, TypedMemory):
+            return given
+        if not given.element:
+            raise InvalidArgumentError("elements that are no numbers", field="default")
+        bits = "uint16" if given.element == "bfloat16" else given.element  # NumPy has none
+        return given.memory.view(bits).reshape(given.shape)
 
     def _out(self, layout: RowLayout, out: Any, count: int) -> U8:
         if not dlpack.is_on_gpu(out):
             raise InvalidArgumentError("it is on the host, and the keys are on a GPU: leave it away", field="out")
-        given = self._described("out", out)
+        given, memory = self._column("out", out)
         require_rows(layout, given.element, given.shape, count, "out")
         if given.read_only:
             raise InvalidArgumentError("it cannot be written to", field="out")
@@ -87,37 +101,41 @@ class GpuRows:
             raise InvalidArgumentError(
                 f"it is on GPU {given.number}, and rows are read on GPU {self._gpu}", field="out"
             )
-        memory: U8 = self._backend.adopt(given).reshape(-1).view(np.uint8)
         return memory
 
     def to_host(self, name: str, array: Any, /) -> Any:
         """See `GpuArrays.to_host`."""
         if not dlpack.is_on_gpu(array):
             return array
-        given = self._described(name, array)
-        memory = self._backend.adopt(given).reshape(-1).view(np.uint8)
-        return TypedMemory(given.element, given.shape, self._engine.to_host(memory))
-
-    def where_keys_are(self, keys: Any, found: NDArray[np.bool_], /) -> NDArray[np.bool_]:
-        """See `GpuArrays.where_keys_are`."""
-        return self._engine.to_gpu(found) if dlpack.is_on_gpu(keys) else found
+        given, memory = self._column(name, array)
+        with self._alone():
+            return TypedMemory(given.element, given.shape, self._engine.to_host(memory))
 
     def copied(self, rows: Any, /) -> tuple[Any, U8 | None]:
         """See `GpuArrays.copied`."""
         if not dlpack.is_on_gpu(rows):
             return rows, None
-        given = self._described("rows", rows)
-        memory = self._backend.adopt(given).reshape(-1).view(np.uint8)
-        copy, on_host = self._engine.copied(memory)
+        given, memory = self._column("rows", rows)
+        with self._alone():
+            copy, on_host = self._engine.copied(memory)
         return TypedMemory(given.element, given.shape, on_host), copy if given.number == self._gpu else None
 
-    def kept(self, layout: RowLayout, keys: Any, rows: U8, stored: NDArray[np.bool_], versions: U64) -> KeptRows:
-        """Return rows that were stored as `Engine.keep_rows` takes them; `rows` are of `copied`."""
-        return KeptRows(self._keys(keys), layout.row_bytes, KnownRows(rows, stored.view(np.uint8), versions))
-
-    def _described(self, name: str, array: Any) -> Described:
+    def where_keys_are(self, keys: Any, found: NDArray[np.bool_], /) -> NDArray[np.bool_]:
+        """See `GpuArrays.where_keys_are`."""
+        if not dlpack.is_on_gpu(keys):
+            return found
         try:
-            return dlpack.of_gpu(array, self._stream)
+            with self._alone():
+                return self._engine.to_gpu(found)
+        except GpkvsError as error:  # what it is about is done: to raise would say that it is not
+            _log.warning("what was found stays on the host: %s", error)
+            return found
+
+    def _column(self, name: str, array: Any) -> tuple[Described, U8]:
+        """Return what an array of a GPU is, and its bytes."""
+        try:
+            given = dlpack.of_gpu(array, self._stream)
+            return given, self._backend.adopt(given)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(str(error), field=name) from None
         except (BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -73,6 +73,11 @@ class RowRequests(StringRequests):
     is_placed
         Whether the executor can put rows into our memory (`Batch.into`).
 
+    Attributes
+    ----------
+    numbers : (n,) uint64
+        The keys.
+
     Raises
     ------
     InvalidArgumentError
@@ -94,7 +99,7 @@ class RowRequests(StringRequests):
         is_placed: bool = False,
     ) -> None:
         self._layout, self._condition, self._out = layout, condition, out
-        numbers = keys_of(keys)
+        self.numbers = numbers = keys_of(keys)
         values = None
         if op in (Op.SET, Op.ADD):
             data = rows_of(layout, rows, len(numbers))
@@ -163,9 +168,9 @@ class Rows:
 
     Keys are whole numbers from 0 to 2**64 - 1: (n,) uint64, other whole numbers that are not negative, lists, columns
     that speak Arrow, arrays that speak DLPack. Rows are (n, ...) of the table's type and shape: arrays of NumPy, also
-    strided ones, which are copied; arrays of the host that speak DLPack (PyTorch); columns of Arrow, lists of a fixed
-    size; lists. Nobody changes them during a call. No type is converted but that of lists. bfloat16, which NumPy has
-    not, is uint16 there, its bits.
+    strided ones, which are copied; arrays that speak DLPack (PyTorch, CuPy); columns of Arrow, lists of a fixed size;
+    lists. Arrays of a GPU are for stores that have it (`takes_gpu_arrays`). Nobody changes them during a call. No type
+    is converted but that of lists. bfloat16, which NumPy has not, is uint16 there, its bits.
 
     Attributes
     ----------
@@ -199,8 +204,9 @@ class Rows:
         Parameters
         ----------
         out : (n, ...)
-            Where to leave them: an array of NumPy, also a strided one, or one that speaks DLPack, of the host and
-            contiguous. By default a new array of NumPy. A call that fails may have left some there.
+            Where to leave them: an array of NumPy, also a strided one, or one that speaks DLPack and is contiguous, of
+            the host or of the store's GPU. By default a new array: of the GPU if the keys are there, else of NumPy. A
+            call that fails may have left some there.
         default
             What a row that is not there is: a number, or an array or a list of the shape of a row. For bfloat16 an
             array. None: it is zeros, and `out` keeps what it has there.
@@ -210,7 +216,7 @@ class Rows:
         rows : (n, ...)
             Or `out`.
         found : (n,) bool
-            Which are there.
+            Which are there; of the GPU if the rows are.
 
         Raises
         ------
@@ -329,7 +335,7 @@ class Rows:
         )
         db._run_requests(requests, ttl_ms(ttl), self._table, timeout, self.layout.name)
         if copy is not None and len(copy):
-            db._keep_rows(self.layout, keys, copy, requests.found(), requests.versions(), self._table)
+            db._keep_rows(self.layout, requests.numbers, copy, requests.found(), requests.versions(), self._table)
         return requests
 
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpkvs.backends.row_cache import KnownRows
 from gpkvs.batch import U8, U64, Batch, BatchResult, RequestColumns, RequestResult, Status
 from gpkvs.buffers import RequestBounds, placed, placed_of
 from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
@@ -58,8 +59,8 @@ from gpkvs.engine.table_quota import Quota, require_room_for_table
 from gpkvs.errors import (
     BackendError,
     CorruptRecordError,
+    GpkvsError,
     InvalidArgumentError,
-    NoMemoryError,
     NoSpaceError,
     StoreClosedError,
     UnknownTableError,
@@ -252,7 +253,7 @@ class Store(KeyValues):
         self._is_on_host = self._engine.is_on_host
         if caches := self._backend.row_caches:
             caches.bytes_max = config.gpu_rows_bytes
-            self._gpu_rows = GpuRows(self._engine, self._backend, caches)
+            self._gpu_rows = GpuRows(self._engine, self._backend, caches, self._alone)
         self._tables = {table.entry.name: table for table in tables.values()}
         self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
         self._own_turn = self._engine.own_turn  # lives on while nobody holds the mutex, unless a server has turns, too
@@ -527,13 +528,9 @@ class Store(KeyValues):
         self._origin.require()
         assert self._gpu_rows
         asked = self._gpu_rows.asked(layout, keys, out, default)
-        with self._mutex:
-            if self._closed:
-                raise self._closed_error()
+        with self._alone():
             read = self._engine.read_rows(found.id, asked.keys, layout.row_bytes, asked.rows, asked.absent)
             gate = self._engine.committer.read_gate()
-            if isinstance(self._mutex, TurnMutex):
-                self._own_turn.end()
         if read is None:  # the table was dropped just now
             self.open_table(table or DEFAULT_TABLE)
             raise InvalidArgumentError("the table was made anew: try again", field="table")
@@ -543,13 +540,26 @@ class Store(KeyValues):
         return layout.array_of(rows).reshape(len(there), *layout.shape) if out is None else out, there
 
     def _keep_rows(
-        self, layout: RowLayout, keys: Any, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
+        self, layout: RowLayout, keys: U64, rows: U8, stored: NDArray[np.bool_], versions: U64, table: str | None
     ) -> None:
-        assert self._gpu_rows
-        kept = self._gpu_rows.kept(layout, keys, rows, stored, versions)
-        with self._mutex, suppress(NoMemoryError):  # they are stored: the next one who reads them asks the host
-            if not self._closed and (found := self._open_tables.get(table or DEFAULT_TABLE)):
-                self._engine.keep_rows(found.id, *kept)
+        known = KnownRows(rows, stored.view(np.uint8), versions)
+        try:
+            with self._alone():
+                found = self._open_tables.get(table or DEFAULT_TABLE)
+                if found and found.layout == layout.name:  # else it was made anew since
+                    self._engine.keep_rows(found.id, keys, layout.row_bytes, known)
+        except GpkvsError as error:  # they are stored: who reads them next asks the host
+            _log.warning("rows that were stored could not be kept on the GPU: %s", error)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others from using the engine."""
+        with self._mutex:
+            if self._closed:
+                raise self._closed_error()
+            try:
+                yield
+            finally:
                 if isinstance(self._mutex, TurnMutex):
                     self._own_turn.end()
 

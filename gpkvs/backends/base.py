@@ -327,7 +327,7 @@ class Backend(Processor, Protocol):
     def adopt(self, column: Any, /) -> NDArray[Any]:
         """Return an array of another library (one that speaks DLPack) as one of the backend's or the host's, uncopied.
 
-        What `dlpack.of_gpu` has told of it will do, too.
+        Of what `dlpack.of_gpu` has told of it, the bytes are returned.
 
         Raises
         ------

@@ -20,7 +20,7 @@ from gpkvs.media.index import Index
 from gpkvs.native import launch_read_rows, library
 
 _PLACES: Final = places_of(library.gpkvs_read_rows_fields())
-_ROUNDS: Final = 7  # of tags, from 1 on
+_ROUNDS: Final = (1 << 15) - 1  # of tags, from 1 on
 _SET_CELLS: Final = 16
 _CELL_STEP: Final = 16  # bytes that a GPU copies at once, at best
 _KNOWN_BYTES: Final = 24  # of a cell: its tag, and what else is known
@@ -84,13 +84,21 @@ class RowCache:
     row_bytes
         Of a row.
     cells
-        How many there are to be, about.
+        How many there are to be at most; 0: the host reads all rows.
+
+    Attributes
+    ----------
+    cells
+        How many there are.
+    bytes
+        What they take.
     """
 
     def __init__(self, place: Processor, row_bytes: int, cells: int) -> None:
-        sets = max(1, cells // _SET_CELLS)
+        sets = cells // _SET_CELLS
         self.cells = sets * _SET_CELLS
-        self._place, self._round, self._row_bytes = place, 0, row_bytes
+        self.row_bytes = row_bytes
+        self._place, self._round = place, 0
         cell_bytes = _cell_bytes(row_bytes)
         self.bytes = self.cells * (cell_bytes + _KNOWN_BYTES)
         self._tags: U64 = place.xp.zeros(self.cells, np.uint64)
@@ -130,13 +138,13 @@ class RowCache:
             cell=address(cell),
         )
         place.run_native(partial(launch_read_rows, self._read_rows.address))
-        place.settle()
+        self._settle()
         left, wrong = self._told.tolist()
         return left, wrong
 
     def keep(self, index: Index, keys: U8, rows: KnownRows) -> None:
         """Keep the rows of keys; of equal keys, any."""
-        self._keep(index, keys, rows, numbers=0, absent=0, rows=0, seen=0, step=_step(self._row_bytes, rows.given))
+        self._keep(index, keys, rows, numbers=0, absent=0, rows=0, seen=0, step=_step(self.row_bytes, rows.given))
 
     def take_left(self, index: Index, reading: Reading, numbers: U32, rows: KnownRows) -> None:
         """Take rows of a reading that were left to the host: they go to where they are wanted, and to cells.
@@ -178,11 +186,19 @@ class RowCache:
             round=self._round,
             **where,
         )
-        self._place.settle()  # what was given may change from now on, and rows are read
+        self._settle()  # what was given may change from now on, and rows are read
+
+    def _settle(self) -> None:
+        """Wait: who is interrupted, too, since the GPU stores to columns that are given back."""
+        try:
+            self._place.settle()
+        except BaseException:
+            self._place.settle()
+            raise
 
     def _step_of(self, reading: Reading) -> int:
         places = (reading.rows,) if reading.absent is None else (reading.rows, reading.absent)
-        return _step(self._row_bytes, *places)
+        return _step(self.row_bytes, *places)
 
 
 class RowCaches:
@@ -215,27 +231,41 @@ class RowCaches:
         return sum(cache.bytes for cache in self._caches.values())
 
     def of(self, index: Index, rows: int, row_bytes: int) -> RowCache:
-        """Return the cache of a table that holds so many rows; a new one, if there is room for many more now."""
+        """Return the cache of a table that holds so many rows; a new one, if there is room for many more now.
+
+        Each table has what it wants, as long as there is room. Then none has more than its share.
+        """
         cache = self._caches.get(index)
-        if cache and cache.cells >= rows:
+        had = cache.cells if cache and cache.row_bytes == row_bytes else 0
+        if cache and had >= rows:
             return cache
         if self.bytes_max is None:
             self.bytes_max = int(self._free_bytes() * _FREE_PART)
-        had = cache.cells if cache else 0
-        room = had + (self.bytes_max - self.bytes) // (_cell_bytes(row_bytes) + _KNOWN_BYTES)
-        cells = min(max(int(rows * _CELLS_A_ROW) + _SET_CELLS, 2 * had), room)
-        if cache and cells < _WORTH_IT * had:
+        size = _cell_bytes(row_bytes) + _KNOWN_BYTES
+        wanted = size * max(int(rows * _CELLS_A_ROW) + _SET_CELLS, 2 * had)
+        others = {key: other for key, other in self._caches.items() if key is not index}
+        room, share = (
+            self.bytes_max - sum(other.bytes for other in others.values()),
+            self.bytes_max // (len(others) + 1),
+        )
+        if room < min(wanted, share):
+            for key in [key for key, other in others.items() if other.bytes > share]:
+                self.forget(key)
+            room = share
+        cells = min(wanted, room, self._free_bytes() + had * size) // size
+        if cache and had and cells < _WORTH_IT * had:
             return cache
-        self._caches.pop(index, None)
-        cache = self._caches[index] = self._new(row_bytes, cells)
-        return cache
+        self.forget(index)
+        del cache, others  # their memory is free now
+        made = self._caches[index] = self._new(row_bytes, cells)
+        return made
 
     def _new(self, row_bytes: int, cells: int) -> RowCache:
         while True:
             try:
                 return RowCache(self._place, row_bytes, cells)
             except MemoryError as error:  # CuPy's is one
-                if cells <= _SET_CELLS:
+                if not cells:
                     raise NoMemoryError from error
                 cells //= 2
 

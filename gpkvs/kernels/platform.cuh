@@ -215,7 +215,7 @@ GPKVS_DEVICE u32 find_quad8(const u64* first, const u64* then, u64 low, u64 high
     return later == NO_PAIR ? found : 8 + later;
 }
 
-// Of 16 words side by side, at a multiple of 16: the number of the first one that is another one under a mask, or NO_PAIR. Who does
+// Of 16 words side by side, at a multiple of 16: the number of one that is another word under a mask, or NO_PAIR. Who does
 // not look finds none.
 GPKVS_DEVICE u32 find_word16(const u64* words, u64 mask, u64 word, bool looks) {
     u32 found = NO_PAIR;

@@ -6,11 +6,11 @@
 // writes, of compaction or of growth. A key that has moved is looked for in the index, as any key that has no cell.
 #include "probe.cuh"
 
-// A tag: 60 bits of the key's fingerprint; the round in which the cell was filled (3 bits, never 0 of a filled one); whether it was
-// read since.
-static const u64 TAG_KEY = (1ull << 60) - 1, TAG_USED = 1ull << 63, NO_CELL = ~0ull;
-static const u32 TAG_ROUND_SHIFT = 60;
-GPKVS_DEVICE u64 tag_round(u64 tag) { return tag >> TAG_ROUND_SHIFT & 7; }
+// A tag: 48 bits of the key's fingerprint; the round in which the cell was filled (15 bits, never 0 of a filled one); whether it was
+// read since. Two keys with one tag have one cell: each loses it to the other one, and is not mistaken for it.
+static const u64 TAG_KEY = (1ull << 48) - 1, TAG_ROUND = (1ull << 15) - 1, TAG_USED = 1ull << 63, NO_CELL = ~0ull;
+static const u32 TAG_ROUND_SHIFT = 48;
+GPKVS_DEVICE u64 tag_round(u64 tag) { return tag >> TAG_ROUND_SHIFT & TAG_ROUND; }
 GPKVS_DEVICE u64 tag_key(Hash128 fingerprint) { return fingerprint.high & TAG_KEY; }
 
 // Of a row that a cell has.
@@ -34,9 +34,10 @@ GPKVS_DEVICE void sets_of(const Args& a, Hash128 fingerprint, u64* first) {
     first[1] = mul_high(mix64(~fingerprint.low), a.sets) * SET_CELLS;
 }
 
-// The cell with the tag of a key, or NO_CELL.
+// The cell with the tag of a key, or NO_CELL. There may be no sets.
 template <class Args>
 GPKVS_DEVICE u64 tagged_cell(const Args& a, Hash128 fingerprint) {
+    if (!a.sets) return NO_CELL;
     u64 first[2];
     sets_of(a, fingerprint, first);
     const u64 key = tag_key(fingerprint);
@@ -170,7 +171,7 @@ GPKVS_GROUP_KERNEL(keep_rows, KEEP_ROWS_ARGS) {
     const bool is_kept = a.there[i] && (!a.seen || a.seen[number] == ROW_LEFT);
     const Hash128 fingerprint = siphash128_word(a.hash_key0, a.hash_key1, load_unaligned(a.keys + 8ull * number));
     const u64 slot = find_slot(a.index, geometry_of(a), fingerprint, BytesSlot{fingerprint.low, fingerprint.high, 0, 0});
-    const u64 cell = of_leader(leader() && is_kept && slot != NO_SLOT ? take_cell(a, fingerprint) : NO_CELL);
+    const u64 cell = of_leader(leader() && is_kept && a.sets && slot != NO_SLOT ? take_cell(a, fingerprint) : NO_CELL);
     if (a.seen) {
         if (given) copy_by_group(a.rows + number * a.row_bytes, given, a.row_bytes, a.step);
         if (leader()) a.seen[number] = a.there[i] ? ROW_THERE : ROW_ABSENT;

@@ -17,6 +17,7 @@ from gpkvs.backends.row_cache import KnownRows, RowCache, RowCaches
 from gpkvs.batch import Condition, Op
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 from gpkvs.own_timeout import OWN_TIMEOUT
+from gpkvs.row_layout import require_row_layout
 from tests.conftest import SMALL
 
 ROW = 5  # of float32: a row of 20 bytes, in a cell of 32, of which 24 more say whose it is
@@ -188,7 +189,7 @@ def test_hardly_any_memory(store: gpkvs.Store, bytes_max: int) -> None:
         for _ in range(3):
             keys = np.random.default_rng(step).integers(0, 100, 200)
             assert np.array_equal(read(store, keys)[0], rows_of(keys, step))
-    assert caches_of(store).bytes <= 16 * CELL  # one set
+    assert caches_of(store).bytes == (bytes_max if bytes_max == 16 * CELL else 0)  # a set, or none
 
 
 def test_a_table_that_grows_gets_more_cells(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +236,47 @@ def test_a_table_that_is_dropped_gives_its_memory_back(store: gpkvs.Store) -> No
     assert caches_of(store).bytes == 0
     store.create_table("rows", layout=LAYOUT)
     assert not read(store, np.arange(100))[1].any()
+
+
+def test_a_table_that_was_made_anew_with_other_rows(store: gpkvs.Store) -> None:
+    """What a caller stored in the table before is kept for nobody, and rows have their own length."""
+    store.rows(LAYOUT, table="rows").set(np.arange(50), rows_of(np.arange(50)))
+    read(store, np.arange(50))
+    index = store._files.indexes[store.table("rows").id]
+    cache = caches_of(store).of(index, 50, ROW_BYTES)
+    assert caches_of(store).of(index, 50, ROW_BYTES) is cache
+    assert caches_of(store).of(index, 50, 2 * ROW_BYTES) is not cache
+    store.drop_table("rows")
+    store.create_table("rows", layout="uint8[3]")
+    known = np.zeros(50 * ROW_BYTES, np.uint8), np.ones(50, np.bool_), np.arange(50, dtype=np.uint64)
+    store._keep_rows(require_row_layout(LAYOUT), np.arange(50, dtype=np.uint64), *known, "rows")
+    assert caches_of(store).bytes == 0
+
+
+def test_a_round_comes_again(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = by_host(monkeypatch)
+    rows = store.rows(LAYOUT, table="rows")
+    for step in range(40):
+        keys = np.arange(step % 7 * 100, step % 7 * 100 + 100)
+        rows.set(keys, rows_of(keys, step))
+        for _ in range(2):
+            assert np.array_equal(read(store, keys)[0], rows_of(keys, step))
+    assert left == [100, 0] * 40
+
+
+def test_tables_share_the_memory(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    caches_of(store).bytes_max = 16 * CELL * 10
+    left = by_host(monkeypatch)
+    store.create_table("more", layout=LAYOUT)
+    for name in ("rows", "more"):
+        store.rows(LAYOUT, table=name).set(np.arange(100), rows_of(np.arange(100)))
+    numbers = [store.table(name).id for name in ("rows", "more")]
+    for _ in range(4):
+        for number in numbers:
+            store._engine.read_rows(number, np.arange(50, dtype=np.uint64), ROW_BYTES)
+            assert caches_of(store).bytes <= 16 * CELL * 10
+    assert left == [50, 50, 50, 0, 0, 0, 0, 0]  # the first one gives half of it to the second one
+    assert caches_of(store).bytes == 16 * CELL * 10
 
 
 def test_a_damaged_row_is_never_returned(store: gpkvs.Store) -> None:

@@ -46,7 +46,6 @@ _log = logging.getLogger("gpkvs")
 _NULL = 0  # the stream that waits for the others, and they for it
 
 _HOST_AWAKE_NS = 100_000  # the host's shares of chunks follow each other: to wake a thread takes as long
-_BITS = {"bfloat16": "uint16"}  # what NumPy has not, as its bits
 _SPARE_BYTES = 1 << 30  # of device memory, for the columns of a batch
 _SHARED_OPS_MIN = 1 << 17  # a smaller batch takes one GPU less time than it takes to have several begin
 
@@ -296,16 +295,11 @@ class CudaBackend(GpuProcessor):
         """See `Backend.adopt`."""
         if isinstance(column, np.ndarray | cupy.ndarray):
             return column
-        if not isinstance(column, dlpack.Described):
-            if not dlpack.is_on_gpu(column):
-                return adopt_on_host(column)
-            column = dlpack.of_gpu(column, self.stream.ptr)
-        given: dlpack.Described = column
-        dtype = np.dtype(_BITS.get(given.element, given.element))
-        if not given.size:
-            return np.empty(given.shape, dtype)
-        memory = cupy.cuda.UnownedMemory(given.address, given.size, given.capsule, given.number)
-        adopted: NDArray[Any] = cupy.ndarray(given.shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+        if isinstance(column, dlpack.Described):
+            return _bytes_of(column)
+        if not dlpack.is_on_gpu(column):
+            return adopt_on_host(column)
+        adopted: NDArray[Any] = cupy.from_dlpack(column)
         return adopted  # of another GPU than the first: its columns are copied where they are used
 
     @explained
@@ -407,3 +401,12 @@ class CudaBackend(GpuProcessor):
         for processor in self.processors:
             processor.close_processor()
         self.host.close()
+
+
+def _bytes_of(given: dlpack.Described) -> NDArray[Any]:
+    """Return the memory of an array of a GPU."""
+    if not given.size:
+        return np.empty(0, np.uint8)
+    memory = cupy.cuda.UnownedMemory(given.address, given.size, given.capsule, given.number)
+    held: NDArray[Any] = cupy.ndarray(given.size, np.uint8, cupy.cuda.MemoryPointer(memory, 0))
+    return held
