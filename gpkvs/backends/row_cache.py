@@ -24,7 +24,7 @@ _ROUNDS: Final = (1 << 15) - 1  # of tags, from 1 on
 _SET_CELLS: Final = 16
 _CELL_STEP: Final = 16  # bytes that a GPU copies at once, at best
 _KNOWN_BYTES: Final = 24  # of a cell: its tag, and what else is known
-_CELLS_A_ROW: Final = 1.5  # of a table: all rows find one then
+_CELLS_A_ROW: Final = 2  # of a table: all rows find one then, also those that ask side by side
 _WORTH_IT: Final = 1.5  # times as many cells: then all rows are read anew
 _FREE_PART: Final = 1 / 4  # of the memory that is free, if nobody says how much
 
@@ -242,7 +242,7 @@ class RowCaches:
         if self.bytes_max is None:
             self.bytes_max = int(self._free_bytes() * _FREE_PART)
         size = _cell_bytes(row_bytes) + _KNOWN_BYTES
-        wanted = size * max(int(rows * _CELLS_A_ROW) + _SET_CELLS, 2 * had)
+        wanted = size * max(rows * _CELLS_A_ROW + _SET_CELLS, 2 * had)
         others = {key: other for key, other in self._caches.items() if key is not index}
         room, share = (
             self.bytes_max - sum(other.bytes for other in others.values()),

@@ -50,14 +50,14 @@ static bool looks_first(const EngineBatch& batch) {
     return highest > OP_EXISTS;
 }
 
-static void run_resolver(const ResolveArgs& r) {
-    Resolver<ResolveArgs> resolver(r);
+static void run_resolver(const ResolveArgs& r, bool adds_later) {
+    Resolver<ResolveArgs> resolver(r, adds_later);
     if (!r.row_element) return resolver.run();
     const UsualFloats floats;
     resolver.run();
 }
 
-static const u64 KEYS_AT_ONCE = 64;
+static const u64 KEYS_AT_ONCE = 64, OPS_AT_ONCE = 256;
 
 // Looks at the records of all keys, which sums begin with: threads share that, since each is read whole.
 template <class Planner>
@@ -69,6 +69,21 @@ static void look_at_records(const Planner& a, const ResolveArgs& r) {
         for (u64 chain = part * KEYS_AT_ONCE; chain < end; chain++) {
             if (chain + SOON < end) prefetch(a.heap + reference_offset(a.old_word[chain + SOON]) * UNIT_BYTES);
             resolver.look_at_record(a.order[a.chain_start[chain]]);
+        }
+    });
+}
+
+// Adds up the rows of all keys: each on its own, so threads share that.
+template <class Planner>
+static void add_rows(const Planner& a, const ResolveArgs& r) {
+    const Resolver<ResolveArgs> resolver(r);
+    const u64 chains = a.planned[PLANNED_CHAINS];
+    a.pool->run_parts((chains + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE, [&](u64 part) {
+        const UsualFloats floats;
+        const u64 end = std::min(chains, (part + 1) * KEYS_AT_ONCE);
+        for (u64 chain = part * KEYS_AT_ONCE; chain < end; chain++) {
+            const u32 first = a.chain_start[chain];
+            resolver.add_rows_of(a.order + first, a.chain_start[chain + 1] - first);
         }
     });
 }
@@ -88,6 +103,7 @@ class NativeResolver {
         u64 resolved[RESOLVED_COUNT];
         ResolveArgs r;
         const u64 sums = row_element ? (u64)std::count(batch.ops, batch.ops + batch.n, (u8)OP_ADD) : 0;
+        const bool are_sums = sums == batch.n && sums && !batch.upload;
         // Few but sums of rows make much at once. Who does needs a second pass, or some.
         u64 room = makes_at_once(batch) ? std::min(made_bytes_max, std::max(ROOM_BYTES, sums_bytes(batch, sums))) : 0;
         for (;;) {
@@ -101,8 +117,8 @@ class NativeResolver {
             r.made_bytes = room;
             r.work_bytes_max = made_bytes_max;
             r.resolved = resolved;
-            if (sums == batch.n) look_at_records(a, r);
-            run_resolver(r);
+            if (are_sums) look_at_records(a, r);
+            run_resolver(r, are_sums);
             made_bytes_ = resolved[RESOLVED_MADE_BYTES];
             if (made_bytes_ > made_bytes_max) return LEFT_LARGE_VALUES;
             if (resolved[RESOLVED_ROOM_BYTES] <= room) break;
@@ -110,9 +126,13 @@ class NativeResolver {
         }
         keeps_ = resolved[RESOLVED_KEPT];
         take_refusals(batch);
-        if (!batch.upload) {
+        if (are_sums) {
+            add_rows(a, r);
+            plain_values_ = place_rows(a, r, *batch.value_lengths);
+        } else if (!batch.upload) {
             values_.resize(resolved[RESOLVED_VALUE_BYTES] + 1);  // there is one, so it has an address
             make_values(r, values_.data());
+            plain_values_ = values_.data();
         }
         make_plain(batch);
         return LEFT_NOT;
@@ -163,6 +183,7 @@ class NativeResolver {
     // Gives back what a batch may have made; returns what the columns take.
     u64 kept_bytes() {
         made_.reset();
+        placed_.reset();
         u64 bytes = refusals_.capacity() * sizeof(EngineRefusal);
         for (const auto* column : {&conditions_, &plain_ops_, &is_seen_, &status_, &verdict_, &values_, &is_stopped_})
             bytes += column->capacity();
@@ -304,11 +325,39 @@ class NativeResolver {
         set_lengths_.push_back(0);  // as with the values
         plain_ = batch;
         plain_.ops = plain_ops_.data();
-        if (!batch.upload) plain_.values = values_.data();
+        if (!batch.upload) plain_.values = plain_values_;
         plain_.value_lengths = set_lengths_.data();
         plain_.value_length_step = 1;
         plain_.expiries = expire ? (const uint64_t*)plain_expiries_.data() : nullptr;
         plain_.conditions = nullptr;
+    }
+
+    // The rows that sums leave, one after the other, as the plain SETs bring them. Where no key is there twice, they lie so.
+    template <class Planner>
+    const u8* place_rows(const Planner& a, const ResolveArgs& r, u64 row_bytes) {
+        std::vector<u64> first_row;  // of each part of the operations
+        u64 rows = 0;
+        bool lie_so = true;
+        for (u64 op = 0; op < r.n; op++) {
+            if (op % OPS_AT_ONCE == 0) first_row.push_back(rows);
+            if (r.plain_ops[op] != OP_SET) continue;
+            if (!r.is_seen[op]) {
+                r.lengths[op] = 0;
+                continue;
+            }
+            lie_so &= r.numbers[op] == rows++ * row_bytes;
+        }
+        if (lie_so) return made_.get();
+        placed_.reset(new u8[rows * row_bytes]);
+        a.pool->run_parts(first_row.size(), [&](u64 part) {
+            u8* to = placed_.get() + first_row[part] * row_bytes;
+            for (u64 op = part * OPS_AT_ONCE; op < std::min<u64>(r.n, (part + 1) * OPS_AT_ONCE); op++) {
+                if (r.plain_ops[op] != OP_SET || !r.is_seen[op]) continue;
+                memcpy(to, r.made + r.numbers[op], row_bytes);
+                to += row_bytes;
+            }
+        });
+        return placed_.get();
     }
 
     static constexpr u64 ROOM_BYTES = 64 << 10;
@@ -322,7 +371,8 @@ class NativeResolver {
     const u8* refused_ = nullptr;  // of each request; null: none is
     std::vector<u8> is_stopped_;   // of each operation; empty: all are done
     std::vector<EngineRefusal> refusals_;
-    std::unique_ptr<u8[]> made_;
+    std::unique_ptr<u8[]> made_, placed_;
+    const u8* plain_values_ = nullptr;
     u64 made_bytes_ = 0, operations_ = 0, returning_ = 0, value_bytes_ = 0;
     struct Place {
         u64 op = 0, get = 0, done = 0, value = 0;

@@ -155,7 +155,8 @@ static void copy_value(const Args& a, u32 op, u8* to) {
 template <class Args>
 class Resolver {
   public:
-    explicit Resolver(const Args& args) : a(args) {}
+    // `adds_later`: all operations are sums, whose rows are added up after the run, by `add_rows_of`.
+    explicit Resolver(const Args& args, bool adds_later = false) : a(args), adds_later_(adds_later) {}
 
     void run() {
         u64 first = 0;
@@ -194,6 +195,23 @@ class Resolver {
             }
             a.resolved[RESOLVED_VALUE_BYTES] += a.lengths[op];
             if (a.ops[op] != OP_SET && !is_made_at_once(a.ops[op])) a.resolved[RESOLVED_MADE_BYTES] += a.lengths[op];
+        }
+    }
+
+    // Adds up the rows of one key, whose operations are these, in arrival order. All lie in one place: nobody has seen the sums
+    // between. Threads do that for several keys.
+    void add_rows_of(const u32* ops, u64 count) const {
+        u8* to = nullptr;
+        for (u64 i = 0; i < count; i++) {
+            const u32 op = ops[i];
+            const u64 bytes = a.value_lengths[op];
+            if (a.plain_ops[op] != OP_SET) continue;
+            if (!to) {
+                to = a.made + a.numbers[op];
+                if (a.slot[a.chain[op]] == NO_SLOT) memset(to, 0, bytes);
+                else copy_bytes(to, table_value(a, op), bytes);
+            }
+            add_row(a.row_element, to, a.values + a.value_offsets[op], bytes);
         }
     }
 
@@ -471,6 +489,7 @@ class Resolver {
         keep_expiry(op, record);
         u8* const to = make(op, bytes);
         if (!to) return NOT_DONE;
+        if (adds_later_) return STATUS_OK;
         if (!is_present(op)) memset(to, 0, bytes);
         else if (!lies_there(op)) copy_held(op, record, held, to);
         add_row(a.row_element, to, a.values + a.value_offsets[op], bytes);
@@ -640,6 +659,7 @@ class Resolver {
     }
 
     const Args& a;
+    const bool adds_later_;
     u64 made_ = 0, looked_at_ = 0, longest_ = 0;
     bool is_in_row_ = false;    // the operation before is a REQUIRE
     bool is_required_ = true;  // what the last of them ask for holds

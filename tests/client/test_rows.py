@@ -167,6 +167,24 @@ def test_equal_keys_add_in_their_order(db: Any, pick: Random) -> None:
     assert other.tobytes() != held.tobytes()
 
 
+@pytest.mark.parametrize("keys_max", [1000, 1 << 40])
+def test_threads_share_large_sums(db: Any, pick: Random, keys_max: int) -> None:
+    """Keys that come twice, or not; some are there, and some are not."""
+    rows = rows_in(db, "float32[16]")
+    rng = np.random.default_rng(pick.getrandbits(32))
+    keys = rng.integers(0, keys_max, 3000)
+    names, places = np.unique(keys, return_inverse=True)
+    held = np.zeros((len(names), 16), np.float32)
+    there = rng.random(len(names)) < 0.5
+    held[there] = rng.standard_normal((there.sum(), 16), np.float32)
+    rows.set(names[there], held[there])
+    for _ in range(2):
+        deltas = rng.standard_normal((len(keys), 16), np.float32)
+        np.add.at(held, places, deltas)
+        rows.add(keys, deltas)
+        assert rows.get(names)[0].tobytes() == held.tobytes()
+
+
 UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}
 
 
