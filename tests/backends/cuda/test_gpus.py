@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.errors import BackendError
+from gpkvs.errors import BackendError, InvalidArgumentError
 from tests.numbers_model import NumbersModel, random_batch
 
 pytestmark = pytest.mark.gpu
@@ -68,6 +68,28 @@ def test_batches_are_answered_as_by_a_dictionary(gpus: str, store_path: Path, co
         assert (found == values).all()
         if commit == "undo":
             assert same_mirror(store, table.id)
+
+
+def test_rows_of_another_gpu(store_path: Path) -> None:
+    """Keys and rows may lie on any GPU; rows are read on the first one."""
+    import cupy  # noqa: PLC0415
+
+    if gpu_count() < 2:
+        pytest.skip("there is one GPU")
+    with gpkvs.open(store_path, backend="cuda", gpus="all", **SIZES) as store:
+        store.create_table("rows", layout="float32[4]")
+        rows = store.rows("float32[4]", table="rows")
+        with cupy.cuda.Device(1):
+            keys = cupy.arange(1000)
+            given = cupy.arange(4000, dtype=np.float32).reshape(1000, 4)
+            out = cupy.empty((1000, 4), np.float32)
+        rows.set(keys, given)
+        read, found = rows.get(keys)
+        assert read.device.id == 0
+        assert np.array_equal(read.get(), given.get())
+        assert found.all()
+        with pytest.raises(InvalidArgumentError, match="out: it is on GPU 1, and rows are read on GPU 0"):
+            rows.get(keys, out=out)
 
 
 def test_arrays_on_a_gpu_stay_there(gpus: str, store_path: Path) -> None:
