@@ -176,8 +176,9 @@ def test_a_log_that_was_renamed_is_made_anew(audited: Audited) -> None:
         return audited.log.exists()
 
     wait_until(is_made_anew)
-    first = json.loads(audited.log.read_text().splitlines()[0])
-    assert first["rpc"] in {"gpkvs.v1.Admin.CreateTable", "gpkvs.v1.Admin.DropTable"}
+    # What was folded before may come first, and "d" may have been noted in the old one.
+    rpcs = {json.loads(line).get("rpc") for line in audited.log.read_text().splitlines()}
+    assert rpcs & {"gpkvs.v1.Admin.CreateTable", "gpkvs.v1.Admin.DropTable"}
     # For the tests and the end of this module, the log is one again.
     audited.log.rename(audited.log.with_name("new"))
     old.write_bytes(old.read_bytes() + audited.log.with_name("new").read_bytes())
