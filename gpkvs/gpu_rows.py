@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from gpkvs.dlpack import Described, TypedMemory
 from gpkvs.engine.engine import Engine
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.row_layout import RowLayout
-from gpkvs.rows import default_of, keys_of, require_rows
+from gpkvs.rows import default_of, keys_of, naming_memory, require_rows
 
 _log = logging.getLogger("gpkvs")
 
@@ -43,14 +43,14 @@ class GpuRows:
         Of the store.
     caches
         Those of its rows.
-    alone
-        Returns what keeps others from using the engine meanwhile.
+    run_alone
+        Makes a call while nobody else uses the engine.
     """
 
     def __init__(
-        self, engine: Engine, backend: Backend, caches: RowCaches, alone: Callable[[], AbstractContextManager[None]]
+        self, engine: Engine, backend: Backend, caches: RowCaches, run_alone: Callable[[Callable[[], Any]], Any]
     ) -> None:
-        self._engine, self._backend, self._alone = engine, backend, alone
+        self._engine, self._backend, self._run_alone = engine, backend, run_alone
         self._gpu, self._stream = caches.gpu, caches.stream
 
     def asked(self, layout: RowLayout, keys: Any, out: Any, default: Any) -> AskedRows:
@@ -108,16 +108,15 @@ class GpuRows:
         if not dlpack.is_on_gpu(array):
             return array
         given, memory = self._column(name, array)
-        with self._alone():
-            return TypedMemory(given.element, given.shape, self._engine.to_host(memory))
+        on_host: U8 = self._run_alone(partial(self._engine.to_host, memory))
+        return TypedMemory(given.element, given.shape, on_host)
 
     def copied(self, rows: Any, /) -> tuple[Any, U8 | None]:
         """See `GpuArrays.copied`."""
         if not dlpack.is_on_gpu(rows):
             return rows, None
         given, memory = self._column("rows", rows)
-        with self._alone():
-            copy, on_host = self._engine.copied(memory)
+        copy, on_host = self._run_alone(partial(self._engine.copied, memory))
         return TypedMemory(given.element, given.shape, on_host), copy if given.number == self._gpu else None
 
     def where_keys_are(self, keys: Any, found: NDArray[np.bool_], /) -> NDArray[np.bool_]:
@@ -125,18 +124,14 @@ class GpuRows:
         if not dlpack.is_on_gpu(keys):
             return found
         try:
-            with self._alone():
-                return self._engine.to_gpu(found)
+            on_gpu: NDArray[np.bool_] = self._run_alone(partial(self._engine.to_gpu, found))
+            return on_gpu
         except GpkvsError as error:  # what it is about is done: to raise would say that it is not
             _log.warning("what was found stays on the host: %s", error)
             return found
 
     def _column(self, name: str, array: Any) -> tuple[Described, U8]:
         """Return what an array of a GPU is, and its bytes."""
-        try:
+        with naming_memory(name, array):
             given = dlpack.of_gpu(array, self._stream)
             return given, self._backend.adopt(given)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(str(error), field=name) from None
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"a {type(array).__name__} that gives no memory: {error}", field=name) from error

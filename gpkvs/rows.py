@@ -7,6 +7,7 @@ A table of a layout of rows (`gpkvs.row_layout`) has numbers as keys, and arrays
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -346,7 +347,7 @@ def keys_of(keys: Any) -> U64:
         if len(column):
             raise InvalidArgumentError("bytes: the keys of a table of rows are whole numbers", field="keys")
         return np.empty(0, np.uint64)
-    if isinstance(column, dlpack.TypedMemory) or (hasattr(column, "__dlpack__") and not isinstance(column, np.ndarray)):
+    if _is_memory(column):
         element, shape, memory = _typed_memory("keys", column)
         if element not in ("int64", "uint64", "int32", "uint32") or len(shape) != 1:
             raise InvalidArgumentError(
@@ -368,7 +369,7 @@ def rows_of(layout: RowLayout, rows: Any, count: int, name: str = "rows") -> U8:
     """
     if not isinstance(rows, np.ndarray) and speaks_arrow(rows):
         return _rows_of_arrow(layout, rows, count)
-    if isinstance(rows, dlpack.TypedMemory) or (not isinstance(rows, np.ndarray) and hasattr(rows, "__dlpack__")):
+    if _is_memory(rows):
         element, shape, memory = _typed_memory(name, rows)
         require_rows(layout, element, shape, count, name)
         return memory
@@ -442,11 +443,23 @@ def scanned(layout: RowLayout, piece: ScanPiece) -> tuple[U64, NDArray[Any]]:
     return piece.rows()
 
 
+def _is_memory(array: Any) -> bool:
+    """Whether an array is one of another library, or has become memory already."""
+    return isinstance(array, dlpack.TypedMemory) or (not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__"))
+
+
 def _typed_memory(name: str, array: Any) -> dlpack.TypedMemory:
     if isinstance(array, dlpack.TypedMemory):
         return array
-    try:
+    with naming_memory(name, array):
         return dlpack.typed_memory_of(array)
+
+
+@contextmanager
+def naming_memory(name: str, array: Any) -> Iterator[None]:
+    """Have errors of `dlpack` say which argument they are about."""
+    try:
+        yield
     except InvalidArgumentError as error:
         raise InvalidArgumentError(str(error), field=name) from None
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

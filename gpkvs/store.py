@@ -253,7 +253,7 @@ class Store(KeyValues):
         self._is_on_host = self._engine.is_on_host
         if caches := self._backend.row_caches:
             caches.bytes_max = config.gpu_rows_bytes
-            self._gpu_rows = GpuRows(self._engine, self._backend, caches, self._alone)
+            self._gpu_rows = GpuRows(self._engine, self._backend, caches, self._run_alone)
         self._tables = {table.entry.name: table for table in tables.values()}
         self._open_tables = {name: self._opened_table(table) for name, table in self._tables.items()}
         self._own_turn = self._engine.own_turn  # lives on while nobody holds the mutex, unless a server has turns, too
@@ -528,7 +528,9 @@ class Store(KeyValues):
         self._origin.require()
         assert self._gpu_rows
         asked = self._gpu_rows.asked(layout, keys, out, default)
-        with self._alone():
+        with self._mutex, self._turn_over():
+            if self._closed:
+                raise self._closed_error()
             read = self._engine.read_rows(found.id, asked.keys, layout.row_bytes, asked.rows, asked.absent)
             gate = self._engine.committer.read_gate()
         if read is None:  # the table was dropped just now
@@ -544,24 +546,21 @@ class Store(KeyValues):
     ) -> None:
         known = KnownRows(rows, stored.view(np.uint8), versions)
         try:
-            with self._alone():
+            with self._mutex, self._turn_over():
+                if self._closed:
+                    raise self._closed_error()
                 found = self._open_tables.get(table or DEFAULT_TABLE)
                 if found and found.layout == layout.name:  # else it was made anew since
                     self._engine.keep_rows(found.id, keys, layout.row_bytes, known)
         except GpkvsError as error:  # they are stored: who reads them next asks the host
             _log.warning("rows that were stored could not be kept on the GPU: %s", error)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep others from using the engine."""
-        with self._mutex:
+    def _run_alone(self, call: Callable[[], Taken]) -> Taken:
+        """Make a call that uses the engine's backend, while nobody else uses the engine."""
+        with self._mutex, self._turn_over():
             if self._closed:
                 raise self._closed_error()
-            try:
-                yield
-            finally:
-                if isinstance(self._mutex, TurnMutex):
-                    self._own_turn.end()
+            return call()
 
     def _keys_of(self, keys: Any, table: str | None) -> Any:
         column = super()._keys_of(keys, table)

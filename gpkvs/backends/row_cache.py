@@ -132,7 +132,7 @@ class RowCache:
             hash_key1=hash_key1,
             index=address(index),
             **index.geometry,
-            step=self._step_of(reading),
+            step=self._step(reading.rows, reading.absent),
             absent=0 if reading.absent is None else address(reading.absent),
             rows=address(reading.rows),
             seen=address(reading.seen),
@@ -145,7 +145,7 @@ class RowCache:
 
     def keep(self, index: Index, keys: U8, rows: KnownRows) -> None:
         """Keep the rows of keys; of equal keys, any."""
-        self._keep(index, keys, rows, numbers=0, absent=0, rows=0, seen=0, step=_step(self.row_bytes, rows.given))
+        self._keep(index, keys, rows, numbers=0, absent=0, rows=0, seen=0, step=self._step(rows.given))
 
     def take_left(self, index: Index, reading: Reading, numbers: U32, rows: KnownRows) -> None:
         """Take rows of a reading that were left to the host: they go to where they are wanted, and to cells.
@@ -163,7 +163,7 @@ class RowCache:
             absent=0 if reading.absent is None else reading.absent,
             rows=reading.rows,
             seen=reading.seen,
-            step=self._step_of(reading),
+            step=self._step(reading.rows, reading.absent),
         )
 
     def _keep(self, index: Index, keys: U8, known: KnownRows, **where: Any) -> None:
@@ -197,9 +197,13 @@ class RowCache:
             self._place.settle()
             raise
 
-    def _step_of(self, reading: Reading) -> int:
-        places = (reading.rows,) if reading.absent is None else (reading.rows, reading.absent)
-        return _step(self.row_bytes, *places)
+    def _step(self, *columns: U8 | None) -> int:
+        """Return how many bytes of rows a GPU may copy at once: 16, 8, 4 or 1."""
+        bits = self.row_bytes | _CELL_STEP
+        for column in columns:
+            bits |= 0 if column is None else self._place.address(column)
+        lowest = bits & -bits
+        return 1 if lowest == 2 else lowest  # there is no copy by 2
 
 
 class RowCaches:
@@ -245,10 +249,8 @@ class RowCaches:
         size = _cell_bytes(row_bytes) + _KNOWN_BYTES
         wanted = size * max(rows * _CELLS_A_ROW + _SET_CELLS, 2 * had)
         others = {key: other for key, other in self._caches.items() if key is not index}
-        room, share = (
-            self.bytes_max - sum(other.bytes for other in others.values()),
-            self.bytes_max // (len(others) + 1),
-        )
+        room = self.bytes_max - sum(other.bytes for other in others.values())
+        share = self.bytes_max // (len(others) + 1)
         if room < min(wanted, share):
             for key in [key for key, other in others.items() if other.bytes > share]:
                 self.forget(key)
@@ -281,19 +283,5 @@ class RowCaches:
         return had
 
 
-def _step(row_bytes: int, *places: Any) -> int:
-    """Return how many bytes of rows a GPU may copy at once: 16, 8, 4 or 1."""
-    bits = row_bytes | _CELL_STEP
-    for place in places:
-        bits |= _address(place)
-    lowest = bits & -bits
-    return 1 if lowest == 2 else lowest  # there is no copy by 2
-
-
 def _cell_bytes(row_bytes: int) -> int:
     return -(-row_bytes // _CELL_STEP) * _CELL_STEP
-
-
-def _address(place: Any) -> int:
-    address: int = place.ctypes.data if isinstance(place, np.ndarray) else place.data.ptr
-    return address

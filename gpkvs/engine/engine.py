@@ -310,9 +310,13 @@ class Engine:
             if wrong:
                 raise InvalidArgumentError(f"{wrong:,} negative ones: keys are whole numbers from 0 on", field="keys")
             left = LeftRows(backend, number, reading) if left_to_host else None
-        for numbers, read in left.read(self._run_gets) if left else ():
-            with self._on_device(), memory_refused():
-                cache.take_left(table.index, reading, numbers, _uploaded(backend, read))
+        if left:
+            try:
+                for numbers, read in left.read(self._run_gets):
+                    with self._on_device(), memory_refused():
+                        cache.take_left(table.index, reading, numbers, _uploaded(backend, read))
+            finally:
+                self.own_turn.end()
         return reading.rows, reading.seen.view(np.bool_)
 
     def keep_rows(self, number: int, keys: NDArray[np.integer[Any]], row_bytes: int, rows: KnownRows) -> None:
