@@ -13,12 +13,13 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.choose import PAIR, VARIABLE
-from gpkvs.backends.row_cache import KnownRows, RowCache, RowCaches
+from gpkvs.backends.row_cache import KnownRows, RowCaches
 from gpkvs.batch import Condition, Op
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 from gpkvs.own_timeout import OWN_TIMEOUT
 from gpkvs.row_layout import require_row_layout
 from tests.conftest import SMALL
+from tests.rows_left import by_host
 
 ROW = 5  # of float32: a row of 20 bytes, in a cell of 32, of which 24 more say whose it is
 ROW_BYTES = 4 * ROW
@@ -55,20 +56,6 @@ def read(
 
 def rows_of(keys: Any, salt: Any = 0) -> np.ndarray:
     return np.asarray(keys, np.float32)[:, None] * 8 + np.arange(ROW, dtype=np.float32) + np.float32(salt)
-
-
-def by_host(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many rows each call leaves to the host, from here on."""
-    left: list[int] = []
-    read_cells = RowCache.read
-
-    def counting(*given: Any) -> tuple[int, int]:
-        counts = read_cells(*given)
-        left.append(counts[0])
-        return counts
-
-    monkeypatch.setattr(RowCache, "read", counting)
-    return left
 
 
 def test_rows_are_read_by_the_host_once(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:

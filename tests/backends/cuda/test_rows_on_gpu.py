@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.backends.row_cache import RowCache
 from gpkvs.errors import InvalidArgumentError
 from tests.conftest import SMALL
+from tests.rows_left import by_host
 
 pytestmark = pytest.mark.gpu
 
@@ -113,15 +113,7 @@ def test_writes_are_seen(store: gpkvs.Store) -> None:
 def test_rows_that_were_stored_are_not_read_again(store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     import cupy  # noqa: PLC0415
 
-    left: list[int] = []
-    read = RowCache.read
-
-    def counting(*given: Any) -> tuple[int, int]:
-        counts = read(*given)
-        left.append(counts[0])
-        return counts
-
-    monkeypatch.setattr(RowCache, "read", counting)
+    left = by_host(monkeypatch)
     rows, keys = made(store, "float32[16]"), cupy.arange(COUNT)
     for step in range(3):
         given = cupy.full((COUNT, 16), step, np.float32)
