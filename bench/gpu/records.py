@@ -30,32 +30,29 @@ _COPY_BYTES = 256 * MIB
 
 @dataclass
 class HostKernels:
-    """Times the kernels that a store runs on the host's threads, by name."""
+    """Times the kernels that a store runs on the host's threads, by name, and what stores records."""
 
     store: Any
     seconds: dict[str, float] = field(default_factory=dict)
+    _before: float = 0.0
 
     def __enter__(self) -> Self:
-        launch, stores = self.store._backend.host.launch, self.store._engine._committer._host
-        store_records = stores.records
+        launch = self.store._backend.host.launch
 
         def timed(kernel: str, items: int, /, **arguments: Any) -> None:
             begin = perf_counter()
             launch(kernel, items, **arguments)
             self.seconds[kernel] = self.seconds.get(kernel, 0.0) + perf_counter() - begin
 
-        def timed_records(*arguments: Any) -> None:
-            begin = perf_counter()
-            store_records(*arguments)
-            self.seconds["record"] = self.seconds.get("record", 0.0) + perf_counter() - begin
-
-        self.store._backend.host.launch, stores.records = timed, timed_records
+        self.store._backend.host.launch = timed
+        self._before = self.store.meter.phase_seconds["record"]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        del self.store._backend.host.launch, self.store._engine._committer._host.records
+        del self.store._backend.host.launch
+        self.seconds["record"] = self.store.meter.phase_seconds["record"] - self._before
 
 
 def measure_records(folder: Path, count: int, limits: Any) -> tuple[list[Measurement], dict[str, Any]]:

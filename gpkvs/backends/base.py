@@ -68,7 +68,7 @@ class Processor(Protocol):
     host_threads
         The address of the native pool of the host's threads.
     launcher
-        The address of what native code launches kernels with (``kernels/launcher.hpp``); 0: Python launches all.
+        The address of what native code launches kernels with (``kernels/launcher.hpp``).
     chunk_slots_min
         Slots of the smallest chunk that is worth one of its own (`gpkvs.engine.chunked_slots`).
     """

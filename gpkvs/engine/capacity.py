@@ -1,4 +1,4 @@
-"""What does not fit: which requests are refused, and where a batch is cut.
+"""What does not fit: why requests are refused, and where a batch is cut.
 
 The request is the unit of rejection: taken in arrival order, a request that does not fit is refused whole, and the rest
 run again without it. Requests without a SET are never refused for space.
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpkvs.batch import U32, U64, Batch
 from gpkvs.engine.heap import Heap, charge_of, segments_of
 from gpkvs.engine.table import Table
-from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError, UnknownTableError
+from gpkvs.errors import InvalidArgumentError, NoSpaceError, UnknownTableError
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import (
     BLOB_WORDS_BYTES,
@@ -23,22 +23,6 @@ from gpkvs.media.layout import (
     UNIT_BYTES,
 )
 from gpkvs.text import counted, quoted
-
-
-class DoesNotFitError(Exception):
-    """Some requests of a batch must be refused before it can run; `rejected` says which and why."""
-
-    def __init__(self, rejected: dict[int, GpkvsError]) -> None:
-        super().__init__(f"{len(rejected)} requests do not fit")
-        self.rejected = rejected
-
-
-class CutError(Exception):
-    """The batch is too large for one transaction; its first `requests` requests are not."""
-
-    def __init__(self, requests: int) -> None:
-        super().__init__(f"only the first {requests} requests fit one transaction")
-        self.requests = requests
 
 
 class IndexFullError(NoSpaceError):
@@ -198,12 +182,6 @@ def _way_out(heap: Heap) -> str:
 def request_of_op(batch: Batch) -> NDArray[np.int64]:
     """Return the request of each operation."""
     return np.repeat(np.arange(len(batch.request_ops)), batch.request_ops)
-
-
-def result_bytes_by_request(batch: Batch, get_op: U32, lengths: U32) -> NDArray[np.int64]:
-    """Return the bytes of values that each request reads."""
-    owner = request_of_op(batch)[get_op]
-    return np.bincount(owner, weights=lengths, minlength=len(batch.request_ops)).astype(np.int64)
 
 
 def cut_to(costs: U32 | NDArray[np.int64], budget: int) -> int:

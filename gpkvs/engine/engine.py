@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic, perf_counter
 from typing import Any
@@ -25,13 +25,12 @@ from gpkvs.backends.path_costs import ALL_OPS, Kind, Mix, Path, PathCosts, mix_o
 from gpkvs.backends.row_cache import KnownRows
 from gpkvs.batch import U8, U64, Batch, BatchResult, RequestResult, is_constant
 from gpkvs.engine import counted_time
-from gpkvs.engine.capacity import IndexFullError, NoRoomError, record_bytes_max
 from gpkvs.engine.change_log import ChangeLog
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.counted_time import Clocks
 from gpkvs.engine.crew import Crew
 from gpkvs.engine.device.phase_planner import PhasePlanner
-from gpkvs.engine.device.planned import ExpiredKeysError, Planned
+from gpkvs.engine.device.planned import Planned
 from gpkvs.engine.device.row_reads import LeftRows, key_bytes, reading_of
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.free_space import FreeSpace
@@ -52,7 +51,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.traffic import Traffic
 from gpkvs.engine.undo_committer import UndoCommitter
 from gpkvs.engine.write_set import WriteSet
-from gpkvs.errors import InvalidArgumentError, NoSpaceError, memory_refused
+from gpkvs.errors import InvalidArgumentError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES, U64_LAYOUT
@@ -129,9 +128,8 @@ class Engine:
         if heap.blobs:
             heap.blobs.settle = committer.release_waiting
         self.meter = meter
-        limits = (result_bytes_max, batch_result_bytes_max)
-        self._native = NativePlanner(backend, files, tables, heap, *limits)
-        self._phases = PhasePlanner(backend, files, tables, heap, *limits, meter)
+        self._native = NativePlanner(backend, files, tables, heap, result_bytes_max, batch_result_bytes_max)
+        self._phases = PhasePlanner(backend, files, tables, heap, result_bytes_max, meter)
         self.traffic = Traffic(meter)
         self._scanner = Scanner(backend, files, self.traffic)
         self._heap_growth = HeapGrowth(
@@ -217,7 +215,7 @@ class Engine:
         if table is None or self._is_of_host(batch, table) or self._may_have_blobs(batch, table):
             return self._run_on_host(batch)
         if costs is None:
-            return self._run_on_device(batch)
+            return self._run_on_device(batch) or self._run_on_host(batch)
         kind, path = self._choose(batch, table, costs)
         return self._run_measured(batch, kind, path, costs)
 
@@ -439,7 +437,7 @@ class Engine:
         self._catch_up(table)
         ran = self._run_whole_on_device(batch)
         if ran:
-            self._measured(costs, kind, len(batch), path, ran[1])
+            self._measured(costs, kind, len(batch), ran[1])
         return ran
 
     def run_left_on_host(self, run: Callable[[], bool]) -> bool:
@@ -483,24 +481,25 @@ class Engine:
         self._began, self._gate_before = perf_counter(), self.committer.read_gate()
         if path is Path.GPU:
             self._catch_up(self.tables[batch.table])
-            result, gate = self._run_on_device(batch)
+            if ran := self._run_on_device(batch):
+                self._measured(costs, kind, len(batch), ran[1])
+                return ran
         else:
             self.own_turn.have_turn()
             self._began = perf_counter()  # what others leave to do is not the time of this batch
-            result, gate = self._run_on_host(batch)
-        # Of a batch that is cut, only a part has run.
-        operations = len(result.part.batch) if result.part else 0
-        self._measured(costs, kind, operations, path, gate)
+        result, gate = self._run_on_host(batch)
+        # Of a batch that is cut, only a part has run. If it was planned on a GPU in vain, that took all the time.
+        costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - self._began)
         return result, gate
 
-    def _measured(self, costs: PathCosts, kind: Kind, operations: int, path: Path, gate: int) -> None:
-        """Take note of what a batch took; of one that is still being stored, when it is known."""
+    def _measured(self, costs: PathCosts, kind: Kind, operations: int, gate: int) -> None:
+        """Take note of what a batch took a GPU; of one that is still being stored, when it is known."""
         seconds, committer = perf_counter() - self._began, self.committer
-        if path is Path.HOST or not isinstance(committer, UndoCommitter) or gate == self._gate_before:
-            costs.measured(kind, operations, path, seconds)
+        if not isinstance(committer, UndoCommitter) or gate == self._gate_before:
+            costs.measured(kind, operations, Path.GPU, seconds)
             return
         seconds -= committer.waited_seconds  # that was the batch before
-        committer.when_landed(lambda more: costs.measured(kind, operations, path, seconds + more))
+        committer.when_landed(lambda more: costs.measured(kind, operations, Path.GPU, seconds + more))
 
     def _run_on_host(self, batch: Batch) -> tuple[BatchResult, int]:
         """Run a batch natively; columns that are on a GPU are moved."""
@@ -514,18 +513,20 @@ class Engine:
                 result = _moved_back(result, self._backend.upload)
         return result, gate
 
-    def _run_on_device(self, batch: Batch) -> tuple[BatchResult, int]:
-        """Run a batch of plain operations phase by phase, as a GPU does."""
+    def _run_on_device(self, batch: Batch) -> tuple[BatchResult, int] | None:
+        """Run a batch of plain operations on a GPU; None: it is for the host, and nothing has happened."""
         self.own_turn.end()
         self.meter.left(Left.DEVICE)
-        with self._for_device_batch(batch):
-            return self._commit(batch, self._plan_to_fit(batch))
+        ran = self._run_whole_on_device(batch)
+        if ran is None:
+            self.meter.helped(Left.DEVICE)
+        return ran
 
     def _run_whole_on_device(self, batch: Batch) -> tuple[BatchResult, int] | None:
-        """Do the same with all requests of a batch; None: not all of them fit, and nothing has happened."""
+        """Run all requests of a batch on a GPU; None: the batch is for the host, and nothing has happened."""
         with self._for_device_batch(batch):
-            planned = self._plan_to_fit(batch)
-            if planned.result.rejected or planned.result.requests < len(batch.request_ops):
+            planned = self._plan(batch)
+            if planned is None:
                 self.meter.gave_up()
                 return None
             return self._commit(batch, planned)
@@ -548,16 +549,17 @@ class Engine:
         finally:
             self._backend.leave(entered)
 
-    def _plan_to_fit(self, batch: Batch) -> Planned:
-        """Plan a batch, with room for as much of it as may be."""
+    def _plan(self, batch: Batch) -> Planned | None:
+        """Plan a batch on a GPU; None: it is for the host."""
         if batch.expiries is not None:
             self.expiry.expect(batch)
         if len(batch) > self._files.log_entries_max and batch.has_writes:
             self._grow_log(batch)
-        planned = self._plan(batch)
-        if planned.result.rejected:
-            planned = self._make_fit(batch, planned)
-        return planned
+        now = 0
+        if self.expiry.is_used:
+            now = self.expiry.time.now_ms()
+            self.committer.take_time(now)
+        return self._phases.plan(batch, self.next_sequence, now)
 
     def _commit(self, batch: Batch, planned: Planned) -> tuple[BatchResult, int]:
         """Store what a batch changes."""
@@ -654,35 +656,6 @@ class Engine:
             if self.free_space.is_due:
                 self.free_space.pay_for_turn(sums.heap_units)
 
-    def _make_fit(self, batch: Batch, planned: Planned) -> Planned:
-        """Have grown what requests were refused for want of, and plan anew: a plan made before a step is worthless."""
-        if self._lacks(planned, "log") and self._grow_log(batch, 2):  # it displaces keys: two entries each
-            planned = self._plan(batch)
-        may_explain = True
-        while True:
-            full = _full_tables(planned)
-            plans_anew = bool(full) and self.growth.make_room(full)
-            if not plans_anew and self._lacks(planned, "heap"):
-                plans_anew = self._heap_growth.make_room(record_bytes_max(self.heap, batch))
-                if not plans_anew and may_explain:  # once: what it waits for may be another figure each time
-                    plans_anew, may_explain = self._is_unexplained(planned), False
-            if not plans_anew:
-                break
-            planned = self._plan(batch)
-        for number, refusal in planned.result.rejected.items():
-            if isinstance(refusal, IndexFullError):
-                planned.result.rejected[number] = self.growth.refusal(refusal)
-        return planned
-
-    def _is_unexplained(self, planned: Planned) -> bool:
-        """Whether a refusal lacks what the heap waits for: a thread named it after the plan."""
-        waits = self.heap.growth_waits
-        refusals = planned.result.rejected.values()
-        return any(
-            isinstance(refusal, NoSpaceError) and refusal.resource == "heap" and waits not in str(refusal)
-            for refusal in refusals
-        )
-
     def is_durable(self, gate: int) -> bool:
         """Whether everything up to a gate is durable."""
         return self.committer.is_durable(gate)
@@ -702,45 +675,8 @@ class Engine:
         self.committer.wait(gate)
         failpoint.hit("before_reply")
 
-    def _plan(self, batch: Batch) -> Planned:
-        """Plan a batch; keys of it that have expired are removed before, durably as soon as its result is."""
-        if not self.expiry.is_used:
-            return self._plan_at(batch, 0)
-        now = self.expiry.time.now_ms()
-        self.committer.take_time(now)
-        while True:
-            try:
-                return self._plan_at(batch, now)
-            except ExpiredKeysError:
-                if not self.expiry.remove_of(batch, now):
-                    now = 0  # damaged records only look expired: they are read as what they are
-
-    def _plan_at(self, batch: Batch, now: int) -> Planned:
-        """Plan a batch as of a time; raises `ExpiredKeysError` if it meets keys that look expired."""
-        try:
-            return self._phases.plan(batch, self.next_sequence, now)
-        except NoRoomError as lacking:
-            return self._plan_with_room(batch, now, lacking)
-
     def _remove(self, deletes: Batch) -> None:
         self.own_turn.run_within(deletes)
-
-    def _plan_with_room(self, batch: Batch, now: int, lacking: NoRoomError) -> Planned:
-        """Plan a batch again, in a heap that has grown or was compacted for it."""
-        growth, needed_bytes, present = self._heap_growth, record_bytes_max(self.heap, batch), self.heap.present_bytes
-        self.free_space.make_room(lacking, needed_bytes)
-        if self.heap.present_bytes == present and growth.can_grow:
-            with suppress(NoRoomError):
-                return self._phases.plan(batch, self.next_sequence, now)
-            growth.make_room(needed_bytes)
-        return self._phases.plan(batch, self.next_sequence, now, makes_do=True)
-
-    def _lacks(self, planned: Planned, resource: str) -> bool:
-        """Whether a request was refused for want of room."""
-        rejected = planned.result.rejected
-        return bool(rejected) and any(
-            isinstance(refusal, NoSpaceError) and refusal.resource == resource for refusal in rejected.values()
-        )
 
     def _grow_log(self, batch: Batch, entries_each: int = 1) -> bool:
         """Have room for a batch in undo log or journal, if it may grow; return whether it is larger now.
@@ -841,9 +777,3 @@ def _moved_back(result: BatchResult, upload: Callable[[Any], Any]) -> BatchResul
         return replace(found, status=upload(found.status), value_lengths=lengths, values=upload(found.values))
 
     return replace(result, part=replace(result.part, result=moved(result.part.result)) if result.part else None)
-
-
-def _full_tables(planned: Planned) -> dict[int, IndexFullError]:
-    """Return why new keys were refused for want of a way, by table id."""
-    refusals = planned.result.rejected.values()
-    return {refusal.table.entry.id: refusal for refusal in refusals if isinstance(refusal, IndexFullError)}

@@ -1,8 +1,7 @@
 // A plan for a large batch on a table of numbers, on a GPU: native code launches all kernels of a phase at once.
 //
-// It does what `U64Phases` does (gpkvs/engine/device/phases_u64.py), for GPUs that keep it waiting: between two kernels, Python takes
-// longer than a kernel, and to ask a GPU how many items the next kernel has takes longer still. Here the kernels ask each
-// other (`limit`). The host looks at `told`.
+// Python gives it columns (gpkvs/engine/device/phases_u64.py). Between two kernels, Python takes longer than a kernel, and to ask a
+// GPU how many items the next kernel has takes longer still. Here the kernels ask each other (`limit`). The host looks at `told`.
 //
 //     locate -> select -> (tell) -> order -> stage -> values -> tell
 //
@@ -13,7 +12,7 @@
 // It looks keys up first, and orders operations by the slots that it found: so many bits tell all keys apart that are there, and
 // only the others need a fingerprint. Of SETs on one GPU nothing is selected.
 //
-// Where something does not fit, or is not sorted, the caller plans again by phases: a plan only reads PM.
+// Where something does not fit, or is not sorted, the host's planner runs the batch: a plan only reads PM.
 #pragma once
 #include "probe.cuh"
 #include "radix.hpp"

@@ -109,15 +109,3 @@ GPKVS_KERNEL(own_values, OWN_VALUES_ARGS) {
     const u32 op = a.order[i], writer = a.source_op[op];
     if (writer != NO_OP) a.source_word[op] = load_unaligned(a.values + a.value_offsets[writer]);
 }
-
-// found_gets: which operations are GETs that found a value; pick_found: those values, one after the other, where `ends`
-// counts them up to each operation.
-#define FOUND_GETS_ARGS(F) F(const u8*, ops) F(const u8*, status) F(u8*, found)
-
-GPKVS_KERNEL(found_gets, FOUND_GETS_ARGS) { a.found[i] = a.ops[i] == OP_GET && a.status[i] == STATUS_OK; }
-
-#define PICK_FOUND_ARGS(F) F(const u8*, found) F(const u32*, ends) F(const u64*, source_word) F(u64*, values)
-
-GPKVS_KERNEL(pick_found, PICK_FOUND_ARGS) {
-    if (a.found[i]) a.values[a.ends[i] - 1] = a.source_word[i];
-}

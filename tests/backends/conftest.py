@@ -22,6 +22,5 @@ def driver() -> Iterator[NotedDriver]:
 def in_place_of_a_gpu() -> Iterator[CpuBackend]:
     """Return threads on which native code launches kernels."""
     backend = CpuBackend(2)
-    backend.launch_natively()
     yield backend
     backend.close()

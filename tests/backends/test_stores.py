@@ -64,7 +64,6 @@ def test_nothing_is_done_after_an_error(driver: NotedDriver, fails_at: int) -> N
 @pytest.fixture
 def backend() -> Iterator[CpuBackend]:
     threads = CpuBackend(2)
-    threads.launch_natively()
     yield threads
     threads.close()
 

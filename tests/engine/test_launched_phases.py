@@ -18,7 +18,7 @@ from gpkvs.batch import Batch, Op
 from gpkvs.config import Limits
 from gpkvs.engine.device.number_plan import Counts, NumberPlan, Step
 from gpkvs.engine.device.phase_planner import PhasePlanner
-from gpkvs.engine.device.phases_launched import LaunchedPhases
+from gpkvs.engine.left import Left
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreClosedError, UnknownTableError
 from gpkvs.native import launch_sum, launched_kernels, library
 from tests.numbers_model import NumbersModel, random_batch
@@ -105,20 +105,14 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
 ) -> None:
     monkeypatch.setenv(VARIABLE, PAIR)
     moved: list[int] = []
-    again: list[int] = []
-    run, plan_again = NumberPlan.run, LaunchedPhases._plan_again
+    run = NumberPlan.run
 
     def noted(self: NumberPlan, steps: int) -> None:
         if steps & Step.STAGE_MOVED:
             moved.append(self.get("changes"))
         run(self, steps)
 
-    def noted_again(self: LaunchedPhases, plan: Any) -> None:
-        again.append(len(plan.batch))
-        plan_again(self, plan)
-
     monkeypatch.setattr(NumberPlan, "run", noted)
-    monkeypatch.setattr(LaunchedPhases, "_plan_again", noted_again)
     keys = np.array(pick.sample(range(1 << 40), 5000), np.uint64)
     with gpkvs.open(store_path, **SIZES, index_bytes_max=1 << 16) as store:
         store.create_table("t", layout="u64", index_bytes=1 << 16)
@@ -130,7 +124,7 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
             except NoSpaceError:
                 break
             stored += 100
-        assert again
+        assert store.meter.helped_batches[Left.DEVICE] == 1  # the host knew who is refused
         assert moved
         assert 3500 < stored < 4096  # ways
         values, there = store.get_many(keys, table="t")
@@ -138,20 +132,17 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
         assert (values[:stored] == keys[:stored] + np.uint64(1)).all()
 
 
-def test_the_bytes_are_those_of_the_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pick: Random) -> None:
+def test_the_bytes_are_those_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pick: Random) -> None:
     # Two stores that hash keys alike.
     monkeypatch.setattr("gpkvs.media.directory.secrets.token_bytes", lambda count: bytes(range(count)))
     monkeypatch.setattr("gpkvs.media.directory.time.time_ns", lambda: 0)
-    monkeypatch.setenv(HOST_OPS_MAX, "0")
     stores = []
     for name in (PAIR, "cpu"):
         monkeypatch.setenv(VARIABLE, name)
         store = gpkvs.open(tmp_path / name, **SIZES, index_bytes_max=1 << 16, commit="undo")
         store.create_table("t", layout="u64", index_bytes=1 << 16)
         stores.append(store)
-    launched, phases = stores
-    assert launched._backend.launcher
-    assert not phases._backend.launcher
+    launched, host = stores
     model, table_id = NumbersModel(), launched.table("t").id
 
     def run(batch: Batch) -> bool:
@@ -161,7 +152,7 @@ def test_the_bytes_are_those_of_the_phases(tmp_path: Path, monkeypatch: pytest.M
             model.check(batch, one.request(0))
             assert other.request(0).status.tolist() == one.request(0).status.tolist()
             assert other.request(0).values.tolist() == one.request(0).values.tolist()
-        for left, right in zip(launched._files.regions, phases._files.regions, strict=True):
+        for left, right in zip(launched._files.regions, host._files.regions, strict=True):
             if left is launched._files.log:
                 continue  # one is in chunks
             words = left.bytes // 8
@@ -313,7 +304,7 @@ def test_too_many_ties_are_left_and_told(descent: int) -> None:
 
 
 @pytest.mark.usefixtures("_launches")
-def test_a_plan_that_is_not_sorted_is_made_by_phases(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_is_not_sorted_is_made_by_the_host(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = NumberPlan.look
 
     def look_at_ties(self: NumberPlan) -> Counts:
@@ -329,6 +320,7 @@ def test_a_plan_that_is_not_sorted_is_made_by_phases(store_path: Path, monkeypat
         values, there = store.get_many(keys, table="t")
         assert there.all()
         assert (values == keys + np.uint64(3)).all()
+        assert store.meter.helped_batches[Left.DEVICE] == 1
 
 
 @pytest.mark.parametrize("commit", ["undo", "journal"])

@@ -14,7 +14,7 @@ import gpkvs
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.engine.device.number_plan import NumberPlan, Step
-from gpkvs.engine.device.phases import Phases
+from gpkvs.engine.device.phases_bytes import BytesPhases
 from gpkvs.errors import NoSpaceError
 
 KEYS = 300
@@ -29,9 +29,9 @@ def test_batches_are_answered_as_by_a_dictionary(
     print(f"GPKVS_SEED={seed}")
     pick = Random(seed)
     sorted_of: list[tuple[int, int]] = []
-    to_order = Phases._to_order
+    to_order = BytesPhases._to_order
 
-    def noted(self: Phases, plan, fingerprints):  # type: ignore[no-untyped-def]
+    def noted(self: BytesPhases, plan, fingerprints):  # type: ignore[no-untyped-def]
         numbers = to_order(self, plan, fingerprints)
         sorted_of.append((len(numbers), len(plan.batch)))
         return numbers
@@ -43,7 +43,7 @@ def test_batches_are_answered_as_by_a_dictionary(
             sorted_of.append((self.get("ordered"), self.get("count")))
         run(self, steps)
 
-    monkeypatch.setattr(Phases, "_to_order", noted)
+    monkeypatch.setattr(BytesPhases, "_to_order", noted)
     monkeypatch.setattr(NumberPlan, "run", noted_by_launcher)
     monkeypatch.setenv(HOST_OPS_MAX, "0")  # kernel by kernel
     model: dict[bytes, bytes] = {}

@@ -28,7 +28,6 @@ def rng() -> np.random.Generator:
 @pytest.fixture
 def launcher() -> Iterator[int]:
     backend = CpuBackend(1)
-    backend.launch_natively()
     yield backend.launcher
     backend.close()
 

@@ -241,14 +241,6 @@ MUTANTS = (
         (_KILLED,),
     ),
     Mutant(
-        "one-processor-refuses-for-all",
-        "gpkvs/engine/device/sharded_phases.py",
-        "            raise NotTogetherError from None",
-        "            raise",
-        "requests are refused for what one processor sees of them",
-        (_SHARDS,),
-    ),
-    Mutant(
         "the-other-path-is-never-tried",
         "gpkvs/backends/path_costs.py",
         "        return better.other\n",
@@ -290,11 +282,11 @@ MUTANTS = (
     ),
     Mutant(
         "unsorted-plan-is-kept",
-        "gpkvs/engine/device/phases_launched.py",
-        "if not (counts.unplaced or counts.unsorted):",
-        "if not counts.unplaced:",
+        "gpkvs/engine/device/phases_u64.py",
+        "if counts.unplaced or counts.unsorted:",
+        "if counts.unplaced:",
         "what was left unsorted is stored",
-        (f"{_LAUNCHED}::test_a_plan_that_is_not_sorted_is_made_by_phases",),
+        (f"{_LAUNCHED}::test_a_plan_that_is_not_sorted_is_made_by_the_host",),
     ),
     Mutant(
         "written-key-is-not-selected",
@@ -318,7 +310,7 @@ MUTANTS = (
         "        mark_way<U64Slot>(pinned, slot / WAYS, slot % WAYS);",
         "",
         "a slot that a batch changes gives its way to a new key, and changes twice",
-        (f"{_LAUNCHED}::test_the_bytes_are_those_of_the_phases",),
+        (f"{_LAUNCHED}::test_the_bytes_are_those_of_the_host",),
     ),
     Mutant(
         "values-begin-one-later",
@@ -330,7 +322,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-plan-looks-at-what-was-told-before",
-        "gpkvs/engine/device/phases_launched.py",
+        "gpkvs/engine/device/phases_u64.py",
         "_STAGE, _VALUES = Step.STAGE | Step.TELL,",
         "_STAGE, _VALUES = Step.STAGE,",
         "a batch stores as many slots as the one before changed",
@@ -338,7 +330,7 @@ MUTANTS = (
     ),
     Mutant(
         "part-of-a-batch-is-ordered-as-if-it-were-all",
-        "gpkvs/engine/device/phases_launched.py",
+        "gpkvs/engine/device/phases_u64.py",
         "        launched.set(ordered=launched.look().needed)\n",
         "        launched.look()\n",
         "operations that were not selected are carried out as what lay in their memory",

@@ -637,11 +637,11 @@ MUTANTS = (
         ("media/test_transaction.py::test_an_incarnation_without_its_flag_is_renewed_again",),
     ),
     Mutant(
-        "rest-read-again",
+        "large-reads-are-measured-in-vain",
         "gpkvs/engine/device/phase_planner.py",
-        "        self._cut_unread(phases, plan)\n",
-        "",
-        "records of what is put off are read and checked again with each part",
+        "            self._require_small(self._backend.total(phases.bounds(plan)))\n",
+        "            pass\n",
+        "records of what is too much are read and checked, and then again by the host",
         ("engine/test_result_bounds.py",),
     ),
     Mutant(

@@ -129,14 +129,14 @@ class CpuBackend:
     shared_ops_min = ALL_OPS
     row_caches: RowCaches | None = None
     queue = 0
-    launcher = 0  # kernels follow each other at once here; what stands for a GPU in tests has one
     chunk_slots_min = 1
 
     def __init__(self, threads: int = 0, awake_ns: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
         self._workspace = Workspace()
         self.host_threads: int = library.gpkvs_pool_new(self.threads, awake_ns) or 0
-        if not self.host_threads:
+        self.launcher: int = library.gpkvs_host_launcher_new(self.host_threads) or 0
+        if not (self.host_threads and self.launcher):
             raise NoMemoryError
         asked = host_ops_asked()
         self.host_ops_max = ALL_OPS if asked is None else asked
@@ -300,7 +300,6 @@ class CpuBackend:
     ) -> Callable[[], Stored]:
         """See `Processor.launch_unawaited`; it is over at once, and there is no other image."""
         del mirrored
-        assert self.launcher
         args, total = _kernel(kernel).pack(arguments), (ctypes.c_uint64 * 1)()
         begin = perf_counter()
         launch_stores(
@@ -325,16 +324,9 @@ class CpuBackend:
     def settle(self) -> None:
         """See `Processor.settle`; all is done when it is launched."""
 
-    def launch_natively(self) -> None:
-        """Stand for a GPU, in tests: native code launches kernels here."""
-        self.launcher = library.gpkvs_host_launcher_new(self.host_threads) or 0
-        if not self.launcher:
-            raise NoMemoryError
-
     def chunk_queues(self, turn: int, /) -> dict[str, int]:
         """See `Processor.chunk_queues`; all is done when it is launched."""
         del turn
-        assert self.launcher
         return {"launcher": self.launcher, "waiter": self.launcher}
 
     def stores_durably(self, region: Region | Image, /) -> bool:

@@ -72,7 +72,6 @@ class MirroredThreads(CpuBackend):
 
     def __init__(self, threads: int, mirrors: Mirrors) -> None:
         super().__init__(threads)
-        self.launch_natively()
         self._mirrors = mirrors
 
     def address(self, argument: NDArray[np.generic] | Index, /) -> int:

@@ -1,10 +1,7 @@
-"""The phase planner: every phase of a batch is a kernel of its own, for a GPU.
+"""The phase planner, for a GPU: its kernels plan a batch, and the host decides between them.
 
-    route -> order -> find -> fold -> measure -> place -> allocate -> stage
-
-A batch that only reads goes route -> look -> measure. Operations are plain: GET, SET, DELETE and EXISTS. The planner
-takes requests in arrival order, each whole or not at all. It refuses a request that does not fit, and plans the rest
-again without it.
+Operations are plain: GET, SET, DELETE and EXISTS. A batch is planned whole. What does not fit is the host's, and so is
+what needs more than a plan, as a key that has expired: `PhasePlanner.plan` says so, and nothing has happened.
 """
 
 from __future__ import annotations
@@ -12,30 +9,21 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.backends.base import Backend
-from gpkvs.batch import U32, U64, Batch, BatchPart, BatchResult
-from gpkvs.engine.capacity import (
-    CutError,
-    DoesNotFitError,
-    NoRoomError,
-    cut_to,
-    heap_too_small,
-    log_full,
-    table_gone,
-)
+from gpkvs.batch import U64, Batch, BatchPart, BatchResult
 from gpkvs.engine.device.allocation import allocate
 from gpkvs.engine.device.phases import Phases
 from gpkvs.engine.device.phases_bytes import BytesPhases
-from gpkvs.engine.device.phases_launched import numbers_phases
+from gpkvs.engine.device.phases_u64 import U64Phases
 from gpkvs.engine.device.plan import NO_RECORDS, Plan
-from gpkvs.engine.device.planned import Planned
-from gpkvs.engine.device.sharded_phases import NotTogetherError, ShardedPhases
+from gpkvs.engine.device.planned import ForHostError, Planned
+from gpkvs.engine.device.sharded_phases import ShardedPhases
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import FILLED_WORDS, DeviceColumns, TableWrites, WriteSet, log_runs
-from gpkvs.errors import GpkvsError, memory_refused
+from gpkvs.errors import memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import LogRun, RunKind
+from gpkvs.media.layout import RunKind
 
 
 class PhasePlanner:
@@ -47,8 +35,8 @@ class PhasePlanner:
         Of the store; it plans.
     files, tables, heap
         Of the store.
-    result_bytes_max, batch_result_bytes_max
-        Values that one request, and one transaction, may read.
+    result_bytes_max
+        Values that a batch may read here: what one request may.
     meter
         Told what each phase took.
     """
@@ -60,7 +48,6 @@ class PhasePlanner:
         tables: dict[int, Table],
         heap: Heap,
         result_bytes_max: int,
-        batch_result_bytes_max: int,
         meter: Meter,
     ) -> None:
         self._backend = backend
@@ -68,16 +55,12 @@ class PhasePlanner:
         self._tables = tables
         self._heap = heap
         self._result_bytes_max = result_bytes_max
-        self._batch_result_bytes_max = batch_result_bytes_max
         self._meter = meter
         self._made: dict[tuple[int, bool], Phases] = {}  # by table id, and whether several processors plan
-        self._may_share = self._shares = len(backend.processors) > 1
+        self._may_share = len(backend.processors) > 1
 
-    def plan(self, batch: Batch, first_sequence: int, now: int = 0, *, makes_do: bool = False) -> Planned:
-        """Plan the longest run of requests from the first on that fits one transaction.
-
-        Planning only reads PM: nothing has happened if it fails. The phases run as often as it takes to know which
-        requests fit.
+    def plan(self, batch: Batch, first_sequence: int, now: int = 0) -> Planned | None:
+        """Plan a batch. Planning only reads PM: nothing has happened if it fails.
 
         Parameters
         ----------
@@ -87,63 +70,38 @@ class PhasePlanner:
             The version of the first operation.
         now
             The time, in milliseconds since 1970; 0: no key is looked at for its expiry.
-        makes_do
-            Whether to cut the batch, or to refuse its first request, where the heap has no room now.
+
+        Returns
+        -------
+        Planned
+            The plan, of all requests.
+        None
+            The batch is for the host.
 
         Raises
         ------
-        NoRoomError
-            If the heap has no room now, and this may not make do.
-        ExpiredKeysError
-            If a key that the batch names has a record that looks expired.
+        NoMemoryError
+            If there is no memory for it.
         """
-        self._shares = self._may_share
         table = self._tables.get(batch.table)
-        with memory_refused():
-            requests = len(batch.request_ops)
-            if table is None:  # dropped after the requests were checked
-                return Planned(BatchResult(None, dict.fromkeys(range(requests), table_gone()), requests), None)
-            if batch.has_writes and len(batch) > self._files.log_entries_max:
-                requests = cut_to(batch.request_ops, self._files.log_entries_max)
-            if not requests:  # the log should have grown, and could not
-                return Planned(BatchResult(None, {0: log_full(self._files)}, 1), None)
-            rejected: dict[int, GpkvsError] = {}
-            admitted = np.arange(len(batch.request_ops)) < requests
-        while admitted.any():
-            try:
-                with memory_refused():
-                    numbers = np.flatnonzero(admitted)
-                    part = batch if len(numbers) == len(admitted) else batch.take(admitted)
-                    self._backend.begin()
-                    if self._may_share:
-                        self._backend.meet()
-                    phases = self._phases(table, len(part))
-                    plan = phases.begin(part, first_sequence, now)
-                    write_set = self._plan_transaction(phases, plan)
-                    done = BatchPart(numbers, part, plan.result)
-                    return Planned(BatchResult(done, rejected, requests), write_set)
-            except NotTogetherError:
-                self._shares = False
-            except DoesNotFitError as unfit:
-                for number, reason in unfit.rejected.items():
-                    rejected[int(numbers[number])] = reason
-                    admitted[numbers[number]] = False
-            except (CutError, NoRoomError) as cut:
-                fitting = cut.requests
-                if isinstance(cut, NoRoomError):
-                    if not makes_do:
-                        raise
-                    if fitting == 0:
-                        rejected[int(numbers[0])] = heap_too_small(self._heap)
-                        admitted[numbers[0]] = False
-                        continue
-                requests = int(numbers[fitting])
-                admitted[requests:] = False
-                rejected = {number: reason for number, reason in rejected.items() if number < requests}
-        return Planned(BatchResult(None, rejected, requests), None)
+        if table is None or (batch.has_writes and len(batch) > self._files.log_entries_max):
+            return None
+        try:
+            with memory_refused():
+                self._backend.begin()
+                if self._may_share:
+                    self._backend.meet()
+                phases = self._phases(table, len(batch))
+                plan = phases.begin(batch, first_sequence, now)
+                write_set = self._plan_transaction(phases, plan)
+                requests = len(batch.request_ops)
+                done = BatchPart(np.arange(requests), batch, plan.result)
+        except ForHostError:
+            return None
+        return Planned(BatchResult(done, {}, requests), write_set)
 
     def _phases(self, table: Table, operations: int) -> Phases:
-        shares = self._shares and operations >= self._backend.shared_ops_min
+        shares = self._may_share and operations >= self._backend.shared_ops_min
         key = table.entry.id, shares and not table.index.has_records
         phases = self._made.get(key)
         if phases is None or phases.table is not table:
@@ -154,18 +112,19 @@ class PhasePlanner:
         return phases
 
     def _make_phases(self, table: Table, *, shares: bool) -> Phases:
-        rest = self._files, table, self._result_bytes_max, self._meter
+        rest = self._files, table, self._meter
         if shares:
             return ShardedPhases(self._backend, *rest)
-        if table.index.has_records:
-            return BytesPhases(self._backend, *rest)
-        return numbers_phases(self._backend)(self._backend, *rest)
+        return (BytesPhases if table.index.has_records else U64Phases)(self._backend, *rest)
 
     def _plan_transaction(self, phases: Phases, plan: Plan) -> WriteSet | None:
         """Run all phases; the plan gets its results, and what changes becomes a write set."""
         phases.read(plan)
-        self._cut_unread(phases, plan)
+        # Records are checked when they are read: the host would check again what is too much.
+        if plan.batch.has_reads and phases.table.index.has_records:
+            self._require_small(self._backend.total(phases.bounds(plan)))
         phases.measure(plan)
+        self._require_small(plan.result_bytes)
         tail = None
         # A batch that only reads places, stores and numbers nothing.
         if plan.batch.has_writes:
@@ -175,13 +134,15 @@ class PhasePlanner:
                 tail = self._allocate(phases, plan)
                 phases.stage(plan)  # a GPU does it while the host makes the results
                 self._meter.lap("place")
-        phases.check_results(plan)
-        if plan.result_bytes > self._batch_result_bytes_max:  # too much to hold in memory at once
-            self._cut(phases, plan, phases.lengths(plan))
         # All that may fail for want of memory comes before the commit, the values of the results too.
         plan.result = phases.result(plan)
         self._meter.lap("reply")
         return self._write_set(phases, plan, tail) if tail else None
+
+    def _require_small(self, result_bytes: int) -> None:
+        """Leave a batch to the host that reads more than one request may: it cuts or refuses it."""
+        if result_bytes > self._result_bytes_max:
+            raise ForHostError
 
     def _allocate(self, phases: Phases, plan: Plan) -> Tail:
         """Return the tail behind the records of a plan; a table of numbers has none."""
@@ -190,30 +151,11 @@ class PhasePlanner:
         plan.records = NO_RECORDS
         return self._heap.start
 
-    def _cut_unread(self, phases: Phases, plan: Plan) -> None:
-        """Refuse or put off what is too much by the lengths in the references, before a record is read.
-
-        Records are checked when they are read: a batch whose rest is put off would check them again with each part.
-        """
-        if not plan.batch.has_reads or not phases.table.index.has_records:
-            return
-        total = self._backend.total(phases.bounds(plan))
-        if total > self._result_bytes_max:
-            phases.check_bounds(plan)
-        if total > self._batch_result_bytes_max:
-            self._cut(phases, plan, phases.bounds(plan))
-
-    def _cut(self, phases: Phases, plan: Plan, lengths: U32) -> None:
-        """Put off the requests after those whose GETs read as much as a transaction may; one always stays."""
-        result_bytes = phases.by_request(plan, lengths)
-        requests = max(1, cut_to(result_bytes, self._batch_result_bytes_max))
-        if requests < len(result_bytes):
-            raise CutError(requests)
-
     def _write_set(self, phases: Phases, plan: Plan, tail: Tail) -> WriteSet:
         writes = [self._table_writes(phases, plan)]
         runs = log_runs(writes, self._run_kind(writes[0]))
-        self._check_log(plan.batch, runs)
+        if sum(run.words for run in runs) > self._files.log_words_max:  # displaced occupants have entries, too
+            raise ForHostError
         self._meter.lap("stage")
         return WriteSet(writes, len(plan.batch), runs, tail, tuple(plan.records.segments), plan.batch)
 
@@ -311,13 +253,3 @@ class PhasePlanner:
             charged_units=counts.charged,
         )
         return counts
-
-    def _check_log(self, batch: Batch, runs: tuple[LogRun, ...]) -> None:
-        """Put off requests if displaced occupants make the batch larger than the log."""
-        needed, capacity = sum(run.words for run in runs), self._files.log_words_max
-        if needed <= capacity:
-            return
-        requests = len(batch.request_ops)
-        if requests > 1:
-            raise CutError(requests // 2)
-        raise DoesNotFitError({0: log_full(self._files)})

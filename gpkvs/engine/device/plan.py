@@ -29,7 +29,7 @@ class Fingerprints:
 class Chains:
     """All operations of one key are a chain; chains are sorted by block and bucket.
 
-    A batch of many GETs has no chains of keys that it only reads (`Phases.read`).
+    A batch of many GETs has no chains of keys that it only reads.
     """
 
     order: U32  # the operation at each sorted position
@@ -59,21 +59,6 @@ class Seen:
 
 _NO_COLUMN = np.empty(0, np.uint64)
 NOTHING_SEEN = Seen(np.empty(0, np.uint8), _NO_COLUMN, _NO_COLUMN, np.empty(0, np.uint32))
-
-
-@dataclass(frozen=True)
-class Found:
-    """How many GETs of a batch on a u64 table found a value."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class FoundGets(Found):
-    """The GETs of a batch on a u64 table that found a value."""
-
-    found: U8  # of each operation, whether it is one
-    ends: U32  # how many there are up to each operation, this one included
 
 
 @dataclass(frozen=True)
@@ -154,12 +139,10 @@ class Plan:
     seen: Seen = NOTHING_SEEN  # stays so in a batch of SETs only
     missed: int  # keys that a batch of GETs alone did not find, on a u64 table
     folded: Folded
-    found: Found  # of a batch of GETs and writes, on a u64 table
-    launched: NumberPlan | None = None  # where native code launches the kernels,
+    launched: NumberPlan | None = None  # of a u64 table, where native code launches the kernels,
     room: U8  # the memory of their columns,
     changing: U64  # that of the slots that change,
     found_values: U64  # and the values that GETs found, with room for all
-    get_bounds: U32 | None = None  # how long each GET's value is at most, once it is known (`Phases.bounds`)
     get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Phases.lengths`)
     result_bytes: int  # of the values of all GETs
     placed: Placed
@@ -255,12 +238,6 @@ class Plan:
     def value_offsets(self) -> U64:
         """Of every operation."""
         return offsets_of(self.value_lengths)
-
-    def chain_of_op(self) -> U32:
-        """Return the chain of each operation; 0 for a GET that was not ordered."""
-        chain: U32 = self._backend.xp.zeros(len(self.batch), np.uint32)
-        chain[self.chains.order] = self.chains.chain_of
-        return chain
 
     @property
     def parts(self) -> Sequence[Plan]:

@@ -8,8 +8,12 @@ from gpkvs.batch import BatchResult
 from gpkvs.engine.write_set import WriteSet
 
 
-class ExpiredKeysError(Exception):
-    """A batch meets keys that look expired. The engine removes them, and has the batch planned again."""
+class ForHostError(Exception):
+    """A batch does not fit as it is, or meets what only the host's planner sees to.
+
+    A plan only reads PM, so that one runs it: it has what is lacking grow, removes what has expired, and knows which
+    requests are refused.
+    """
 
 
 class Planned(NamedTuple):

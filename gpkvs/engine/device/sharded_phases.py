@@ -19,12 +19,9 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpkvs.backends.base import Backend, Processor, Shard
 from gpkvs.batch import U32, Batch, Op, RequestResult
-from gpkvs.engine.capacity import DoesNotFitError
-from gpkvs.engine.device.phases_launched import LaunchedPhases
 from gpkvs.engine.device.phases_u64 import U64Phases
 from gpkvs.engine.device.plan import Plan, Seen
 from gpkvs.engine.meter import Meter
@@ -32,10 +29,6 @@ from gpkvs.engine.table import Table
 from gpkvs.media.files import StoreFiles
 
 _T = TypeVar("_T")
-
-
-class NotTogetherError(Exception):
-    """Something does not fit: which requests are refused is found by one processor alone, which sees all of them."""
 
 
 class ShardedPlan(Plan):
@@ -76,19 +69,17 @@ class ShardedPhases(U64Phases):
     ----------
     backend
         Whose processors plan.
-    files, table, result_bytes_max, meter
+    files, table, meter
         As `Phases` has them.
     """
 
-    def __init__(self, backend: Backend, files: StoreFiles, table: Table, result_bytes_max: int, meter: Meter) -> None:
-        super().__init__(backend, files, table, result_bytes_max, meter)
+    def __init__(self, backend: Backend, files: StoreFiles, table: Table, meter: Meter) -> None:
+        super().__init__(backend, files, table, meter)
         self._all = backend
         processors = self._processors = tuple(backend.processors)
         self._of_parts = [
             # Their laps would be between each other's.
-            LaunchedPhases(
-                place, files, table, result_bytes_max, Meter(), Shard(number, len(processors), backend.stripe_blocks)
-            )
+            U64Phases(place, files, table, Meter(), Shard(number, len(processors), backend.stripe_blocks))
             for number, place in enumerate(processors)
         ]
 
@@ -163,12 +154,6 @@ class ShardedPhases(U64Phases):
             return self._of_parts[0].lengths(plan.parts[0])
         return super().lengths(plan)
 
-    def by_request(self, plan: Plan, lengths: U32) -> NDArray[np.int64]:
-        """See `Phases.by_request`."""
-        if plan.batch.has_writes:
-            return self._of_parts[0].by_request(plan.parts[0], lengths)
-        return super().by_request(plan, lengths)
-
     def result(self, plan: Plan) -> RequestResult:
         """See `Phases.result`."""
         if plan.batch.has_writes:
@@ -176,18 +161,9 @@ class ShardedPhases(U64Phases):
         return super().result(plan)
 
     def _each(self, plan: Plan, phase: Callable[[U64Phases, Plan], _T]) -> list[_T]:
-        """Run a phase of all parts at the same time; return what they return.
-
-        Raises
-        ------
-        NotTogetherError
-            If something does not fit.
-        """
+        """Run a phase of all parts at the same time; return what they return."""
         pairs = zip(self._of_parts, plan.parts, strict=True)
-        try:
-            return self._all.each([partial(phase, phases, part) for phases, part in pairs])
-        except DoesNotFitError:
-            raise NotTogetherError from None
+        return self._all.each([partial(phase, phases, part) for phases, part in pairs])
 
 
 def _look_up_part(phases: U64Phases, part: Plan) -> None:
