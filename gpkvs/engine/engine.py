@@ -488,8 +488,10 @@ class Engine:
             self.own_turn.have_turn()
             self._began = perf_counter()  # what others leave to do is not the time of this batch
         result, gate = self._run_on_host(batch)
-        # Of a batch that is cut, only a part has run. If it was planned on a GPU in vain, that took all the time.
-        costs.measured(kind, len(result.part.batch) if result.part else 0, path, perf_counter() - self._began)
+        if path is Path.HOST:  # what was planned on a GPU in vain, perhaps waited for growth, and tells nothing
+            # Of a batch that is cut, only a part has run.
+            operations = len(result.part.batch) if result.part else 0
+            costs.measured(kind, operations, path, perf_counter() - self._began)
         return result, gate
 
     def _measured(self, costs: PathCosts, kind: Kind, operations: int, gate: int) -> None:

@@ -3,8 +3,9 @@
     file reserved -> index mapped for twice the blocks -> blocks moved, from the last to the first -> catalogue
 
 One table grows at a time. Growth begins at a load of 0.65 and ends by 0.78: after each batch, as many blocks move as
-its new keys ask for. A batch whose new keys find no way has the table grow at once, and is planned anew. Where growth
-cannot go on it waits, and is tried again. GETs, DELETEs, overwrites and new keys that find a way go on meanwhile.
+its new keys ask for. The file is reserved before, the earlier the faster keys come. A batch whose new keys find no way
+has the table grow at once, and is planned anew. Where growth cannot go on it waits, and is tried again. GETs, DELETEs,
+overwrites and new keys that find a way go on meanwhile.
 
 A block that is full while less than half of the slots are in use is no want of space: somebody aims at it, and a table
 is not doubled for that.
@@ -39,6 +40,9 @@ from gpkvs.media.layout import BLOCK_BYTES, NO_GROWTH, Growth
 PREPARE_LOAD, _BEGIN_LOAD, _END_LOAD = 0.5, GROWTH_LOAD, 0.78
 # Of a file in memory: to reserve it takes no disk's time, and nobody else has what is reserved.
 PREPARE_LOAD_IN_MEMORY = 0.62
+_EARLIEST_LOAD = 0.3  # however fast keys come: who stops then has reserved in vain
+# The rate of new keys is known after so many of the slots; and what follows a reservation takes about as long again.
+_RATE_SHARE, _RESERVATIONS = 1 / 64, 2
 _PACE_MIN = 0.05  # of the slots: growth that begins late takes so many new keys, not all at once
 _ROOMY_LOAD = 0.7  # what an index takes of random keys for certain, even if all come in one batch
 _AIMED_LOAD = 0.5  # below it, a full block is no want of space
@@ -95,6 +99,8 @@ class Growing:
         # A GPU needs time to register what is reserved.
         is_quick = files.root_region.is_volatile and backend.host is backend
         self._prepare_load = PREPARE_LOAD_IN_MEMORY if is_quick else PREPARE_LOAD
+        self._seconds_per_byte = 0.0  # of reservations: of the last one
+        self._seen: dict[int, tuple[float, int]] = {}  # by table id: when it was looked at, and how many keys it had
         self._reserving: Reservation | None = None
         self._pages: Pages | None = None
         self._waits: dict[int, tuple[float, str]] = {}  # by table id: when to try again, and what it waits for
@@ -147,8 +153,9 @@ class Growing:
     def _prepare(self, table: Table) -> None:
         """Reserve the file when enough of the slots are in use, and begin at the load for it."""
         slots = table.index.slots
-        if table.records <= self._prepare_load * slots:
-            table.looks_at = int(self._prepare_load * slots)
+        prepares_at = self._prepares_at(table)
+        if table.records <= prepares_at:
+            table.looks_at = min(prepares_at, table.records + int(_RATE_SHARE * slots))
             return
         if not self.is_reserved(table, waits=False):
             return
@@ -158,6 +165,18 @@ class Growing:
             self.begin(table)
         else:
             table.looks_at = int(_BEGIN_LOAD * slots)
+
+    def _prepares_at(self, table: Table) -> int:
+        """Return with how many keys the file is to be reserved: it should be there when growth begins."""
+        slots, (then, had) = table.index.slots, self._seen.get(table.entry.id, (0.0, 0))
+        now = time.monotonic()
+        self._seen[table.entry.id] = now, table.records
+        usual = int(self._prepare_load * slots)
+        if not had or table.records <= had:
+            return usual
+        rate = (table.records - had) / max(now - then, 1e-9)
+        needed = _RESERVATIONS * self._seconds_per_byte * table.index.blocks * BLOCK_BYTES
+        return min(usual, int(max(_BEGIN_LOAD * slots - rate * needed, _EARLIEST_LOAD * slots)))
 
     def make_room(self, full: Mapping[int, IndexFullError]) -> bool:
         """Have tables grow whose new keys found no way; return whether anything moved, so that they may find one."""
@@ -233,6 +252,7 @@ class Growing:
             self._reserving.join()
         if not self._reserving.is_over:
             return False
+        self._seconds_per_byte = self._reserving.seconds / (size // 2)
         error = self._reserving.error
         if error:
             self._end_reservation()
@@ -287,8 +307,9 @@ class Growing:
             raise _WaitsError(f"it could not be mapped for {2 * more:,} bytes: {error}") from error
         self._end_reservation()
         self._files.growth = Growth(index.entry.id, index.blocks, index.blocks)
-        self._pages = Pages(index.region)
-        self._pages.begin()
+        if self._backend is self._backend.host:  # a GPU's are touched where they are registered
+            self._pages = Pages(index.region)
+            self._pages.begin()
         self._begin_pace(table)
 
     def _begin_pace(self, table: Table) -> None:
@@ -369,6 +390,7 @@ class Growing:
         if self._pages and self._pages.region is table.index.region:
             self._end_pages()
         self._waits.pop(table.entry.id, None)
+        self._seen.pop(table.entry.id, None)
         if self.table is table:
             self.table = None
             self._files.growth = NO_GROWTH

@@ -97,7 +97,7 @@ HEAP_STEP_BYTES = 64 * KIB  # a heap that may grow has a multiple of it
 JOURNAL_BYTES_GROWING = 20 * MIB  # beside a heap that may grow, at least
 FIRST_BLOB_BYTES = PAGE_BYTES  # of a file of blobs: it is mapped from the first on
 JOURNAL_SEGMENT_BYTES_MAX = 4 * MIB
-_EXTENDED_AT_ONCE = MIB  # of a file, while others write to it
+EXTENDED_AT_ONCE = MIB  # of a file, while others write to it
 _ZEROS = bytes(1 * MIB)
 
 # The last one is what a file system says to a size beyond all it could ever hold.
@@ -428,7 +428,9 @@ def reserve(file: int, size: int, has: int = 0) -> None:
     os.posix_fallocate(file, 0, size)
 
 
-def extend_file(path: Path, size: int, longer: int, pause: Callable[[float, int], bool] | None = None) -> int:
+def extend_file(
+    path: Path, size: int, longer: int, pause: Callable[[float, int], bool] | None = None, piece: int = EXTENDED_AT_ONCE
+) -> int:
     """Reserve more space at the end of a file; not durable before a sync.
 
     Parameters
@@ -436,6 +438,8 @@ def extend_file(path: Path, size: int, longer: int, pause: Callable[[float, int]
     pause
         Whoever writes to the file meanwhile waits for it. So it is done in pieces, and this is called after each of
         them, with the seconds that it took and the end that is reached; it returns whether that is enough.
+    piece
+        Bytes of such a piece.
 
     Returns
     -------
@@ -449,7 +453,7 @@ def extend_file(path: Path, size: int, longer: int, pause: Callable[[float, int]
     """
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        end, piece = size, _EXTENDED_AT_ONCE if pause else longer
+        end, piece = size, piece if pause else longer
         while end < longer:
             began, step = time.perf_counter(), min(piece, longer - end)
             os.posix_fallocate(file, end, step)

@@ -21,7 +21,6 @@ from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
 from gpkvs.engine import given_space, heap_growth
-from gpkvs.engine.engine import Engine
 from gpkvs.engine.given_space import FREE_SECONDS, TAKES_BACK_SHARE, SpareSegments, spare_segments
 from gpkvs.engine.heap import (
     COMPACTED_SEGMENTS_MIN,
@@ -586,15 +585,3 @@ def test_what_is_about_to_go_back_can_be_had_again(
         for number in range(900):
             assert store.get(b"%d" % number) == value_of(number)
     assert_clean(store_path)
-
-
-def test_a_refusal_is_planned_anew_once(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the heap waits for is another figure each time that the helper looks."""
-    plans: list[int] = []
-    plan = Engine._plan
-    monkeypatch.setattr(Engine, "_is_unexplained", lambda *_: True)
-    monkeypatch.setattr(Engine, "_plan", lambda engine, batch: (plans.append(1), plan(engine, batch))[1])
-    with gpkvs.open(store_path, heap_bytes=1 * MIB, index_bytes=512 * KIB) as store:
-        with pytest.raises(NoSpaceError):
-            fill(store, 700)
-        assert len(plans) <= 3 * 7  # of seven batches

@@ -24,6 +24,7 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import StoreConfig
 from gpkvs.engine import growth, growth_steps
+from gpkvs.engine.table import Held
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.media import directory
 from gpkvs.media.catalog import Catalog, TableEntry
@@ -102,6 +103,27 @@ class Grown:
             assert report.growing == f"table 't' is growing, {moved} of {self.index.blocks} blocks"
         assert report.records == len(self.held)
         self.store = gpkvs.open(self.path)
+
+
+def test_the_faster_keys_come_the_earlier_the_file_is_reserved(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To reserve it takes a second here, and what follows another one: so far ahead of growth it begins."""
+    growing = store._engine.growth
+    store.create_table("t", layout="u64", index_bytes=1 << 20)
+    table = store._engine.tables[1]
+    slots, now = table.index.slots, [100.0]
+    monkeypatch.setattr("gpkvs.engine.growth.time", SimpleNamespace(monotonic=lambda: now[0]))
+    growing._seconds_per_byte = 1 / table.index.region.bytes
+    assert growing._prepares_at(table) == int(growing._prepare_load * slots)  # nobody knows a rate yet
+    table.add(Held(records=1000))
+    for rate, load in ((0.001, growing._prepare_load), (0.1, 0.65 - 0.2), (10.0, 0.3)):
+        growing._prepares_at(table)
+        now[0] += 1000 / (rate * slots)
+        table.add(Held(records=1000))
+        assert growing._prepares_at(table) == pytest.approx(load * slots, abs=2)
+        table.add(Held(records=-1000))
+    table.add(Held(records=-1000))
 
 
 @LAYOUTS

@@ -78,19 +78,6 @@ MUTANTS = (
         "durable = 1 << 62",
         "F3: a follower is told of what a crash takes back",
     ),
-    _several(
-        "removal-not-awaited",
-        _ENGINE,
-        (
-            (
-                "            self._grow_log(batch)\n        planned = self._plan(batch)\n",
-                "            self._grow_log(batch)\n        before = self.committer.read_gate()\n"
-                "        planned = self._plan(batch)\n",
-            ),
-            ("return planned.result, self.committer.read_gate()", "return planned.result, before"),
-        ),
-        "E2: a key is seen as gone before its removal is durable, and is there again after a crash",
-    ),
     _one(
         "page-before-durable",
         _CHECKPOINT,
@@ -504,7 +491,6 @@ SHOWN_BY = {
     "growth-not-in-checkpoint": "growth",
     "growth-not-in-frames": "growth",
     "targets-not-emptied": "growth",
-    "removal-not-awaited": "gone-too-early",
     "changed-nothing-gate-0": "told-too-early",
     "read-gate-0": "told-too-early",
     "result-before-gate": "told-too-early",
