@@ -28,9 +28,11 @@ _FAR: Final = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "lustre
 # Of ext4, f2fs and overlay; newer kernels show the last one's as fsync=volatile.
 _UNFLUSHED: Final = ("nobarrier", "barrier=0", "fsync_mode=nobarrier", "volatile", "fsync=volatile")
 _SLOW: Final = ("strictatime", "sync")
+_HUGE: Final = ("huge=always", "huge=within_size")  # of a tmpfs
 
 _KIND = "gpkvs was tested on ext4 and tmpfs; a file system that is far away, or lives with a container, promises less."
 _OPTIONS = "Some options take back what a flush promises, or make each access write."
+_PAGES = "Indexes of GiBs open and grow faster on pages of 2 MiB; each file then takes 2 MiB at least."
 _SPACE = "A new store reserves its files, and its heap grows until the disk is full."
 _NO_SPACE = "On a full disk heap and tables cannot grow: writes are refused, and a start may lack what it must reserve."
 _INODES = "A store has about ten files, and one more for each table."
@@ -43,6 +45,8 @@ def file_system_facts(folder: Folder, root: Path) -> Iterator[Fact]:
     if mount:
         yield kind_fact(mount)
         yield options_fact(mount)
+        if mount.kind == "tmpfs":
+            yield pages_fact(mount)
     else:
         for name, why in (("file system", _KIND), ("mount options", _OPTIONS)):
             yield Fact(name, Verdict.UNSEEN, "/proc/self/mountinfo cannot be read", why)
@@ -100,6 +104,18 @@ def options_fact(mount: Mount) -> Fact:
             better = "noatime" if option == "strictatime" else "async"
             return Fact("mount options", Verdict.BETTER, value, why, f"mount -o remount,{better} {point}", figures)
     return Fact("mount options", Verdict.FINE, value, _OPTIONS, figures=figures)
+
+
+def pages_fact(mount: Mount) -> Fact:
+    """Say how large the pages of a tmpfs are. Small ones are no fault: small tables gain nothing from large ones."""
+    has_huge = any(option in mount.options for option in _HUGE)
+    value = "2 MiB where a file is so long" if has_huge else "4 KiB"
+    figures = {"has_huge_pages": has_huge}
+    if has_huge:
+        return Fact("pages", Verdict.FINE, value, _PAGES, figures=figures)
+    return Fact(
+        "pages", Verdict.FINE, f"{value}; huge=always, of a mount of its own, gives 2 MiB", _PAGES, figures=figures
+    )
 
 
 def space_fact(free_bytes: int, all_bytes: int, needed: int) -> Fact:

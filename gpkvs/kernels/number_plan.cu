@@ -228,6 +228,7 @@ GPKVS_GROUP_KERNEL(place_numbers, PLACE_NUMBERS_ARGS) {
         const u32 chain = a.changed_chain[change];
         u64 moved_to = NO_SLOT;
         const u64 slot = place_new(state, {a.chain_fingerprint0[chain], a.chain_fingerprint1[chain]}, &moved_to);
+        if (slot == NO_SLOT) return;  // the plan is in vain: a million more keys would find none in a small table, slowly
         if (!leader()) continue;
         a.slot[chain] = slot;
         a.moved_to[change] = moved_to;

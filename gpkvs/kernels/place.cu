@@ -1,5 +1,5 @@
 // place: a way for each new key (place.cuh). One item a block; inside it serially, so that every backend makes the same
-// image.
+// image. After the first key that finds none nothing more of a block is placed.
 #include "place.cuh"
 
 #define PLACE_ARGS(F, Slots)                                                                \
@@ -28,6 +28,7 @@ GPKVS_DEVICE void place_block(const Args& a, u64 i) {
         u64 moved_to = NO_SLOT;
         if (a.slot[chain] == NO_SLOT) {
             const u64 slot = place_new(state, {a.chain_fingerprint0[chain], a.chain_fingerprint1[chain]}, &moved_to);
+            if (slot == NO_SLOT) return;  // the plan is in vain: a million more keys would find none in a small table, slowly
             if (leader()) a.slot[chain] = slot;
         }
         if (leader()) a.moved_to[change] = moved_to;

@@ -91,6 +91,16 @@ def test_kinds_of_file_systems(kind: str, verdict: Verdict) -> None:
     assert file_system.kind_fact(Mount(Path("/"), kind, ())).verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("option", "has_huge"), [("huge=always", True), ("huge=within_size", True), ("huge=never", False)]
+)
+def test_the_pages_of_a_tmpfs(option: str, has_huge: bool) -> None:
+    fact = file_system.pages_fact(Mount(Path("/dev/shm"), "tmpfs", ("rw", option)))
+    assert fact.verdict is Verdict.FINE
+    assert ("huge=always" in fact.value) is not has_huge
+    assert fact.figures == {"has_huge_pages": has_huge}
+
+
 def test_room_on_the_disk() -> None:
     verdicts = [file_system.space_fact(free, 2 * GIB, 9 * MIB).verdict for free in (9 * MIB - 1, 9 * MIB, GIB - 1, GIB)]
     assert verdicts == [WRONG, BETTER, BETTER, FINE]
