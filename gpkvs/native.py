@@ -131,15 +131,15 @@ library.gpkvs_tiles.argtypes = [ctypes.c_uint64]
 library.gpkvs_tiles.restype = ctypes.c_uint64
 library.gpkvs_digit_counts.argtypes = [ctypes.c_uint64]
 library.gpkvs_digit_counts.restype = ctypes.c_uint64
-library.gpkvs_number_plan_fields.argtypes = []
-library.gpkvs_number_plan_fields.restype = ctypes.c_char_p
+library.gpkvs_batch_plan_fields.argtypes = []
+library.gpkvs_batch_plan_fields.restype = ctypes.c_char_p
 for _planner_fields in (library.gpkvs_planner_bytes_fields, library.gpkvs_planner_u64_fields):
     _planner_fields.argtypes = []
     _planner_fields.restype = ctypes.c_char_p
-library.gpkvs_number_counts.argtypes = []
-library.gpkvs_number_counts.restype = ctypes.c_char_p
-library.gpkvs_number_steps.argtypes = []
-library.gpkvs_number_steps.restype = ctypes.c_char_p
+library.gpkvs_plan_counts.argtypes = []
+library.gpkvs_plan_counts.restype = ctypes.c_char_p
+library.gpkvs_plan_steps.argtypes = []
+library.gpkvs_plan_steps.restype = ctypes.c_char_p
 library.gpkvs_gpm_save_fields.argtypes = []
 library.gpkvs_gpm_save_fields.restype = ctypes.c_char_p
 library.gpkvs_gpm_save.argtypes = [ctypes.c_void_p] * 2
@@ -294,8 +294,8 @@ frames_free = _locked("gpkvs_frames_free", _WORD)
 frames_grow = _locked("gpkvs_frames_grow", _WORD)
 frames_room_nanoseconds = _locked("gpkvs_frames_room_nanoseconds", returns=_WORD)
 # They only launch, which takes microseconds; what they return is an error of the driver, or 0.
-number_plan: Callable[[int, int], int] = _locked("gpkvs_number_plan", _WORD, returns=ctypes.c_int)
-number_plan_room: Callable[[int], int] = _locked("gpkvs_number_plan_room", returns=_WORD)
+batch_plan: Callable[[int, int], int] = _locked("gpkvs_batch_plan", _WORD, returns=ctypes.c_int)
+batch_plan_room: Callable[[int], int] = _locked("gpkvs_batch_plan_room", returns=_WORD)
 launch_sum: Callable[[int, int, int, int, int, int, int], int] = _locked(
     "gpkvs_launch_sum", *[_WORD] * 6, returns=ctypes.c_int
 )

@@ -222,22 +222,6 @@ class Processor(Protocol):
     def shares_slots(self, region: Region | Image, count: int, /) -> bool:
         """Return whether the host's threads store a part of so many slots that were planned here."""
 
-    def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
-        """Sort operations by fingerprint, in arrival order inside a key.
-
-        Returns
-        -------
-        order : (n,) uint32
-            The operation at each sorted position.
-        chain_of : (n,) uint32
-            The chain (all operations of one key) of each position.
-        chain_start : (chains + 1,) uint32
-            The first position of each chain.
-        last_write : (n,) uint32
-            1 + the position of the last SET or DELETE at or before each position, in its chain. Where the chain has
-            none, it is 0 or that of an earlier chain's, which is not above where this one starts.
-        """
-
 
 @dataclass(frozen=True)
 class Shard:

@@ -8,6 +8,7 @@
 #endif
 
 #include "audit.cu"
+#include "batch_plan.cu"
 #include "blob.cu"
 #include "change.cu"
 #include "chunk.cu"
@@ -19,8 +20,7 @@
 #include "gpm_save.cu"
 #include "grow.cu"
 #include "mark_empty.cu"
-#include "number_plan.cu"
-#include "order.cu"
+#include "pick.cu"
 #include "place.cu"
 #include "read.cu"
 #include "record.cu"
@@ -33,6 +33,7 @@
 // After the kernels, which they run.
 #include "admit.hpp"
 #include "allocate.hpp"
+#include "batch_plan.hpp"
 #include "changes.hpp"
 #include "chunks.hpp"
 #include "commit_journal.hpp"
@@ -47,7 +48,6 @@
 #include "look_up.hpp"
 #include "native_engine.hpp"
 #include "native_planner.hpp"
-#include "number_plan.hpp"
 #include "own_batch.hpp"
 #include "own_request.hpp"
 #include "pack.hpp"
@@ -156,19 +156,19 @@ void gpkvs_flight_go_on(void* flight) { ((Flight*)flight)->go_on(); }
 u64 gpkvs_flight_landed(const void* flight) { return ((const Flight*)flight)->landed(); }
 void gpkvs_flight_wait(void* flight, u64 gate) { ((Flight*)flight)->wait(gate); }
 
-// Steps of a plan, by their bits (number_plan.hpp); what it returns is an error of the driver, or 0. `room` has as many bytes as the
+// Steps of a plan, by their bits (batch_plan.hpp); what it returns is an error of the driver, or 0. `room` has as many bytes as the
 // columns take.
-const char* gpkvs_number_plan_fields() { return NUMBER_PLAN_FIELDS(GPKVS_NAME); }
-const char* gpkvs_number_counts() { return NUMBER_COUNTS(NUMBER_NAME); }
-const char* gpkvs_number_steps() { return NUMBER_STEPS(NUMBER_STEP_NAME); }
-u64 gpkvs_number_plan_room(NumberPlan* plan) {
+const char* gpkvs_batch_plan_fields() { return BATCH_PLAN_FIELDS(GPKVS_NAME); }
+const char* gpkvs_plan_counts() { return PLAN_COUNTS(PLAN_NAME); }
+const char* gpkvs_plan_steps() { return PLAN_STEPS(PLAN_STEP_NAME); }
+u64 gpkvs_batch_plan_room(BatchPlan* plan) {
     Room room = {0};
     take_columns(*plan, room);
     return room.at;
 }
-int gpkvs_number_plan(NumberPlan* plan, u64 steps) {
+int gpkvs_batch_plan(BatchPlan* plan, u64 steps) {
     plan->launcher->use(plan->queue);
-    NumberPlanner{*plan}.run(steps);
+    BatchPlanner{*plan}.run(steps);
     return plan->launcher->error();
 }
 

@@ -6,10 +6,12 @@
 
 // Those that native code launches.
 #define LAUNCHED(F)                                                                         \
-    F(get_u64) F(locate_numbers) F(mark_written_places) F(mark_needed) F(pick_needed) F(tell_number_descents) F(sort_tied_numbers) \
-    F(mark_numbers) F(spread) F(last_writes) F(chain_numbers) F(fold_u64) F(own_values) F(mark_changes) F(pick_changes) \
-    F(mark_blocks) F(pick_blocks) F(place_numbers) F(mark_placed) F(stage_u64) F(pick_moved) F(mark_values) F(pick_values) F(tell) F(widen) F(log_chunk_u64) F(log_chunk_bytes) F(mark_chunk) F(log_redo_u64) F(log_redo_bytes) F(load_slots_u64) F(load_slots_bytes) \
-    F(apply_u64) F(apply_bytes) F(locate_rows) F(gather_rows)
+    F(get_u64) F(route_bytes) F(locate_numbers) F(locate_records) F(mark_written_places) F(mark_needed) F(pick_needed) \
+    F(tell_descents) F(sort_tied) F(mark_chains) F(spread) F(last_writes) F(chain_numbers) F(chain_records) F(fold_u64) F(fold_bytes) \
+    F(own_values) F(mark_changes) F(pick_changes) F(mark_blocks) F(pick_blocks) F(place_numbers) F(place_records) F(mark_placed) \
+    F(mark_kept) F(pick_kept) F(name_records) F(stage_u64) F(stage_bytes) F(pick_moved_numbers) F(pick_moved_records) \
+    F(mark_values) F(pick_values) F(tell) F(widen) F(log_chunk_u64) F(log_chunk_bytes) F(mark_chunk) F(log_redo_u64) F(log_redo_bytes) \
+    F(load_slots_u64) F(load_slots_bytes) F(apply_u64) F(apply_bytes) F(locate_rows) F(gather_rows)
 // Those that only a GPU has.
 #define LAUNCHED_ON_GPU(F) F(sum_tiles) F(scan_tiles) F(add_tiles) F(count_digits) F(sum_digits) F(move_digits)
 

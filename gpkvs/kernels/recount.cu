@@ -34,10 +34,12 @@ GPKVS_KERNEL(recount_bytes, RECOUNT_BYTES_ARGS) {
     a.units[i] = units;
 }
 
-// count_units: the units of references on a GPU. One item a reference.
+// count_units: the units of references on a GPU, of which some may name no record. One item a reference.
 #define COUNT_UNITS_ARGS(F) F(const u64*, reference) CHARGED_ARGS(F)
 
-GPKVS_KERNEL(count_units, COUNT_UNITS_ARGS) { count_reference(a, a.reference[i]); }
+GPKVS_KERNEL(count_units, COUNT_UNITS_ARGS) {
+    if (a.reference[i] != NO_RECORD) count_reference(a, a.reference[i]);
+}
 
 // recount_u64: the number of records. One item a block, from `first_block` on.
 #define RECOUNT_U64_ARGS(F)                                                                 \

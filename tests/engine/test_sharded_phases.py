@@ -19,7 +19,7 @@ from gpkvs.backends.cpu.shards import ShardsBackend
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Limits
 from gpkvs.engine.chunked_slots import ChunkedSlots
-from gpkvs.engine.device.number_plan import NumberPlan, Step
+from gpkvs.engine.device.batch_plan import BatchPlan, Step
 from gpkvs.engine.write_set import TableWrites
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from tests.numbers_model import NumbersModel, random_batch
@@ -75,9 +75,9 @@ def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monke
         processors = store._backend.processors
         assert isinstance(store._backend, ShardsBackend)
         store.set_many(keys, keys, table="t")
-        planned, run = [], NumberPlan.run
+        planned, run = [], BatchPlan.run
 
-        def noted(self: NumberPlan, steps: int) -> None:
+        def noted(self: BatchPlan, steps: int) -> None:
             if steps & Step.ORDER:
                 planned.append(self.get("ordered"))
             run(self, steps)
@@ -88,7 +88,7 @@ def test_each_processor_plans_and_stores_its_own_stripes(store_path: Path, monke
             stored.append(writes)
             return prepare(self, writes)
 
-        monkeypatch.setattr(NumberPlan, "run", noted)
+        monkeypatch.setattr(BatchPlan, "run", noted)
         monkeypatch.setattr(ChunkedSlots, "prepare", prepare_noted)
         for name in ("launch", "launch_unawaited"):
             monkeypatch.setattr(CpuBackend, name, counted(getattr(CpuBackend, name)))

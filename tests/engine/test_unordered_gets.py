@@ -13,8 +13,7 @@ import pytest
 import gpkvs
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.engine.device.number_plan import NumberPlan, Step
-from gpkvs.engine.device.phases_bytes import BytesPhases
+from gpkvs.engine.device.batch_plan import BatchPlan, Step
 from gpkvs.errors import NoSpaceError
 
 KEYS = 300
@@ -29,22 +28,14 @@ def test_batches_are_answered_as_by_a_dictionary(
     print(f"GPKVS_SEED={seed}")
     pick = Random(seed)
     sorted_of: list[tuple[int, int]] = []
-    to_order = BytesPhases._to_order
+    run = BatchPlan.run
 
-    def noted(self: BytesPhases, plan, fingerprints):  # type: ignore[no-untyped-def]
-        numbers = to_order(self, plan, fingerprints)
-        sorted_of.append((len(numbers), len(plan.batch)))
-        return numbers
-
-    run = NumberPlan.run
-
-    def noted_by_launcher(self: NumberPlan, steps: int) -> None:
+    def noted(self: BatchPlan, steps: int) -> None:
         if steps & Step.ORDER and self.get("looks"):
             sorted_of.append((self.get("ordered"), self.get("count")))
         run(self, steps)
 
-    monkeypatch.setattr(BytesPhases, "_to_order", noted)
-    monkeypatch.setattr(NumberPlan, "run", noted_by_launcher)
+    monkeypatch.setattr(BatchPlan, "run", noted)
     monkeypatch.setenv(HOST_OPS_MAX, "0")  # kernel by kernel
     model: dict[bytes, bytes] = {}
     have_few = 0  # batches of which not all operations were sorted, however many processors told so

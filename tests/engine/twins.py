@@ -123,14 +123,11 @@ def by_columns(store: Store, batch: Batch) -> Results:
 def regions_of(store: Store) -> tuple[Any, ...]:
     """Return what only batches change, and both planners alike.
 
-    Checkpoints beside batches write the root of a store with a journal. A plan for a GPU has the slots of numbers in
-    another order, and so has the undo log.
+    Checkpoints beside batches write the root of a store with a journal. A plan for a GPU has slots in another order,
+    and so has the undo log.
     """
     files = store._files
-    if not files.undo_log:
-        return files.regions[1:]
-    has_numbers = any(not table.index.has_records for table in store._engine.tables.values())
-    return tuple(region for region in files.regions if not (has_numbers and region is files.log))
+    return tuple(region for region in files.regions if region is not files.log) if files.undo_log else files.regions[1:]
 
 
 class Twins:

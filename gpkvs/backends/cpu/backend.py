@@ -363,7 +363,20 @@ class CpuBackend:
         index.grow_region()
 
     def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
-        """See `Processor.order`."""
+        """Sort operations by fingerprint, in arrival order inside a key.
+
+        Returns
+        -------
+        order : (n,) uint32
+            The operation at each sorted position.
+        chain_of : (n,) uint32
+            The chain (all operations of one key) of each position.
+        chain_start : (chains + 1,) uint32
+            The first position of each chain.
+        last_write : (n,) uint32
+            1 + the position of the last SET or DELETE at or before each position, in its chain. Where the chain has
+            none, it is 0 or that of an earlier chain's, which is not above where this one starts.
+        """
         n = len(ops)
         order, chain_of, last_write = (self.scratch(n, np.uint32) for _ in range(3))
         chain_start = self.scratch(n + 1, np.uint32)

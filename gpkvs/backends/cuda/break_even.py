@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs.backends.base import Processor
+from gpkvs.backends.cpu.backend import CpuBackend
+from gpkvs.backends.cuda.processor import GpuProcessor
 from gpkvs.batch import Op
 
 _FEW, _MANY = 64, 8192
-_ORDERS = 3  # `order` is about a third of a transaction on either side
+_SORTS = 3  # a sort is about a third of a transaction on either side
 
 
 class StartCosts(NamedTuple):
@@ -35,15 +36,20 @@ class StartCosts(NamedTuple):
         return int(self.gpu / self.host)
 
 
-def measure_costs(gpu: Processor, host: Processor) -> StartCosts:
+def measure_costs(gpu: GpuProcessor, host: CpuBackend) -> StartCosts:
     """Measure what transactions cost, by their sorts."""
     rng = np.random.default_rng(1)
     word0, word1 = rng.integers(0, 1 << 63, _MANY, np.uint64), np.zeros(_MANY, np.uint64)
     ops = np.full(_MANY, Op.SET, np.uint8)
-    few0, few1, few_ops = gpu.upload(word0[:_FEW]), gpu.upload(word1[:_FEW]), gpu.upload(ops[:_FEW])
-    launches = _seconds(lambda: gpu.order(few0, few1, few_ops))
+    few = gpu.upload(word0[:_FEW])
+
+    def sort_few() -> None:
+        gpu.sort(few, 0)
+        gpu.settle()
+
+    launches = _seconds(sort_few)
     work = _seconds(lambda: host.order(word0, word1, ops))
-    return StartCosts(_ORDERS * launches, _ORDERS * work / _MANY)
+    return StartCosts(_SORTS * launches, _SORTS * work / _MANY)
 
 
 def _seconds(run: Callable[[], object]) -> float:

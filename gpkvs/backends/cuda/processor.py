@@ -31,7 +31,6 @@ from gpkvs.backends.cuda.errors import explained
 from gpkvs.backends.cuda.host_memory import GrowingHostMemory, HostMemory, pinned
 from gpkvs.backends.cuda.kernel import GpuKernel, new_launcher
 from gpkvs.backends.cuda.mirror import Mirror
-from gpkvs.backends.cuda.order import order_on_gpu
 from gpkvs.backends.cuda.staging import is_pinned
 from gpkvs.backends.cuda.sums import total_on_gpu
 from gpkvs.backends.cuda.transfers import Transfers
@@ -42,7 +41,7 @@ from gpkvs.backends.stores import launch_stores
 from gpkvs.batch import U8, U32, U64, Status
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
-from gpkvs.native import launch_sum, library
+from gpkvs.native import launch_sort, launch_sum, library
 from gpkvs.pm.region import Region
 
 _SUMMED = (np.uint64, np.uint8, np.bool_)  # columns whose sums native code launches
@@ -238,6 +237,14 @@ class GpuProcessor:
         self.run_native(partial(launch_sum, self.launcher, self.queue, *of_column))
         self.settle()
         return int(total[0])
+
+    @explained
+    def sort(self, words: U64, first: int, /) -> None:
+        """Sort words by their bits from `first` on (``kernels/radix.hpp``); those alike in these keep their order."""
+        count = len(words)
+        spare, digits = cupy.empty(count, np.uint64), cupy.empty(library.gpkvs_digit_counts(count), np.uint32)
+        of_sort = *[self.address(column) for column in (words, spare, digits)], count, first
+        self.run_native(partial(launch_sort, self.launcher, self.queue, *of_sort))
 
     @explained
     def numbers_where(self, mask: NDArray[Any], /) -> U32:
@@ -539,11 +546,6 @@ class GpuProcessor:
             device, host = arguments[label], on_host[label]
             if isinstance(device, cupy.ndarray) and isinstance(host, np.ndarray):
                 device.set(host)
-
-    @explained
-    def order(self, fingerprint0: U64, fingerprint1: U64, ops: U8) -> tuple[U32, U32, U32, U32]:
-        """See `Processor.order`."""
-        return order_on_gpu(self, fingerprint0, fingerprint1, ops)
 
     def mirror_only(self, kernel: str, items: int, arguments: dict[str, Argument]) -> None:
         """Run a kernel that stores to an index on its mirror alone: nothing is durable by it."""

@@ -210,8 +210,10 @@ class PhasePlanner:
         if self._is_stored_by_host(writes):
             self._bring_slots(writes, plan)
             if freed is not None:
-                writes.keep(freed_reference=self._backend.download(freed))
-                writes.set(freed=len(freed))
+                references = self._backend.download(freed)
+                references = references[references != 0]
+                writes.keep(freed_reference=references)
+                writes.set(freed=len(references))
         else:
             writes.freed = None if freed is None else self._count_freed(freed)
             writes.device = self._device_columns(plan)

@@ -13,38 +13,8 @@ import numpy as np
 
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, offsets_of
-from gpkvs.engine.device.number_plan import NumberPlan
+from gpkvs.engine.device.batch_plan import BatchPlan
 from gpkvs.engine.write_set import FILLED_WORDS
-
-
-@dataclass(frozen=True)
-class Fingerprints:
-    """The keyed fingerprint of each operation's key, in two words."""
-
-    word0: U64
-    word1: U64
-
-
-@dataclass(frozen=True)
-class Chains:
-    """All operations of one key are a chain; chains are sorted by block and bucket.
-
-    A batch of many GETs has no chains of keys that it only reads.
-    """
-
-    order: U32  # the operation at each sorted position
-    chain_of: U32  # of each position
-    start: U32  # of each chain, and the end
-    last_write: U32
-    fingerprint0: U64
-    fingerprint1: U64
-    block: U32
-    slot: U64  # as found; NO_SLOT if the key is not there
-    old_word: U64  # the record's reference; in a u64 table the value
-    old_meta: U64  # empty in a u64 table
-
-    def __len__(self) -> int:
-        return len(self.slot)
 
 
 @dataclass(frozen=True)
@@ -62,28 +32,11 @@ NOTHING_SEEN = Seen(np.empty(0, np.uint8), _NO_COLUMN, _NO_COLUMN, np.empty(0, n
 
 
 @dataclass(frozen=True)
-class Folded:
-    """What each chain leaves."""
-
-    change: U8
-    final_op: U32
-
-
-@dataclass(frozen=True)
 class Placed:
     """How many chains change a slot, and how many of them are new keys."""
 
     changes: int
     new_keys: int
-
-
-@dataclass(frozen=True)
-class PlacedChains(Placed):
-    """The chains that change a slot, and where."""
-
-    chain: U32
-    slot: U64  # of every chain
-    moved_to: U64 | None  # of each changing chain: where its slot's occupant goes, or NO_SLOT; None: none moves
 
 
 @dataclass(frozen=True)
@@ -135,14 +88,13 @@ class Plan:
         The time, or 0, as `PhasePlanner.plan` says.
     """
 
-    chains: Chains
     seen: Seen = NOTHING_SEEN  # stays so in a batch of SETs only
     missed: int  # keys that a batch of GETs alone did not find, on a u64 table
-    folded: Folded
-    launched: NumberPlan | None = None  # of a u64 table, where native code launches the kernels,
-    room: U8  # the memory of their columns,
+    launched: BatchPlan | None = None  # of a batch that writes,
+    room: U8  # the memory of its columns,
     changing: U64  # that of the slots that change,
-    found_values: U64  # and the values that GETs found, with room for all
+    found_values: U64  # and the values that GETs found on a u64 table, with room for all
+    staged_from: tuple[object, ...] = ()  # columns that kernels may still read
     get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Phases.lengths`)
     result_bytes: int  # of the values of all GETs
     placed: Placed

@@ -146,7 +146,7 @@ class ShardedPhases(U64Phases):
 
     def removed(self, plan: Plan) -> int:
         """See `Phases.removed`."""
-        return sum(self._each(plan, lambda phases, part: phases.removed(part)))
+        return sum(phases.removed(part) for phases, part in zip(self._of_parts, plan.parts, strict=True))
 
     def lengths(self, plan: Plan) -> U32:
         """See `Phases.lengths`."""
