@@ -130,6 +130,12 @@ def _kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv(FORMAT_VARIABLE, "3")
 
 
+@pytest.fixture(autouse=True)
+def _priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the priority of this process as it is: commands lower it that run here, and all later tests would wait."""
+    monkeypatch.setattr(os, "setpriority", lambda *_: None)
+
+
 @pytest.fixture
 def natively(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the native planner plan on stores of the backend ``cpu``, as users have it, whatever --backend says."""

@@ -5,6 +5,9 @@ own streams, environment and folder, it can be killed, and it ends as Python end
 are loaded; who sets one of them gets a Python of its own. So do servers of tests about the start or about memory, by
 the mark `own_python`: a forked one has loaded already what another one loads when it first needs it.
 
+A forked program that ends in order ends behind all that is registered for its end: what Python does then, frees all
+modules, takes longer than many a program. One that an exception ends, and each Python of its own, ends as ever.
+
 The process that forks has no threads, and has called nothing of gRPC.
 """
 
@@ -23,8 +26,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -156,11 +160,13 @@ def _forker() -> socket.socket:
 def _load() -> None:
     from gpkvs.cli import served  # noqa: F401, PLC0415
     from gpkvs.cli.lazy_commands import load  # noqa: PLC0415 - the tests themselves do not need all of this
-    from gpkvs.cli.main import Gpkvs  # noqa: PLC0415
+    from gpkvs.cli.main import Gpkvs, app  # noqa: PLC0415
     from gpkvs.server import grpc_services, grpcio_door  # noqa: F401, PLC0415
 
     for name, (place, _) in Gpkvs.subcommands.items():
         load(name, place)
+    with redirect_stdout(StringIO()):  # typer loads pydantic when it first reads an option: half of a server's start
+        app(["config", "show"], standalone_mode=False)
     gc.freeze()
 
 
@@ -201,8 +207,27 @@ def _go_on(_python: str, _arguments: Sequence[str], environment: Mapping[str, st
     raise AssertionError("gpkvs ends the process")
 
 
+class _End:
+    """How a program ends, once that is known."""
+
+    status: int | None = None
+
+    def at_once(self) -> None:
+        """End the process, when threads have ended and all else is done that is registered for its end."""
+        if self.status is None:
+            return
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            return  # Python says what happens then
+        os._exit(self.status)
+
+
 def main() -> None:
     """Take jobs; in the fork that does one, be that program."""
+    end = _End()
+    atexit.register(end.at_once)  # first, to be called last
     job, _, streams = _next_job()
     with open(job, closefd=False) as description:
         (first, *rest), environment, folder = json.load(description)
@@ -218,6 +243,18 @@ def main() -> None:
 
     failpoint.arm(os.environ.get(failpoint.VARIABLE, ""))
     os.execve = _go_on
+    try:
+        _be(first, rest)
+    except SystemExit as exit_:
+        if not isinstance(exit_.code, int | None):
+            raise
+        end.status = (exit_.code or 0) & 0xFF
+    else:
+        end.status = 0
+
+
+def _be(first: str, rest: list[str]) -> None:
+    """Run a program."""
     if first == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)

@@ -23,12 +23,14 @@ from tests.serving import COMMAND, SIZES, Server, run_gpkvs
 KEY = "schlüssel☃"
 # Runs each case in a child of its own, which has all modules already: each start of Python would take longer than that.
 RUNNER = """
-import gc, json, os, sys
+import contextlib, gc, io, json, os, sys
 from gpkvs.cli.__main__ import main
 from gpkvs.cli.lazy_commands import load
-from gpkvs.cli.main import Gpkvs
+from gpkvs.cli.main import Gpkvs, app
 for name, (place, _) in Gpkvs.subcommands.items():
     load(name, place)
+with contextlib.redirect_stdout(io.StringIO()):
+    app(["config", "show"], standalone_mode=False)  # typer loads pydantic when it first reads an option
 gc.freeze()
 folder, cases = json.load(sys.stdin)
 for number, (way, words) in enumerate(cases):

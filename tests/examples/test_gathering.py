@@ -23,7 +23,7 @@ from tests.server.access.guarded import Guarded
 from tests.serving import Server, StartServer
 
 MIB = 1 << 20
-CALLS = 3000
+CALLS = 1000
 
 
 @pytest.fixture(scope="module", params=["nodejs", "go"])

@@ -28,6 +28,7 @@ STEPS = [
     *("open", "batch", "batch", "create_table", "numbers", "batch", "drop_table"),
     *("batch", "create_table", "numbers", "close", "open", "numbers", "batch", "close"),
 ]
+FEW = 6  # calls
 RunCase = Callable[..., Answer]
 
 # Errors after which nothing was done for certain; after another one of a write, it may be.
@@ -97,10 +98,10 @@ def calls(run_case: RunCase, path: Path, call: str) -> int:
 
 
 def failing(count: int) -> range:
-    """Return which calls fail, of so many: each, and in CI every second one, others in each run."""
-    if not os.environ.get("CI"):
+    """Return which calls fail, of so many: each, and in CI every third one of more than a few, others in each run."""
+    if not os.environ.get("CI") or count <= FEW:
         return range(1, count + 1)
-    tried = range(1 + secrets.randbelow(2), count + 1, 2)
+    tried = range(1 + secrets.randbelow(3), count + 1, 3)
     print(f"tried: {tried}")
     return tried
 
@@ -139,7 +140,7 @@ def test_every_call_fails(
 
 @pytest.mark.parametrize("call", ["write", "pwrite", "open", "fsync", "fdatasync", "fallocate"])
 def test_an_interrupted_call_is_made_again(run_case: RunCase, memory_path: Path, call: str) -> None:
-    for nth in range(1, calls(run_case, memory_path / "store", call) + 1):
+    for nth in failing(calls(run_case, memory_path / "store", call)):
         answer = check_case(run_case, memory_path / "store", f"{call}:{nth}:{errno.EINTR}")
         assert answer["failed"] == 1
         assert not any(step["error"] for step in answer["steps"])  # type: ignore[attr-defined]
@@ -148,7 +149,7 @@ def test_an_interrupted_call_is_made_again(run_case: RunCase, memory_path: Path,
 @pytest.mark.parametrize("call", ["write", "pwrite"])
 @pytest.mark.parametrize("forever", ["", ":forever"], ids=["once", "forever"])
 def test_a_short_write_is_finished(run_case: RunCase, memory_path: Path, call: str, forever: str) -> None:
-    for nth in range(1, calls(run_case, memory_path / "store", call) + 1):
+    for nth in failing(calls(run_case, memory_path / "store", call)):
         answer = check_case(run_case, memory_path / "store", f"{call}:{nth}:short{forever}")
         assert answer["failed"]
         assert not any(step["error"] for step in answer["steps"])  # type: ignore[attr-defined]

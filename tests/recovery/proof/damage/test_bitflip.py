@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpkvs.errors import InvalidArgumentError
+from gpkvs.recovery.proof.damage import bitflip as bitflip_module
 from gpkvs.recovery.proof.damage import judge_process, sample_store
 from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, bitflip, plan
 from gpkvs.recovery.proof.damage.damage_kinds import Damage, structure_bits
 from gpkvs.recovery.proof.damage.judge_process import DamageJudge, DamageOutcome
 from gpkvs.recovery.proof.damage.parts import CHECKSUMS, LAST_BLOBS, LAST_FRAME, LAST_RECORDS, RECORDS, VALUES, Part
+from gpkvs.recovery.proof.damage.sample_store import SampleStore
 from gpkvs.recovery.startup.check import CheckReport
 from tests.serving import error_line, run_gpkvs
 
@@ -198,6 +200,18 @@ def test_a_refused_store_that_was_written_to_is_missed(judge: DamageJudge, monke
     assert "wrote to the store" in verdict.detail
 
 
+@pytest.fixture
+def made(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `plan` take the samples that are there: they are the same each time."""
+
+    def make(path: Path, image: str) -> SampleStore:
+        path.mkdir()
+        return judge.samples[image]
+
+    monkeypatch.setattr(bitflip_module, "make", make)
+
+
+@pytest.mark.usefixtures("made")
 def test_a_worker_that_dies_has_missed_and_the_others_go_on(tmp_path: Path) -> None:
     options = BitflipOptions(bits=5, bursts=0, seed=1, directory=tmp_path, structures=2000, workers=1)
     deadly = Damage("idle", "no such file", 0, b"\x01")
@@ -208,6 +222,7 @@ def test_a_worker_that_dies_has_missed_and_the_others_go_on(tmp_path: Path) -> N
     assert report.outcomes.total() == len(damages) + 1
 
 
+@pytest.mark.usefixtures("made")
 def test_a_seed_repeats_the_plan(tmp_path: Path) -> None:
     options = BitflipOptions(bits=50, bursts=50, seed=1, directory=tmp_path, structures=3000)
     first = [damage for damage in plan(options) if damage.file != "recovery.json"]

@@ -45,8 +45,9 @@ def explore(options: ExplorerOptions, *workloads: str) -> tuple[int, list[StateV
     return totals.distinct, totals.violations
 
 
+IS_CI = bool(os.environ.get("CI"))
 # A workload of a pair takes half a minute.
-PARTS = {"native": 4, "phases": 1, "pair": 1} if os.environ.get("CI") else {"native": 6, "phases": 2, "pair": 2}
+PARTS = {"native": 4, "phases": 1, "pair": 1} if IS_CI else {"native": 6, "phases": 2, "pair": 2}
 
 
 @pytest.mark.parametrize(("engine", "part"), PARTS.items())
@@ -70,7 +71,8 @@ def test_a_seeded_part_of_all_workloads_has_no_violation(engine: ExploredEngine,
 
 @pytest.mark.parametrize("engine", ["native", "phases"])
 def test_each_state_has_the_time_of_its_batches(engine: ExploredEngine) -> None:
-    assert explore(ExplorerOptions(engine=engine), "bytes:EN", "bytes:A", "bytes:Y")[1] == []
+    workloads = ("bytes:Y",) if IS_CI and engine == "phases" else ("bytes:EN", "bytes:A", "bytes:Y")
+    assert explore(ExplorerOptions(engine=engine), *workloads)[1] == []
 
 
 def test_a_pair_of_processors_has_no_violation() -> None:
@@ -90,7 +92,7 @@ def test_each_of_two_chunks_is_undone() -> None:
 
     So many units have more than a thousand pairs in each epoch: CI takes a part of them.
     """
-    pairs = 32 if os.environ.get("CI") else None
+    pairs = 32 if IS_CI else None
     distinct, violations = explore(ExplorerOptions(engine="pair", pairs=pairs), "u64:W")
     assert violations == []
     assert distinct > 300
@@ -120,7 +122,7 @@ def test_both_engines_leave_the_same_states() -> None:
 def test_a_crash_in_recovery_has_no_violation() -> None:
     seed = int(os.environ.get("GPKVS_SEED", Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
-    workloads = Random(seed).sample(("bytes:N", "u64:N", *ROOT_WORKLOADS), 3)
+    workloads = Random(seed).sample(("bytes:N", "u64:N", *ROOT_WORKLOADS), 2 if IS_CI else 3)
     distinct, violations = explore(ExplorerOptions(depth=2, first_states=1), *workloads)
     assert violations == [], workloads
     assert distinct > 300
@@ -338,8 +340,9 @@ def test_a_life_in_a_weaker_domain_is_not_relied_on(text: str, workload: str) ->
     )
     _, violations = explore(options, workload)
     assert violations, f"without {site}, nothing is seen"
-    _, violations = explore(replace(options, mutation=None), workload)
-    assert violations == []
+    if workload != "bytes:k" or not IS_CI:  # which has ten times as many states as another one
+        _, violations = explore(replace(options, mutation=None), workload)
+        assert violations == []
 
 
 def test_a_state_that_is_not_there_is_named_in_one_line() -> None:
