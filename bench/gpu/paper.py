@@ -292,21 +292,23 @@ def _logs(bench: GpuBench, count: int) -> dict[str, Any]:
     log, index = bench.log_address, bench.index
     digest, contents = xp.empty(count, np.uint64), xp.zeros((count, 2), np.uint64)  # of other keys: whole entries
     device_seconds = import_module("gpkvs.bench.gpu.limits").device_seconds
-    coalesced = device_seconds(
-        backend,
-        lambda: backend.launch(
+    old = xp.empty((count, 2), np.uint64)
+
+    def log_coalesced() -> None:
+        backend.launch("load_slots_u64", count, slot=slots, index=index, contents=old)
+        backend.launch(
             "log_chunk_u64",
             count,
             changed_slot=slots,
             contents=contents,
-            index=index,
+            old=old,
             epoch=1,
             first=0,
             log=log,
             digest=digest,
-        ),
-        5,
-    )
+        )
+
+    coalesced = device_seconds(backend, log_coalesced, 5)
     cuda = import_module("gpkvs.backends.cuda.compiler")
     code = cuda.compile_kernels((Path(__file__).parent / "conventional_log.cu").read_text())
     kernel = code.get_function("conventional_log")

@@ -10,6 +10,7 @@ Transaction in GPU Persistent Memory, section IV), where hardware counts the loc
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
 
@@ -106,7 +107,12 @@ class PathCosts:
     ----------
     forced
         The path that all batches take; `None`: the better one. For benchmarks.
+    left_layouts
+        Of the tables whose batches a server may leave for a GPU. Not of records: the host's threads store and check
+        them either way, and a door that waited for a GPU lost up to half (docs/gpu.md).
     """
+
+    left_layouts: Collection[str] = ("u64",)
 
     def __init__(self, gpu_seconds: float, host_seconds: float) -> None:
         self._at_start = {Path.GPU: (gpu_seconds, 0.0), Path.HOST: (0.0, host_seconds)}
@@ -147,8 +153,8 @@ class PathCosts:
         """Whether a batch is for a GPU that need not follow the host before, and the other path is not to be tried."""
         if self.forced:
             return self.forced is Path.GPU
-        if operations <= _FEW:
-            return False
+        if operations <= _FEW:  # the host would have keys brought to it, and results back
+            return kind.is_on_gpu and kind.mix is Mix.READS
         host, gpu = self.expected(kind, Path.HOST, operations), self.expected(kind, Path.GPU, operations)
         return gpu < host and not self._is_tried(kind, operations, gpu, host)
 
@@ -161,11 +167,13 @@ class PathCosts:
     def least_for_gpu(self, layout: str, mix: Mix) -> int:
         """Return from how many operations on a GPU takes less time, or is to be tried; `ALL_OPS`: never.
 
-        That is for keys on the host. Smaller batches need not ask `choose`. A GPU that is believed to take more than
+        That is for batches of a server. Smaller batches need not ask `choose`. A GPU that is believed to take more than
         twice as long is not tried.
         """
         if self.forced:
             return 1 if self.forced is Path.GPU else ALL_OPS
+        if layout not in self.left_layouts:
+            return ALL_OPS
         kind = Kind(layout, mix, is_on_gpu=False)
         for bits in range(_FEW.bit_length(), _BITS_MAX):
             operations = 1 << bits

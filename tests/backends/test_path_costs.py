@@ -182,5 +182,9 @@ def test_a_gpu_is_preferred_where_nothing_is_to_be_tried(seed: int) -> None:
         tried += path is Path.HOST
     assert tried < 30
     assert not costs.prefers_gpu(KIND, 100), "the host takes less time for few"
+    assert costs.prefers_gpu(Kind("u64", Mix.READS, is_on_gpu=True), 1), (
+        "who has its keys there would wait for two copies"
+    )
+    assert not costs.prefers_gpu(Kind("u64", Mix.READS, is_on_gpu=False), 64)
     for costs.forced in Path:
         assert costs.prefers_gpu(KIND, 5) is (costs.forced is Path.GPU)

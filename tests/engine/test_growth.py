@@ -494,11 +494,13 @@ def test_a_table_grows_to_its_end_while_nothing_else_is_to_do(tmp_path: Path, co
 
 
 @COMMITS
+@pytest.mark.usefixtures("natively")  # a GPU touches pages where it registers them
 def test_pages_are_there_before_blocks_move_to_them(
     tmp_path: Path, commit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And whoever drops the table meanwhile waits for the helper."""
     monkeypatch.setattr(Region, "is_memory", True)
+    monkeypatch.setenv(VARIABLE, "cpu")
     grown = Grown(tmp_path / "store", "bytes", 64, commit=commit)
     growing, table = grown.store._engine.growth, grown.store._engine.tables[1]
     growing.is_reserved(table, waits=True)

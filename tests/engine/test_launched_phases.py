@@ -124,7 +124,7 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
             except NoSpaceError:
                 break
             stored += 100
-        assert store.meter.helped_batches[Left.DEVICE] == 1  # the host knew who is refused
+        assert store.meter.helped_batches[Left.DEVICE] > 0  # the host knew who is refused, and may find other ways
         assert moved
         assert 3500 < stored < 4096  # ways
         values, there = store.get_many(keys, table="t")

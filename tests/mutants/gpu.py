@@ -217,14 +217,6 @@ MUTANTS = (
         (f"{_LOOKS}::test_a_piece_of_plain_keys_is_looked_up_once_it_is_copied",),
     ),
     Mutant(
-        "get-of-a-written-key-is-not-ordered",
-        "gpkvs/kernels/order.cu",
-        "is_write(a.ops[i]) || a.written[a.fingerprint0[i] & (a.places - 1)]",
-        "is_write(a.ops[i])",
-        "a GET does not see the SET before it in its batch",
-        ("engine/test_unordered_gets.py",),
-    ),
-    Mutant(
         "each-processor-has-all-keys",
         "gpkvs/kernels/probe.cuh",
         "return a.shards == 1 || ",

@@ -20,6 +20,7 @@ from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.backends.path_costs import Kind, Mix, Path, PathCosts, mix_of
 from gpkvs.client import Client
 from gpkvs.engine.left import Left
+from gpkvs.engine.native_engine import DEVICE_LAYOUTS
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door import turns
 from tests.conftest import SMALL, assert_clean
@@ -206,9 +207,15 @@ def counts(store: gpkvs.Store) -> tuple[int, int]:
     return store.meter.left_batches[Left.DEVICE], store.meter.helped_batches[Left.DEVICE]
 
 
+class AllLeft(PathCosts):
+    """Leaves records, too, which clients of the Redis protocol have."""
+
+    left_layouts = DEVICE_LAYOUTS
+
+
 def test_who_runs_a_batch_follows_from_what_batches_took(left: tuple[gpkvs.Store, socket.socket]) -> None:
     store, connection = left
-    gpu_is_better, host_is_better = PathCosts(1e-6, 1e-3), PathCosts(1.0, 1e-9)
+    gpu_is_better, host_is_better = AllLeft(1e-6, 1e-3), AllLeft(1.0, 1e-9)
     for costs, more in ((gpu_is_better, MANY), (host_is_better, 0)):
         store._backend.path_costs = costs
         before = counts(store)
@@ -223,10 +230,21 @@ def test_who_runs_a_batch_follows_from_what_batches_took(left: tuple[gpkvs.Store
     assert gpu_is_better.expected(kind, Path.GPU, 200) > 1e-5
 
 
+def test_records_are_not_left(left: tuple[gpkvs.Store, socket.socket]) -> None:
+    """Where time decides, and however much better a GPU is believed to be."""
+    store, connection = left
+    store._backend.path_costs = PathCosts(1e-6, 1e-3)
+    before = counts(store)
+    store.get(b"key 7")  # it ends the door's turn, and the next one begins with these costs
+    assert ask(connection, b"MSET", *WORDS) == b"+OK\r\n"
+    assert ask(connection, b"GET", b"key 7") == bulk(b"value")
+    assert counts(store) == before
+
+
 def test_a_batch_that_is_left_may_be_the_hosts(left: tuple[gpkvs.Store, socket.socket]) -> None:
     """It runs natively after all, and the next turn hears what it took."""
     store, connection = left
-    costs = store._backend.path_costs = PathCosts(100e-6, 1e-6)
+    costs = store._backend.path_costs = AllLeft(100e-6, 1e-6)
     store.get(b"key")
     assert ask(connection, b"GET", b"key 7") == bulk(None)  # the door's turn has begun, with these costs
     kind = Kind("bytes", Mix.WRITES, is_on_gpu=False)
