@@ -81,6 +81,7 @@ EXEMPTIONS = (
         _NIGHTLY,
     ),
     Exemption("docs/gpu.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
+    Exemption("docs/gpu.md", ("sudo mount -t tmpfs -o huge=always,size=64g tmpfs /mnt/gpkvs",), "mounts a file system"),
     Exemption("docs/vectors.md", ("import cupy",), "needs an NVIDIA GPU and CuPy", where="gpu"),
     Exemption(
         "docs/recipes.md", ("import torch",), "PyTorch is no dependency; tests/client/test_buffers.py has an array"
