@@ -43,8 +43,8 @@ def crash_command(
     engine: Annotated[
         ExploredEngine,
         typer.Option(
-            help="What runs batches: one native call; phases, one after the other, as a GPU runs them; or phases of a "
-            "pair of processors that store together, with a log in chunks, as a GPU and its host do (not for page)."
+            help="What runs batches: one native call; phases, as a GPU's batches have them; or phases of a pair of "
+            "processors that store together, with a log in chunks, as a GPU and its host do (not for page)."
         ),
     ] = "native",
     depth: Annotated[int, typer.Option(help="2: crash a second time, while recovery runs.", min=1, max=2)] = 1,

@@ -27,15 +27,13 @@ from gpkvs.engine.free_space import FreeSpace
 from gpkvs.engine.growth import Growing
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.heap_growth import HeapGrowth
-from gpkvs.engine.left import Left
+from gpkvs.engine.left import GROWS, Left
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import NativeEngine
 from gpkvs.engine.native_planner import NativePlanner
 from gpkvs.errors import GpkvsError
 from gpkvs.media.files import StoreFiles
 
-# These take steps, each as large as may be then: they may come again, as long as anything grows.
-_GROWS = {Left.GROW_INDEX, Left.GROW_HEAP, Left.GROW_BLOBS, Left.GROW_LOG}
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
 _CLOSES = {
     *(Left.GROW_INDEX, Left.GROW_LOG, Left.GROW_HEAP, Left.FREE_HEAP, Left.GROW_BLOBS),
@@ -126,7 +124,7 @@ class Crew:
                 # What could be freed may not be enough.
                 reason = Left.GROW_HEAP if left is Left.FREE_HEAP and left in asked else left
                 is_done = False
-                if reason not in asked or reason in _GROWS:
+                if reason not in asked or reason in GROWS:  # as long as anything grows
                     with self._on_device():
                         is_done = self._do(reason, batch, now, is_again=reason in asked)
                 if is_done:

@@ -40,7 +40,7 @@ from gpkvs.engine.heap_growth import HeapGrowth
 from gpkvs.engine.journal_committer import JournalCommitter
 from gpkvs.engine.journal_growth import JournalGrowth
 from gpkvs.engine.kinds import count_kinds
-from gpkvs.engine.left import Left
+from gpkvs.engine.left import GROWS, Left
 from gpkvs.engine.log_growth import LogGrowth
 from gpkvs.engine.meter import Meter
 from gpkvs.engine.native_engine import DEVICE_LAYOUTS, NativeEngine, TurnLimits, TurnSums
@@ -479,6 +479,7 @@ class Engine:
     def _run_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
         self._began, self._gate_before = perf_counter(), self.committer.read_gate()
+        waited = self._waited_for_room()
         if path is Path.GPU:
             self._catch_up(self.tables[batch.table])
             if ran := self._run_on_device(batch):
@@ -488,11 +489,15 @@ class Engine:
             self.own_turn.have_turn()
             self._began = perf_counter()  # what others leave to do is not the time of this batch
         result, gate = self._run_on_host(batch)
-        if path is Path.HOST:  # what was planned on a GPU in vain, perhaps waited for growth, and tells nothing
+        if path is Path.HOST or waited == self._waited_for_room():  # what waited, after a plan in vain, tells nothing
             # Of a batch that is cut, only a part has run.
             operations = len(result.part.batch) if result.part else 0
             costs.measured(kind, operations, path, perf_counter() - self._began)
         return result, gate
+
+    def _waited_for_room(self) -> int:
+        """Return how often a batch had to wait until something had grown, or was compacted."""
+        return sum(self.meter.left_batches[reason] for reason in (*GROWS, Left.FREE_HEAP))
 
     def _measured(self, costs: PathCosts, kind: Kind, operations: int, gate: int) -> None:
         """Take note of what a batch took a GPU; of one that is still being stored, when it is known."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.config import INDEX_BYTES_MAX
+from gpkvs.config import INDEX_BYTES_MAX, MIB
 from gpkvs.engine.capacity import IndexFullError
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.index_room import Pages, Reservation
@@ -43,6 +43,7 @@ PREPARE_LOAD_IN_MEMORY = 0.62
 _EARLIEST_LOAD = 0.3  # however fast keys come: who stops then has reserved in vain
 # The rate of new keys is known after so many of the slots; and what follows a reservation takes about as long again.
 _RATE_SHARE, _RESERVATIONS = 1 / 64, 2
+_TELLING_BYTES = 16 * MIB  # reserved at once; of fewer, the time is that of a thread and a sync
 _PACE_MIN = 0.05  # of the slots: growth that begins late takes so many new keys, not all at once
 _ROOMY_LOAD = 0.7  # what an index takes of random keys for certain, even if all come in one batch
 _AIMED_LOAD = 0.5  # below it, a full block is no want of space
@@ -134,7 +135,7 @@ class Growing:
     @property
     def wants_batches(self) -> bool:
         """Whether something goes on beside the batches that is to be looked at soon."""
-        return self.table is not None or self._reserving is not None
+        return self.table is not None or (self._reserving is not None and not self._reserving.is_over)
 
     def _look(self, table: Table) -> None:
         """Begin, or go on with, the growth of a table that gained keys."""
@@ -241,6 +242,8 @@ class Growing:
         path, size = table.index.region.path, 2 * table.index.blocks * BLOCK_BYTES
         self._check_limits(table.index, size)
         if self._reserving is None or (self._reserving.path, self._reserving.size) != (path, size):
+            if not (self._reserving is None or self._reserving.is_over or waits):
+                return False  # another table's is on its way
             self._end_reservation()
             # What an earlier life reserved is reserved again: it may not be durable.
             self._require_in_place(size)
@@ -252,11 +255,12 @@ class Growing:
             self._reserving.join()
         if not self._reserving.is_over:
             return False
-        self._seconds_per_byte = self._reserving.seconds / (size // 2)
         error = self._reserving.error
         if error:
             self._end_reservation()
             raise _waits_for_disk(error, self._files.path, size)
+        if size // 2 >= _TELLING_BYTES:
+            self._seconds_per_byte = self._reserving.seconds / (size // 2)
         return True
 
     def _require_in_place(self, size: int) -> None:

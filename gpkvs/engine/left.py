@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum, auto
+from typing import Final
 
 from gpkvs.native import library
 
@@ -28,6 +29,9 @@ class Left(IntEnum):
     MEMORY = auto()
     DEVICE = auto()
 
+
+GROWS: Final = frozenset({Left.GROW_INDEX, Left.GROW_HEAP, Left.GROW_BLOBS, Left.GROW_LOG})
+"""Something has to grow; it takes steps, each as large as may be then."""
 
 _names = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "gpkvs_engine_left_reasons"))).decode()
 assert [reason.name for reason in Left] == _names.split()

@@ -58,7 +58,7 @@ struct BatchPlan {
 enum PlanCount { PLAN_COUNTS(PLAN_COUNT) COUNTS };
 
 // A call launches steps by their bits, in this order.
-#define PLAN_STEPS(F) F(LOCATE, 1) F(SELECT, 2) F(ORDER, 4) F(STAGE, 8) F(VALUES, 16) F(STAGE_MOVED, 32) F(KEEP, 64) F(TELL, 128)
+#define PLAN_STEPS(F) F(LOCATE, 1) F(SELECT, 2) F(ORDER, 4) F(KEEP, 8) F(STAGE, 16) F(VALUES, 32) F(STAGE_MOVED, 64) F(TELL, 128)
 #define PLAN_STEP(name, bit) STEP_##name = bit,
 #define PLAN_STEP_NAME(name, bit) #name ";"
 #define PLAN_NAME(name) #name ";"
@@ -149,10 +149,10 @@ struct BatchPlanner {
         if (steps & STEP_LOCATE) locate();
         if (steps & STEP_SELECT) select();
         if (steps & STEP_ORDER) order();
+        if (steps & STEP_KEEP) keep();
         if (steps & STEP_STAGE) stage();
         if (steps & STEP_VALUES) values();
         if (steps & STEP_STAGE_MOVED) stage_moved();
-        if (steps & STEP_KEEP) keep();
         if (steps & STEP_TELL) tell();
     }
 
@@ -193,6 +193,7 @@ struct BatchPlanner {
                                 p.has_only_sets ? nullptr : p.source_op, p.marks},
                p.count);
         scan(p.sums, p.count, nullptr, COUNT_NEEDED);
+        if (!p.selects && p.has_records) return;
         launch(LAUNCH_pick_needed,
                pick_needed_args{p.marks, p.sums, kinds(), p.packed, numbers(), numbers_of_ops(), p.taken,
                                 p.has_only_sets ? nullptr : p.taken_ops, p.has_only_sets || p.has_records ? nullptr : p.value_offsets},

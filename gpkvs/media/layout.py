@@ -146,6 +146,7 @@ CHUNK_MARKERS: Final = 48
 LOG_ENTRIES_OFFSET: Final = 2 * PAGE_BYTES
 
 NO_SLOT: Final = (1 << 64) - 1
+NO_RECORD: Final = 0
 NO_OP: Final = (1 << 32) - 1
 
 

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -23,7 +24,7 @@ from gpkvs.backends.choose import VARIABLE
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import StoreConfig
-from gpkvs.engine import growth, growth_steps
+from gpkvs.engine import growth, growth_steps, index_room
 from gpkvs.engine.table import Held
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.media import directory
@@ -124,6 +125,39 @@ def test_the_faster_keys_come_the_earlier_the_file_is_reserved(
         assert growing._prepares_at(table) == pytest.approx(load * slots, abs=2)
         table.add(Held(records=-1000))
     table.add(Held(records=-1000))
+
+
+def test_a_reservation_that_is_over_keeps_no_batch_waiting(store: gpkvs.Store) -> None:
+    """And what a small file took says nothing of large ones."""
+    growing = store._engine.growth
+    for name, size in (("small", 64 << 10), ("large", 16 << 20)):
+        store.create_table(name, layout="u64", index_bytes=size)
+    small, large = (store._engine.tables[store.table(name).id] for name in ("small", "large"))
+    assert growing.is_reserved(small, waits=True)
+    assert growing._seconds_per_byte == 0
+    assert not growing.wants_batches
+    assert growing.is_reserved(large, waits=True)
+    assert growing._seconds_per_byte > 0
+    assert not growing.wants_batches
+
+
+def test_a_table_leaves_the_reservation_of_another_one_alone(
+    store: gpkvs.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing, may_end = store._engine.growth, threading.Event()
+    for name in ("one", "other"):
+        store.create_table(name, layout="u64", index_bytes=4 << 20)
+    one, other = (store._engine.tables[store.table(name).id] for name in ("one", "other"))
+    extend = index_room.extend_file
+    monkeypatch.setattr(index_room, "extend_file", lambda *given: (may_end.wait(60), extend(*given))[1])
+    try:
+        assert not growing.is_reserved(one, waits=False)
+        assert not growing.is_reserved(other, waits=False)
+        assert growing.wants_batches
+    finally:
+        may_end.set()
+    assert growing.is_reserved(one, waits=True)
+    assert growing.is_reserved(other, waits=True)
 
 
 @LAYOUTS

@@ -1,9 +1,10 @@
-"""Native code launches the kernels of a plan for a table of numbers: here on threads that stand for a GPU."""
+"""Native code launches the kernels of a plan: here on threads that stand for a GPU."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX, CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import Limits
+from gpkvs.engine.counted_time import clocks_set_by
 from gpkvs.engine.device.batch_plan import BatchPlan, Counts, Step
 from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.left import Left
@@ -130,6 +132,40 @@ def test_a_table_fills_up_until_a_key_finds_no_way(
         values, there = store.get_many(keys, table="t")
         assert there.sum() == stored
         assert (values[:stored] == keys[:stored] + np.uint64(1)).all()
+
+
+def test_overwrites_near_the_limit_of_the_heap_are_planned(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are charged what they bring, less what they free."""
+    monkeypatch.setenv(VARIABLE, PAIR)
+    value, count, many = b"v" * 1000, 2500, 400
+    sets: list[Any] = [(Op.SET, b"key %d" % number, value) for number in range(count)]
+    with gpkvs.open(store_path, **SIZES, heap_bytes_max=SIZES["heap_bytes"]) as store:
+        for first in range(0, count, 50):
+            store.execute(Batch.of(sets[first : first + 50]))
+        heap, meter = store._engine.heap, store.meter
+        assert heap.charged + many * heap.charged // count > heap.charged_max
+        before = meter.left_batches[Left.DEVICE], meter.helped_batches[Left.DEVICE], meter.transactions
+        for first in range(0, count - many, many):
+            store.execute(Batch.of(sets[first : first + many]))
+        after = meter.left_batches[Left.DEVICE], meter.helped_batches[Left.DEVICE], meter.transactions
+        assert np.subtract(after, before).tolist() == [6, 0, 6]
+
+
+def test_a_key_that_has_expired_makes_a_batch_the_hosts(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, PAIR)
+    now = [time.time_ns() // 1_000_000]
+    with gpkvs.open(store_path, **SIZES) as store:
+        store._engine.expiry.time.clocks = clocks_set_by(lambda: now[0])
+        store.set(b"short", b"value", ttl=5)
+        store.set(b"long", b"value")
+        reads = Batch.of([(Op.GET, b"short"), (Op.GET, b"long"), (Op.SET, b"new", b"value")])
+        helped, transactions = store.meter.helped_batches[Left.DEVICE], store.meter.transactions
+        assert store.execute(reads).value_list() == [b"value", b"value"]
+        assert store.meter.helped_batches[Left.DEVICE] == helped
+        now[0] += 10_000
+        assert store.execute(reads).value_list() == [b"", b"value"]
+        assert store.meter.helped_batches[Left.DEVICE] == helped + 1
+        assert store.meter.transactions == transactions + 3  # the removal is one, too
 
 
 def test_the_bytes_are_those_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pick: Random) -> None:

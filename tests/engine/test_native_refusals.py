@@ -70,11 +70,10 @@ def run_natively(twins: Twins, batch: Batch) -> Answer:
     return Answer(Ran.DONE, 0, *columns, result.requests, {}, lacking)
 
 
-def run_on_both(twins: Twins, batch: Batch, versions: dict[int, int]) -> Answer:
+def run_on_both(twins: Twins, batch: Batch) -> Answer:
     """Run requests on both; compare who was refused, and what the others got.
 
-    Operations of refused requests are left out of the versions by phases, and not by the native engine: of each
-    version there are the other's.
+    What does not fit runs natively on both.
     """
     answer = run_natively(twins, batch)
     by_columns = twins.stores[1].execute_requests(batch)
@@ -89,9 +88,7 @@ def run_on_both(twins: Twins, batch: Batch, versions: dict[int, int]) -> Answer:
             assert str(told) == str(reason)
     results = [*by_columns.part.requests()] if by_columns.part else []
     assert answer.status == [status for result in results for status in result.status.tolist()]
-    expected = [version for result in results for version in result.versions.tolist()]
-    assert answer.versions == [versions.setdefault(*pair) for pair in zip(expected, answer.versions, strict=True)]
-    assert len(set(versions.values())) == len(versions)
+    assert answer.versions == [version for result in results for version in result.versions.tolist()]
     assert answer.values == [value for result in results for value in result.value_list()]
     return answer
 
@@ -109,14 +106,14 @@ def test_new_keys_of_an_index_that_does_not_grow(
         store.create_table("small", layout=layout, index_bytes=64 << 10)
     number = twins.stores[0].table("small").id
     slots = twins.stores[0]._engine.tables[number].index.slots
-    refused, versions = 0, {0: 0}
+    refused = 0
     many = [Batch.of([(Op.SET, key.to_bytes(8, "little"), bytes(8))]).on_table(number) for key in range(slots)]
-    assert run_on_both(twins, Batch.concatenate(many), versions).lacking
+    assert run_on_both(twins, Batch.concatenate(many)).lacking
     kinds = (Op.SET, Op.SET, Op.GET, Op.DELETE, Op.INCREMENT)
     for _ in range(100):
         requests = requests_of(random, 2 * slots, lambda: random.randbytes(8), kinds)
         batch = Batch.concatenate([Batch.of(request).on_table(number) for request in requests])
-        refused += len(run_on_both(twins, batch, versions).lacking)
+        refused += len(run_on_both(twins, batch).lacking)
     assert refused
     assert dict(twins.stores[0].table("small").scan()) == dict(twins.stores[1].table("small").scan())
     assert twins.served.not_helped == {}
@@ -156,7 +153,7 @@ def test_records_that_a_heap_may_not_hold(tmp_path: Path, commit: CommitName) ->
 
 def test_numbers_have_no_records(tmp_path: Path, commit: CommitName) -> None:
     """Requests for what a table of numbers has not, between others; a column of expiries may give none."""
-    twins, versions, one = Twins(tmp_path, commit), {0: 0}, bytes(8)
+    twins, one = Twins(tmp_path, commit), bytes(8)
     for store in twins.stores:
         store.create_table("numbers", layout="u64")
     number = twins.stores[0].table("numbers").id
@@ -169,7 +166,7 @@ def test_numbers_have_no_records(tmp_path: Path, commit: CommitName) -> None:
     append, add = request((Op.GET, one), (Op.APPEND, one, one)), request((Op.INCREMENT, one, (7).to_bytes(8, "little")))
     expires, gets = request((Op.SET, one, one), expiry=FAR), request((Op.GET, one), expiry=FAR)
     batch = Batch.concatenate([set_one, append, add, expires, request((Op.EXPIRY, one)), gets, get_one])
-    answer = run_on_both(twins, batch, versions)
+    answer = run_on_both(twins, batch)
     assert answer.lacking == dict.fromkeys((1, 3, 4), Left.LAYOUT)
     assert answer.values == [(7).to_bytes(8, "little")] * 3
     assert twins.served.not_helped == {}
@@ -190,22 +187,22 @@ def test_a_table_that_is_not_there_any_more(tmp_path: Path, commit: CommitName) 
     twins.stores[1].execute_requests(two)
     twins.both(lambda store: store.drop_table("later"))
     native.end_turn()
-    assert run_on_both(twins, two, {}).lacking == {0: Left.TABLE, 1: Left.TABLE}
+    assert run_on_both(twins, two).lacking == {0: Left.TABLE, 1: Left.TABLE}
     assert twins.served.not_helped == {}
     twins.both(Store.close)
 
 
 def test_what_takes_no_more_than_before_is_not_refused(tmp_path: Path, commit: CommitName) -> None:
     """In a batch of which others are."""
-    twins, versions = Twins(tmp_path, commit, **CROWDED), {0: 0}
+    twins = Twins(tmp_path, commit, **CROWDED)
     for number in range(1000):
         one = Batch.of([(Op.SET, b"%d" % number, bytes(20_000))])
-        if run_on_both(twins, one, versions).lacking:
+        if run_on_both(twins, one).lacking:
             break
     shorter = [Batch.of([(Op.SET, b"%d" % key, bytes(19_000))]) for key in range(5)]
     longer = [Batch.of([(Op.SET, b"%d" % key, bytes(20_000))]) for key in range(number, number + 5)]
     batch = Batch.concatenate([request for pair in zip(longer, shorter, strict=True) for request in pair])
-    answer = run_on_both(twins, batch, versions)
+    answer = run_on_both(twins, batch)
     assert answer.lacking
     assert not any(request % 2 for request in answer.lacking)
     twins.both(Store.close)

@@ -36,7 +36,7 @@ def test_batches_are_answered_as_by_a_dictionary(
         run(self, steps)
 
     monkeypatch.setattr(BatchPlan, "run", noted)
-    monkeypatch.setenv(HOST_OPS_MAX, "0")  # kernel by kernel
+    monkeypatch.setenv(HOST_OPS_MAX, "0")  # as for a GPU
     model: dict[bytes, bytes] = {}
     have_few = 0  # batches of which not all operations were sorted, however many processors told so
     with gpkvs.open(store_path, index_bytes=1 << 20, heap_bytes=1 << 22, log_bytes=1 << 20) as store:

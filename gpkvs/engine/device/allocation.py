@@ -8,8 +8,9 @@ from gpkvs.backends.base import Processor
 from gpkvs.engine.device.phases_bytes import BytesPhases
 from gpkvs.engine.device.plan import Plan, Records
 from gpkvs.engine.device.planned import ForHostError
-from gpkvs.engine.heap import Heap, Tail
+from gpkvs.engine.heap import Heap, Tail, charge_of
 from gpkvs.engine.write_set import FILLED_WORDS
+from gpkvs.media.layout import reference_length
 
 _UNCOUNTED = (1 << 64) - 1  # `UNCOUNTED` in kernels/allocate.hpp
 
@@ -20,7 +21,7 @@ def allocate(place: Processor, heap: Heap, phases: BytesPhases, plan: Plan) -> T
     Raises
     ------
     ForHostError
-        If there is no room now, or if the heap may be charged more than it may.
+        If there is no room now, or if the heap would be charged more than it may.
     """
     start = heap.start
     # `Tail` in kernels/allocate.hpp
@@ -50,7 +51,15 @@ def allocate(place: Processor, heap: Heap, phases: BytesPhases, plan: Plan) -> T
             placed=placed,
         )
     records, units, segments, charged = placed.tolist()
-    if records < len(op) or (charged and heap.charged + charged > heap.charged_max):
+    if records < len(op) or (
+        charged and heap.charged + charged > heap.charged_max + _freed_charge(place, heap, phases, plan)
+    ):
         raise ForHostError
     plan.records = Records(op, reference, units, filled[: FILLED_WORDS * segments])
     return Tail(int(tail[0]), int(tail[1]))
+
+
+def _freed_charge(place: Processor, heap: Heap, phases: BytesPhases, plan: Plan) -> int:
+    """Return what the records are charged that the batch frees."""
+    units = reference_length(place.download(phases.freed(plan)))
+    return int(charge_of(units, heap.segment_units).sum())

@@ -28,10 +28,10 @@ class Step(IntFlag):
     LOCATE = 1
     SELECT = 2
     ORDER = 4
-    STAGE = 8
-    VALUES = 16
-    STAGE_MOVED = 32
-    KEEP = 64
+    KEEP = 8
+    STAGE = 16
+    VALUES = 32
+    STAGE_MOVED = 64
     TELL = 128
 
 

@@ -23,7 +23,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import FILLED_WORDS, DeviceColumns, TableWrites, WriteSet, log_runs
 from gpkvs.errors import memory_refused
 from gpkvs.media.files import StoreFiles
-from gpkvs.media.layout import RunKind
+from gpkvs.media.layout import NO_RECORD, RunKind
 
 
 class PhasePlanner:
@@ -211,7 +211,7 @@ class PhasePlanner:
             self._bring_slots(writes, plan)
             if freed is not None:
                 references = self._backend.download(freed)
-                references = references[references != 0]
+                references = references[references != NO_RECORD]
                 writes.keep(freed_reference=references)
                 writes.set(freed=len(references))
         else:
