@@ -1,4 +1,4 @@
-"""What does not fit: why requests are refused, and where a batch is cut.
+"""What does not fit: what a batch lacks, and why requests are refused.
 
 The request is the unit of rejection: taken in arrival order, a request that does not fit is refused whole, and the rest
 run again without it. Requests without a SET are never refused for space.
@@ -6,10 +6,12 @@ run again without it. Requests without a SET are never refused for space.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.batch import U32, U64, Batch
+from gpkvs.batch import U64, Batch
 from gpkvs.engine.heap import Heap, charge_of, segments_of
 from gpkvs.engine.table import Table
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, UnknownTableError
@@ -50,40 +52,29 @@ class IndexFullError(NoSpaceError):
         self.new_keys = new_keys
 
 
-class NoRoomError(Exception):
-    """The heap has no room for a batch as it is; after compaction it may have.
-
-    Parameters
-    ----------
-    units
-        By request, in arrival order: what its records are charged.
-    free_units
-        Of the heap.
-    long_segments
-        By request: what its long records take, in segments that must be neighbours.
+class LackedRoom(NamedTuple):
+    """What a batch lacks for which the heap has no room as it is; after compaction it may have.
 
     Attributes
     ----------
-    requests
-        How many of them, from the first on, may fit: not all. If all seem to fit, the ends of segments are in the way,
-        which records cannot cross.
+    units : (requests,) int64
+        In arrival order: what the records of each request are charged.
+    long_segments : (requests,) int64
+        What its long records take, in segments that must be neighbours.
     """
 
-    def __init__(self, units: NDArray[np.int64], free_units: int, long_segments: NDArray[np.int64]) -> None:
-        super().__init__(f"{int(units.sum())} units do not fit the heap as it is")
-        self.units = units
-        self.long_segments = long_segments
-        self.requests = min(cut_to(units, min(free_units, int(units.sum()) * 3 // 4)), len(units) - 1)
+    units: NDArray[np.int64]
+    long_segments: NDArray[np.int64]
 
     @classmethod
-    def of(cls, heap: Heap, requests: int, request: NDArray[np.int64], units: U64) -> NoRoomError:
+    def of(cls, heap: Heap, requests: int, request: NDArray[np.int64], units: U64) -> LackedRoom:
         """Return what a batch of so many requests lacks; of each record its request, and the units that it takes."""
         charged, long_segments = np.zeros((2, requests), np.int64)
         np.add.at(charged, request, charge_of(units, heap.segment_units).astype(np.int64))
         is_long = units > heap.segment_units
         segments = segments_of(units[is_long], heap.segment_units)
         np.add.at(long_segments, request[is_long], segments.astype(np.int64))
-        return cls(charged, heap.free_units, long_segments)
+        return cls(charged, long_segments)
 
 
 def record_bytes_max(heap: Heap, batch: Batch) -> int:
@@ -182,8 +173,3 @@ def _way_out(heap: Heap) -> str:
 def request_of_op(batch: Batch) -> NDArray[np.int64]:
     """Return the request of each operation."""
     return np.repeat(np.arange(len(batch.request_ops)), batch.request_ops)
-
-
-def cut_to(costs: U32 | NDArray[np.int64], budget: int) -> int:
-    """Return how many whole requests, from the first on, cost no more than a budget (all of them: no cut)."""
-    return int(np.searchsorted(np.cumsum(costs, dtype=np.int64), budget, side="right"))

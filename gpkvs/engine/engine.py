@@ -479,17 +479,18 @@ class Engine:
     def _run_measured(self, batch: Batch, kind: Kind, path: Path, costs: PathCosts) -> tuple[BatchResult, int]:
         """Run a batch on the host's threads or on GPUs, and take note of what it took."""
         self._began, self._gate_before = perf_counter(), self.committer.read_gate()
-        waited = self._waited_for_room()
+        waited: int | None = None
         if path is Path.GPU:
             self._catch_up(self.tables[batch.table])
             if ran := self._run_on_device(batch):
                 self._measured(costs, kind, len(batch), ran[1])
                 return ran
+            waited = self._waited_for_room()
         else:
             self.own_turn.have_turn()
             self._began = perf_counter()  # what others leave to do is not the time of this batch
         result, gate = self._run_on_host(batch)
-        if path is Path.HOST or waited == self._waited_for_room():  # what waited, after a plan in vain, tells nothing
+        if waited is None or waited == self._waited_for_room():  # what waited, after a plan in vain, tells nothing
             # Of a batch that is cut, only a part has run.
             operations = len(result.part.batch) if result.part else 0
             costs.measured(kind, operations, path, perf_counter() - self._began)
@@ -497,7 +498,8 @@ class Engine:
 
     def _waited_for_room(self) -> int:
         """Return how often a batch had to wait until something had grown, or was compacted."""
-        return sum(self.meter.left_batches[reason] for reason in (*GROWS, Left.FREE_HEAP))
+        left = self.meter.left_batches
+        return sum(left[reason] for reason in (*GROWS, Left.FREE_HEAP))
 
     def _measured(self, costs: PathCosts, kind: Kind, operations: int, gate: int) -> None:
         """Take note of what a batch took a GPU; of one that is still being stored, when it is known."""

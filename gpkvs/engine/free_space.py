@@ -13,7 +13,7 @@ import numpy as np
 
 from gpkvs.backends.base import Backend
 from gpkvs.engine import given_space
-from gpkvs.engine.capacity import NoRoomError
+from gpkvs.engine.capacity import LackedRoom
 from gpkvs.engine.committer import Committer
 from gpkvs.engine.compaction import Compactor
 from gpkvs.engine.heap import Heap
@@ -129,7 +129,7 @@ class FreeSpace:
         except MemoryError as error:  # the batch is committed: its result must not be lost
             self._tell(error)
 
-    def make_room(self, lacking: NoRoomError, needed_bytes: int) -> None:
+    def make_room(self, lacking: LackedRoom, needed_bytes: int) -> None:
         """Have the heap grow for a batch, or compact it, whichever is better.
 
         Parameters
@@ -145,7 +145,7 @@ class FreeSpace:
         if self._heap.present_bytes == present:
             self._compact_for(lacking)
 
-    def _compact_for(self, lacking: NoRoomError) -> None:
+    def _compact_for(self, lacking: LackedRoom) -> None:
         """Compact the heap until there is room for a batch, or for its first request and a bit more if it is large."""
         request = np.flatnonzero(lacking.units)[0]
         heap, first, in_a_row = self._heap, int(lacking.units[request]), int(lacking.long_segments[request])

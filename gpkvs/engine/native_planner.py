@@ -20,7 +20,7 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import Field, fields_of
 from gpkvs.batch import U8, U64, Batch
-from gpkvs.engine.capacity import NoRoomError, request_of_op
+from gpkvs.engine.capacity import LackedRoom, request_of_op
 from gpkvs.engine.heap import Heap, record_units
 from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import FILLED_WORDS, TableWrites
@@ -122,11 +122,11 @@ class NativePlanner:
         writes.read_counters()
         return table, writes.new_keys
 
-    def lacks_room(self, batch: Batch) -> NoRoomError:
+    def lacks_room(self, batch: Batch) -> LackedRoom:
         """Return what a batch lacks whose records found no room when it was planned last, or its first requests."""
         table = self._tables[batch.table]
         op, units = self._of_layout[table.index.layout.name].kept_records()
-        return NoRoomError.of(self._heap, len(batch.request_ops), request_of_op(batch)[op], units)
+        return LackedRoom.of(self._heap, len(batch.request_ops), request_of_op(batch)[op], units)
 
     def layout_of(self, batch: Batch) -> str:
         """Return the layout of the table of a batch."""

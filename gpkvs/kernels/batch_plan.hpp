@@ -280,21 +280,18 @@ struct BatchPlanner {
         launch(LAUNCH_mark_blocks, mark_blocks_args{p.changed_chain, p.block, p.slot, p.moved_to, p.marks}, p.ordered, changes);
         scan(p.sums, p.ordered, changes, COUNT_BLOCKS);
         launch(LAUNCH_pick_blocks, pick_blocks_args{p.marks, p.sums, changes, p.block_first}, p.ordered, changes);
-        const u64 blocks = std::min(p.ordered, 2 * p.blocks);
-        if (p.has_records)
-            launch(LAUNCH_place_records,
-                   place_records_args{p.block_first, p.changed_chain, changes, high(COUNT_BLOCKS), p.block, p.chain_fingerprint0,
-                                      p.chain_fingerprint1, records_index(), p.blocks, p.unmoved, p.hash_key0, p.hash_key1, p.slot,
-                                      p.moved_to},
-                   blocks, low(COUNT_BLOCKS));
-        else
-            launch(LAUNCH_place_numbers,
-                   place_numbers_args{p.block_first, p.changed_chain, changes, high(COUNT_BLOCKS), p.block, p.chain_fingerprint0,
-                                      p.chain_fingerprint1, numbers_index(), p.blocks, p.unmoved, p.hash_key0, p.hash_key1, p.slot,
-                                      p.moved_to},
-                   blocks, low(COUNT_BLOCKS));
+        if (p.has_records) place_news<place_records_args>(LAUNCH_place_records, records_index());
+        else place_news<place_numbers_args>(LAUNCH_place_numbers, numbers_index());
         launch(LAUNCH_mark_placed, mark_placed_args{p.changed_chain, p.slot, p.moved_to, p.marks}, p.ordered, changes);
         scan(nullptr, p.ordered, changes, COUNT_PLACED);
+    }
+
+    template <class Args, class Buckets>
+    void place_news(Launch kernel, const Buckets* index) {
+        launch(kernel,
+               Args{p.block_first, p.changed_chain, low(COUNT_CHANGES), high(COUNT_BLOCKS), p.block, p.chain_fingerprint0,
+                    p.chain_fingerprint1, index, p.blocks, p.unmoved, p.hash_key0, p.hash_key1, p.slot, p.moved_to},
+               std::min(p.ordered, 2 * p.blocks), low(COUNT_BLOCKS));
     }
 
     // The values that GETs found, once all shards have seen theirs.
@@ -348,15 +345,12 @@ struct BatchPlanner {
         stage_changes(p.changes, nullptr);
         launch(LAUNCH_mark_placed, mark_placed_args{p.changed_chain, p.slot, p.moved_to, p.marks}, p.changes);
         scan(p.sums, p.changes, nullptr, COUNT_PLACED);
-        if (p.has_records)
-            launch(LAUNCH_pick_moved_records,
-                   pick_moved_records_args{p.changed_chain, p.slot, p.moved_to, p.sums, records_index(), p.changes, p.changed_slot,
-                                           (BytesSlot*)p.contents},
-                   p.changes);
-        else
-            launch(LAUNCH_pick_moved_numbers,
-                   pick_moved_numbers_args{p.changed_chain, p.slot, p.moved_to, p.sums, numbers_index(), p.changes, p.changed_slot,
-                                           (U64Slot*)p.contents},
-                   p.changes);
+        if (p.has_records) pick_moved<pick_moved_records_args>(LAUNCH_pick_moved_records, records_index(), (BytesSlot*)p.contents);
+        else pick_moved<pick_moved_numbers_args>(LAUNCH_pick_moved_numbers, numbers_index(), (U64Slot*)p.contents);
+    }
+
+    template <class Args, class Buckets, class Slot>
+    void pick_moved(Launch kernel, const Buckets* index, Slot* contents) {
+        launch(kernel, Args{p.changed_chain, p.slot, p.moved_to, p.sums, index, p.changes, p.changed_slot, contents}, p.changes);
     }
 };

@@ -135,8 +135,11 @@ class CpuBackend:
         self.threads = threads or len(os.sched_getaffinity(0))
         self._workspace = Workspace()
         self.host_threads: int = library.gpkvs_pool_new(self.threads, awake_ns) or 0
+        if not self.host_threads:
+            raise NoMemoryError
         self.launcher: int = library.gpkvs_host_launcher_new(self.host_threads) or 0
-        if not (self.host_threads and self.launcher):
+        if not self.launcher:
+            CpuBackend.close(self)
             raise NoMemoryError
         asked = host_ops_asked()
         self.host_ops_max = ALL_OPS if asked is None else asked

@@ -184,7 +184,6 @@ class Phases(ABC):
         ForHostError
             If one has none.
         """
-        assert plan.launched
         failpoint.hit("before_place")
         counts = plan.launched.counts
         if counts.unplaced or counts.unsorted:
@@ -216,22 +215,12 @@ class Phases(ABC):
 
     def removed(self, plan: Plan) -> int:
         """Return how many keys the table loses."""
-        assert plan.launched
         return plan.launched.counts.removed_keys
 
     def old_expiring(self, plan: Plan) -> int:
         """Return how many slots with an expiry lose their record, to a new one or for good."""
         del plan
         return 0
-
-    def bounds(self, plan: Plan) -> U32:
-        """Return how long each GET's value in the heap is at most, from what its slot says alone.
-
-        Up to 15 bytes are too much. What a GET sees of its own batch does not count: whether that SET has room is not
-        known yet.
-        """
-        nothing: U32 = self._xp.zeros(plan.gets, np.uint32)  # values are in the slots
-        return nothing
 
     def result(self, plan: Plan) -> RequestResult:
         """Return the results of a plan, with the values of its GETs, where the keys are: on the host or the device.

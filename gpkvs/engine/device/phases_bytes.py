@@ -98,14 +98,12 @@ class BytesPhases(Phases):
     def kept_records(self, plan: Plan) -> U32:
         """Return the SETs that need a record in the heap, in arrival order: the last one of each key that stays."""
         launched = plan.launched
-        assert launched
         numbers: U32 = launched.column(plan.room, "kept", launched.counts.kept, np.uint32)
         return numbers
 
     def stage(self, plan: Plan) -> None:
         """See `Phases.stage`."""
         launched, records, address = plan.launched, plan.records, self._backend.address
-        assert launched
         counts, references = launched.counts, self._backend.upload(records.reference)
         expiries = None if plan.batch.expiries is None else self._backend.upload(plan.batch.expiries)
         self._make_room(plan, launched, counts.changes + counts.moved)
@@ -117,20 +115,17 @@ class BytesPhases(Phases):
             expiries=0 if expiries is None else address(expiries),
         )
         launched.run(Step.STAGE_MOVED if counts.moved else Step.STAGE)
-        plan.staged_from = references, expiries
         plan.changes = self._changes(plan, counts.changes + counts.moved)
 
     def freed(self, plan: Plan) -> U64:
         """Return the references that no slot will hold any more; 0 for a change of a slot that held none."""
         launched = plan.launched
-        assert launched
         freed: U64 = launched.column(plan.room, "freed", launched.counts.changes, np.uint64)
         return freed
 
     def old_expiring(self, plan: Plan) -> int:
         """See `Phases.old_expiring`."""
         launched = plan.launched
-        assert launched
         if not self.table.held.expiring:
             return 0
         freed_meta = launched.column(plan.room, "freed_meta", launched.counts.changes, np.uint64)
@@ -140,7 +135,11 @@ class BytesPhases(Phases):
         return self._backend.total(self.lengths(plan))
 
     def bounds(self, plan: Plan) -> U32:
-        """See `Phases.bounds`."""
+        """Return how long each GET's value in the heap is at most, from what its slot says alone.
+
+        Up to 15 bytes are too much. What a GET sees of its own batch does not count: whether that SET has room is not
+        known yet.
+        """
         reads_only = not plan.batch.has_writes
         lengths = self._backend.scratch(plan.gets, np.uint32)
         self._backend.launch(

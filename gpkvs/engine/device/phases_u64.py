@@ -57,7 +57,6 @@ class U64Phases(Phases):
     def stage(self, plan: Plan) -> None:
         """See `Phases.stage`; it was done, but for occupants that are displaced."""
         launched = plan.launched
-        assert launched
         counts = launched.counts
         if counts.moved:
             launched.set(changes=counts.changes)
@@ -69,7 +68,6 @@ class U64Phases(Phases):
         if not plan.batch.has_writes:
             return 8 * (len(plan.batch) - plan.missed)
         launched = plan.launched
-        assert launched
         if not self._is_whole:  # what it sees had to wait for other shards
             self._make_room_for_values(plan, launched)
             launched.run(_VALUES)

@@ -90,11 +90,10 @@ class Plan:
 
     seen: Seen = NOTHING_SEEN  # stays so in a batch of SETs only
     missed: int  # keys that a batch of GETs alone did not find, on a u64 table
-    launched: BatchPlan | None = None  # of a batch that writes,
+    launched: BatchPlan  # of a batch that writes,
     room: U8  # the memory of its columns,
     changing: U64  # that of the slots that change,
     found_values: U64  # and the values that GETs found on a u64 table, with room for all
-    staged_from: tuple[object, ...] = ()  # columns that kernels may still read
     get_lengths: U32 | None = None  # bytes of each GET's value, once they are known (`Phases.lengths`)
     result_bytes: int  # of the values of all GETs
     placed: Placed
