@@ -73,7 +73,7 @@ class Turn {
     static bool give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 refusals,
                           EngineRoom* room);
     void refuse_stopped();
-    std::shared_ptr<const Refusal> stopped_by(const EngineRefusal& refusal);
+    std::shared_ptr<const Refusal> stopped_by(const Request& request, const EngineRefusal& refusal);
     EngineRefusal* take_stopped(Request& request, u64 first_number, EngineRefusal* next, EngineRefusal* end);
     void share_out(u64 covered, u64 gate);
     u64 planned_ns() const;

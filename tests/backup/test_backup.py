@@ -191,7 +191,9 @@ def change(store: gpkvs.Store) -> None:
 def change_nothing(store: gpkvs.Store) -> None:
     """Set keys that are not there and delete them again: transactions that take numbers and leave all as it was."""
     for table in ("default", "t", "zahlen", "zeilen"):
-        key, value = (bytes(7) + b"x", bytes(8 if table == "zahlen" else 24)) if table[0] == "z" else (b"gone", b"value")
+        key, value = (
+            (bytes(7) + b"x", bytes(8 if table == "zahlen" else 24)) if table[0] == "z" else (b"gone", b"value")
+        )
         store.execute(Batch.of([(Op.SET, key, value), (Op.DELETE, key)]), table=table)
 
 

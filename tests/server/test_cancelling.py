@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,13 +13,10 @@ import grpc
 import pytest
 
 import gpkvs
-from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.batch import Batch, Op
 from gpkvs.client import AsyncClient
-from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.login import Logins
-from gpkvs.server.batcher import Batcher
-from gpkvs.server.bounds import bounds_of
 from gpkvs.server.door.context import Context
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.gate import Gate, Serving
@@ -32,6 +28,7 @@ from gpkvs.server.redis.stats import DoorCounts, Stats
 from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.turns import Turns
 from tests.cancelling import Run, interruptions
+from tests.server.store_queue import StoreQueue
 
 WAIT_SECONDS = 60.0
 
@@ -173,28 +170,20 @@ COMMANDS = (
 )
 
 
-class Observer:
-    def batch_done(self, result: BatchResult, seconds: float) -> None: ...
-
-    def request_dropped(self, reason: str) -> None: ...
-
-
 @asynccontextmanager
 async def redis_service(store: gpkvs.Store, memory: Memory) -> AsyncIterator[tuple[Service, Gate]]:
-    bounds = bounds_of(ServerConfig(), Limits(), 64 << 20, 16 << 30)
-    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush:
-        batcher = Batcher(store.begin_requests, engine, flush, bounds, memory, Observer())
-        gate = Gate()
-        gate.open(Serving(store, batcher, 64 << 20, 100, 64 << 20))
-        stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
-        service = Service(
-            gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128), lambda *_: None
-        )
-        try:
-            yield service, gate
-        finally:
-            service.shutdown()
-            batcher.stop_maintenance()
+    door = StoreQueue(store)
+    gate = Gate()
+    gate.open(Serving(store, door.queue, 64 << 20))
+    stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
+    service = Service(
+        gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128), lambda *_: None
+    )
+    try:
+        yield service, gate
+    finally:
+        service.shutdown()
+        door.close()
 
 
 def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
@@ -210,6 +199,7 @@ def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
                 assert len(other.replies) == len(COMMANDS)
                 assert not any(reply.startswith(b"-") for reply in other.replies if reply != b"-ERR no such key\r\n")
                 await wait_until(lambda: memory.bytes == 0, f"{memory.by_kind} are held")
+                await wait_until(lambda: not gate.serving().queue._waiting, "requests are not answered")
                 assert len(service.executor._locks) == 0
                 assert not service.executor._rounds._waiting
                 assert not service.sessions
