@@ -8,7 +8,9 @@ namespace door {
 
 namespace {
 
-// With fewer operations the next batch waits for the flush of the one before, as server/batcher.py explains.
+// With fewer operations the next batch waits for the flush of the one before. Each batch and each flush costs the same whatever
+// its size: 50 clients with one call each did 1,000 calls a second when every batch started early (2 in a batch), and 1,600 when
+// none did (5 in a batch).
 constexpr u64 EARLY_OPERATIONS_MIN = 4096;
 
 // The engine takes, measured (server/bounds.py): copies of keys, of values and of results, and columns of a plan.

@@ -1,5 +1,5 @@
-// The turns of the engine's thread: it makes batches of the requests that wait, and runs them one after the other
-// (server/batcher.py). While one runs, the next one's requests gather. A small batch may run in the thread that brought it.
+// The turns of the engine's thread: it makes batches of the requests that wait, and runs them one after the other. While one
+// runs, the next one's requests gather; there is no timer. A small batch may run in the thread that brought it.
 #pragma once
 #include <array>
 #include <atomic>

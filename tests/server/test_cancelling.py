@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -16,15 +17,17 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.client import AsyncClient
 from gpkvs.errors import GpkvsError
+from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access.login import Logins
 from gpkvs.server.door.context import Context
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.memory import Memory
+from gpkvs.server.memory import Account, Memory
 from gpkvs.server.receive import Receives
 from gpkvs.server.redis.key_locks import KeyLocks
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
+from gpkvs.server.request_queue import Answer, RequestQueue
 from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.turns import Turns
 from tests.cancelling import Run, interruptions
@@ -205,6 +208,64 @@ def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
                 assert not service.sessions
                 assert gate._calls == 0
                 assert not memory._connections
+
+    asyncio.run(within())
+
+
+class HeldQueue:
+    """Takes requests, and answers none by itself."""
+
+    def __init__(self) -> None:
+        self.deadlines: list[int] = []
+        self.withdrawn: list[int] = []
+
+    def submit(self, _connection: int, ticket: int, _table: int, deadline_ns: int, _message: bytes) -> None:
+        assert ticket == len(self.deadlines) + 1
+        self.deadlines.append(deadline_ns)
+
+    def withdraw(self, _connection: int, ticket: int) -> None:
+        self.withdrawn.append(ticket)
+
+    def waiting(self) -> int:
+        return len(self.deadlines)
+
+
+def done(ticket: int) -> Answer:
+    return Answer(ticket, kv_pb2.BatchResponse(status=b"\0").SerializeToString(), 0, False, 1, 2, 3, 4)
+
+
+def test_a_request_that_nobody_waits_for_is_withdrawn() -> None:
+    """It may be in a batch already: its answer is nobody's, and those behind it have theirs."""
+
+    async def within() -> None:
+        memory, door = Memory(1 << 30, 1), HeldQueue()
+        queue, account = RequestQueue(door), Account(memory.connection("peer"))
+        message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
+        first, second = (queue.submit(message, 0, account) for _ in range(2))
+        first.cancel()
+        await asyncio.sleep(0)
+        assert door.withdrawn == [1]
+        queue.answered(done(1))
+        queue.answered(done(2))
+        assert (await second).status == b"\0"
+        assert door.withdrawn == [1]
+        assert memory.by_kind["answers"] > 0
+        account.close()
+        assert memory.bytes == 0
+
+    asyncio.run(within())
+
+
+def test_a_deadline_counts_from_now_on() -> None:
+    async def within() -> None:
+        memory, door = Memory(1 << 30, 1), HeldQueue()
+        queue, account = RequestQueue(door), Account(memory.connection("peer"))
+        message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
+        before_ns = time.monotonic_ns()
+        queue.submit(message, 0, account, 5.0)
+        queue.submit(message, 0, account)
+        assert 5_000_000_000 <= door.deadlines[0] - before_ns < 6_000_000_000 + 10**10
+        assert door.deadlines[1] == (1 << 64) - 1
 
     asyncio.run(within())
 
