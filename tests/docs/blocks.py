@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/*.md", "deploy/*.md", "examples/*/*.md", "integrations/*/*.md", "CHANGELOG.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/*.md",
+    "docs/*/*.md",
+    "deploy/*.md",
+    "examples/*/*.md",
+    "integrations/*/*.md",
+    "CHANGELOG.md",
+)
 
 _FENCE = "```"
 _COMMENT = re.compile(r"(^|\s+)#\s.*$")
