@@ -88,9 +88,9 @@ enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED }
 // What happens to a call that Python serves. It begins with OPEN. Of a call that the door is to serve, LOGIN asks who makes
 // it: Python says so (`logged_in`) and finishes with OK, or with the status with which the call ends. Either ends with OVER,
 // or when Python finishes it; events that were under way then still come.
-enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, EVENT_OVER, EVENT_LOGIN };
+enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, EVENT_OVER, EVENT_LOGIN, EVENT_ANSWER };
 typedef struct DoorEvent {
-    uint64_t call;  // a number that no other call ever has
+    uint64_t id;    // a number that no other call ever has; of ANSWER the ticket of a request
     uint32_t kind;
     uint32_t is_counted;  // of OPEN: the door has counted its start
     // Of OPEN and LOGIN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too.
@@ -101,9 +101,13 @@ typedef struct DoorEvent {
     const char* metadata;
     const char* peer;
     const char* names;
-    // Of MESSAGE.
+    // Of MESSAGE, and of ANSWER: a BatchResponse. An ANSWER may have none: then `code` says why.
     const uint8_t* data;
     uint64_t bytes;
+    // Of ANSWER.
+    uint32_t code;
+    uint32_t is_refusal;  // the request surely changed nothing
+    uint64_t submitted_ns, began_ns, planned_ns, durable_ns;  // of CLOCK_MONOTONIC; 0: it was not executed
 } DoorEvent;
 
 // What the door has counted since its start; the buckets of histograms are those of server/exporter.py and one for all above.
@@ -220,6 +224,12 @@ DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next
 DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* response, uint64_t bytes);
 // Ends a call after its responses. Trailers are lines, "name: value" each. Anything later for this call is ignored.
 DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
+// Makes a request of a BatchRequest on a table, over a connection, in that one's place in the queue. An ANSWER with the ticket comes
+// in any case. It must keep the table's limits, and is one request.
+DOOR_EXPORT int gpkvs_door_submit(Door* door, uint64_t connection, uint64_t ticket, uint32_t table_id, uint64_t deadline_ns,
+                                  const uint8_t* message, uint64_t bytes);  // this and the next: 0, or -ENOMEM
+// Nobody waits for it any more: it is not executed if it is in no batch yet. The ANSWER comes all the same.
+DOOR_EXPORT int gpkvs_door_withdraw(Door* door, uint64_t connection, uint64_t ticket);
 // A connection that speaks RESP is one call with the path "/redis": each command that the door does not execute by itself is a
 // MESSAGE: how many words it has, their lengths (u32 each), and they themselves; more commands may stand behind it, up to 64
 // in all. If the client watches keys, a MESSAGE with these comes before (resp_message.hpp), and they are Python's from then on.

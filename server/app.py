@@ -31,7 +31,6 @@ from gpkvs.server.access.audit_file import open_audit
 from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
-from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import bounds_of, memory_bytes_of
 from gpkvs.server.clock_watch import ClockWatch
 from gpkvs.server.disk_watch import DiskWatch
@@ -129,8 +128,6 @@ class _Server:
         self._door = self._make_door(config)
         users = self._users_file.users if self._users_file else None
         self._logins = self._door.make_logins(users, self._metrics, self._audit)
-        # Waits until batches are durable, while the engine runs the next one.
-        self._flush_thread = begun_threads("flush")
 
     def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
         if config.door == "native":
@@ -157,7 +154,6 @@ class _Server:
             if self._options.ready_file:
                 _require_writable(self._options.ready_file)
             stack.callback(self._door.close)
-            stack.callback(self._flush_thread.shutdown)
             stack.push_async_callback(self._logins.stop)  # when no call logs in any more
             address = await self._start_grpc(gate)
             stack.push_async_callback(self._door.stop, 0.0)
@@ -268,31 +264,12 @@ class _Server:
         config = self._bounds.config
         log_store(store, config.message_bytes_max)
         log_memory(self._memory_bytes_max, self._bounds)
-        batcher = Batcher(
-            store.begin_requests,
-            self._door.engine_thread,
-            self._flush_thread,
-            self._bounds,
-            self._door.memory,
-            self._metrics,
-            self._door.maintenance(store),
-            lambda: store.meter.planned_ns,
-        )
         self._slow_log.attach(store)
         self._metrics.tables.attach(store)
-        serving = Serving(
-            store,
-            batcher,
-            config.message_bytes_max,
-            config.stream_requests_max,
-            config.stream_bytes_max,
-            self._door.queue_requests,
-            config.watches_max,
-        )
-        gate.open(serving)
+        gate.open(Serving(store, self._door.queue, config.message_bytes_max, config.watches_max))
         self._door.open(store)
         self._metrics.watch_memory(self._door.memory_bytes, self._memory_bytes_max)
-        self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests, lambda: store.changes_held_bytes)
+        self._metrics.attach(store.info, store.meter, self._door.queue_requests, lambda: store.changes_held_bytes)
         self._metrics.watch_clock(lambda: store.clock_back_seconds)
         await self._foreign.set_serving(True)
         warn_of_readers(self._options.data)
@@ -306,7 +283,6 @@ class _Server:
 
         await stop.wait()
         gate.close()
-        batcher.stop_maintenance()
         self._door.shut(NotServingError(gate.refusal))
         if self._options.ready_file:
             _remove(self._options.ready_file)
@@ -321,10 +297,9 @@ class _Server:
         except TimeoutError:
             _log.warning(
                 "%s still waiting after %.0f s (drain_seconds_max): dropped, and not executed",
-                counted(serving.queue_requests, "request"),
+                counted(self._door.queue_requests(), "request"),
                 config.drain_seconds_max,
             )
-            batcher.abandon(NotServingError(gate.refusal))
             self._door.abandon()
         gate.end()
         left = config.drain_seconds_max - (time.monotonic() - began)

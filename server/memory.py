@@ -85,10 +85,6 @@ class Memory:
         if self._connections.get(peer) is connection:
             del self._connections[peer]
 
-    def batch(self, size: int) -> None:
-        """Count the working memory of a batch; a negative size gives it back."""
-        self.by_kind["batch"] += size
-
 
 class Connection:
     """What one connection holds.
@@ -101,11 +97,12 @@ class Connection:
         Its name, as gRPC has it.
     """
 
-    __slots__ = ("_memory", "_peer", "bytes", "request_bytes", "turns")
+    __slots__ = ("_memory", "_peer", "bytes", "id", "request_bytes", "turns")
 
     def __init__(self, memory: Memory, peer: str) -> None:
         self._memory = memory
         self._peer = peer
+        self.id = 0  # the door's
         self.bytes = 0
         self.request_bytes = 0  # of these, of the kind ``requests``
         self.turns = Turns(memory.turns)
@@ -168,21 +165,16 @@ class Account:
         if refusal is not None:
             raise refusal
 
-    def admit(self, request_bytes: int, response_bytes: int) -> None:
-        """Count a request and the response that is planned for it.
+    def admit(self, response_bytes: int) -> None:
+        """Count a response that is planned.
 
         Raises
         ------
         NoSpaceError
-            If there is no room for both.
+            If there is no room for it.
         """
-        self.require_room(request_bytes + _SENT_COPIES * response_bytes)
-        self.connection.change("requests", request_bytes)
+        self.require_room(_SENT_COPIES * response_bytes)
         self.change_responses(response_bytes)
-
-    def release(self, request_bytes: int) -> None:
-        """Count a request no longer: nobody needs its columns."""
-        self.connection.change("requests", -request_bytes)
 
     def change_responses(self, size: int) -> None:
         """Count a response's bytes; a negative size gives back what was planned too much, or was sent."""

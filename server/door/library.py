@@ -24,6 +24,7 @@ from gpkvs.server.door.left_batch import Results, batch_of
 from gpkvs.server.door.versions import library_path
 from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.redis.scripts import Known
+from gpkvs.server.request_queue import Answer
 from gpkvs.server.several import requests_max
 from gpkvs.server.slow_log import KEY_BYTES_MAX
 from gpkvs.server.tls import TlsFilesError
@@ -74,6 +75,7 @@ class EventKind(IntEnum):
     SENT = 3
     OVER = 4  # nobody waits for it any more
     LOGIN = 5  # the door serves it: who makes it?
+    ANSWER = 6  # to a request of a handler
 
 
 class Event(NamedTuple):
@@ -87,12 +89,15 @@ class Event(NamedTuple):
         Of a new call, and of one that is asked for its login.
     message
         That came.
+    answer
+        Of a request.
     """
 
     kind: EventKind
     call: int
     opened: Opened | None
     message: bytes
+    answer: Answer | None = None
 
 
 class _Config(ctypes.Structure):
@@ -219,7 +224,7 @@ class _Script(ctypes.Structure):
 
 class _Event(ctypes.Structure):
     _fields_ = [
-        ("call", c_uint64),
+        ("id", c_uint64),
         ("kind", c_uint32),
         ("is_counted", c_uint32),
         ("connection", c_uint64),
@@ -231,6 +236,12 @@ class _Event(ctypes.Structure):
         ("names", c_char_p),
         ("data", c_void_p),
         ("bytes", c_uint64),
+        ("code", c_uint32),
+        ("is_refusal", c_uint32),
+        ("submitted_ns", c_uint64),
+        ("began_ns", c_uint64),
+        ("planned_ns", c_uint64),
+        ("durable_ns", c_uint64),
     ]
 
 
@@ -275,6 +286,8 @@ _QUICK: _Functions = {
     "ask": (c_int, [c_uint64]),
     "respond": (c_int, [c_uint64, c_char_p, c_uint64]),
     "finish": (c_int, [c_uint64, c_int, c_char_p, c_char_p]),
+    "submit": (c_int, [c_uint64, c_uint64, c_uint32, c_uint64, c_char_p, c_uint64]),
+    "withdraw": (c_int, [c_uint64, c_uint64]),
     "set_session": (c_int, [c_uint64, c_uint32, c_uint32, c_bool, c_bool]),
     "set_subscriptions": (c_int, [c_uint64, c_uint32, c_char_p]),
     "charge": (c_int, [c_uint64, c_int, c_int64]),
@@ -584,6 +597,14 @@ class Library:
         lines = "".join(f"{name}: {value}\n" for name, value in trailers)
         _require(self._call["finish"](self._door, call, code, _encoded(text), _encoded(lines)))
 
+    def submit(self, connection: int, ticket: int, table: int, deadline_ns: int, message: bytes) -> None:
+        """Queue a request of a handler, a `BatchRequest`; an `Answer` comes."""
+        _require(self._call["submit"](self._door, connection, ticket, table, deadline_ns, message, len(message)))
+
+    def withdraw(self, connection: int, ticket: int) -> None:
+        """Execute it no more, if it is in no batch yet."""
+        _require(self._call["withdraw"](self._door, connection, ticket))
+
     def set_session(
         self, call: int, table: int | None, protocol: int, *, hands_all: bool, is_silent: bool = False
     ) -> None:
@@ -637,7 +658,7 @@ def _event_of(event: _Event) -> Event:
     opened = None
     if kind in (EventKind.OPEN, EventKind.LOGIN):
         opened = Opened(
-            id=event.call,
+            id=event.id,
             path=_text(event.path),
             connection=event.connection,
             peer=_text(event.peer),
@@ -647,8 +668,12 @@ def _event_of(event: _Event) -> Event:
             caller=event.caller,
             is_counted=bool(event.is_counted),
         )
-    message = ctypes.string_at(event.data, event.bytes) if kind is EventKind.MESSAGE else b""
-    return Event(kind, event.call, opened, message)
+    message = ctypes.string_at(event.data, event.bytes) if event.data else b""
+    answer = None
+    if kind is EventKind.ANSWER:
+        times_ns = event.submitted_ns, event.began_ns, event.planned_ns, event.durable_ns
+        answer = Answer(event.id, message, event.code, bool(event.is_refusal), *times_ns)
+    return Event(kind, event.id, opened, message, answer)
 
 
 def _text(data: bytes) -> str:

@@ -36,6 +36,7 @@ from gpkvs.server.redis import scripts
 from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.redis.stats import Stats as RedisStats
 from gpkvs.server.refused_connections import RefusedConnections
+from gpkvs.server.request_queue import RequestQueue
 from gpkvs.server.resident import FreeMemory
 from gpkvs.server.rpc import abort
 from gpkvs.server.slow_log import SlowLog
@@ -114,6 +115,7 @@ class NativeDoor:
         )
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
         self.receives = DoorReceives(config.receive_seconds_max)
+        self.queue = RequestQueue(self._library)
         self.engine_thread = EngineThread(self._library.interrupt)
         self._stop_thread = begun_threads("door-stop")
         self._calls: dict[int, _Running] = {}
@@ -205,11 +207,8 @@ class NativeDoor:
         if self._store:
             wait((self.engine_thread.submit(self._set_tables, self._store),))
 
-    def maintenance(self, _store: Store) -> None:
-        """Return what the batcher does in idle time: nothing, for it does not know when the door is idle."""
-
     def queue_requests(self) -> int:
-        """Return how many requests of the door wait."""
+        """Return how many requests wait."""
         return self._library.waiting()
 
     def shut(self, error: GpkvsError) -> None:
@@ -306,7 +305,9 @@ class NativeDoor:
     def _take_events(self) -> None:
         """Do what the door's events ask for."""
         for event in self._library.events():
-            if event.opened is not None:
+            if event.answer is not None:
+                self.queue.answered(event.answer)
+            elif event.opened is not None:
                 self._open_call(event.kind, event.opened)
             elif (running := self._calls.get(event.call)) is not None:
                 self._tell(running, event)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,24 +14,24 @@ import grpc
 import pytest
 
 import gpkvs
-from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.batch import Batch, Op
 from gpkvs.client import AsyncClient
-from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import GpkvsError
+from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access.login import Logins
-from gpkvs.server.batcher import Batcher
-from gpkvs.server.bounds import bounds_of
 from gpkvs.server.door.context import Context
 from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.memory import Memory
+from gpkvs.server.memory import Account, Memory
 from gpkvs.server.receive import Receives
 from gpkvs.server.redis.key_locks import KeyLocks
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
+from gpkvs.server.request_queue import Answer, RequestQueue
 from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.turns import Turns
 from tests.cancelling import Run, interruptions
+from tests.server.store_queue import StoreQueue
 
 WAIT_SECONDS = 60.0
 
@@ -173,28 +173,20 @@ COMMANDS = (
 )
 
 
-class Observer:
-    def batch_done(self, result: BatchResult, seconds: float) -> None: ...
-
-    def request_dropped(self, reason: str) -> None: ...
-
-
 @asynccontextmanager
 async def redis_service(store: gpkvs.Store, memory: Memory) -> AsyncIterator[tuple[Service, Gate]]:
-    bounds = bounds_of(ServerConfig(), Limits(), 64 << 20, 16 << 30)
-    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush:
-        batcher = Batcher(store.begin_requests, engine, flush, bounds, memory, Observer())
-        gate = Gate()
-        gate.open(Serving(store, batcher, 64 << 20, 100, 64 << 20))
-        stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
-        service = Service(
-            gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128), lambda *_: None
-        )
-        try:
-            yield service, gate
-        finally:
-            service.shutdown()
-            batcher.stop_maintenance()
+    door = StoreQueue(store)
+    gate = Gate()
+    gate.open(Serving(store, door.queue, 64 << 20))
+    stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
+    service = Service(
+        gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128), lambda *_: None
+    )
+    try:
+        yield service, gate
+    finally:
+        service.shutdown()
+        door.close()
 
 
 def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
@@ -210,11 +202,70 @@ def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
                 assert len(other.replies) == len(COMMANDS)
                 assert not any(reply.startswith(b"-") for reply in other.replies if reply != b"-ERR no such key\r\n")
                 await wait_until(lambda: memory.bytes == 0, f"{memory.by_kind} are held")
+                await wait_until(lambda: not gate.serving().queue._waiting, "requests are not answered")
                 assert len(service.executor._locks) == 0
                 assert not service.executor._rounds._waiting
                 assert not service.sessions
                 assert gate._calls == 0
                 assert not memory._connections
+
+    asyncio.run(within())
+
+
+class HeldQueue:
+    """Takes requests, and answers none by itself."""
+
+    def __init__(self) -> None:
+        self.deadlines: list[int] = []
+        self.withdrawn: list[int] = []
+
+    def submit(self, _connection: int, ticket: int, _table: int, deadline_ns: int, _message: bytes) -> None:
+        assert ticket == len(self.deadlines) + 1
+        self.deadlines.append(deadline_ns)
+
+    def withdraw(self, _connection: int, ticket: int) -> None:
+        self.withdrawn.append(ticket)
+
+    def waiting(self) -> int:
+        return len(self.deadlines)
+
+
+def done(ticket: int) -> Answer:
+    return Answer(ticket, kv_pb2.BatchResponse(status=b"\0").SerializeToString(), 0, False, 1, 2, 3, 4)
+
+
+def test_a_request_that_nobody_waits_for_is_withdrawn() -> None:
+    """It may be in a batch already: its answer is nobody's, and those behind it have theirs."""
+
+    async def within() -> None:
+        memory, door = Memory(1 << 30, 1), HeldQueue()
+        queue, account = RequestQueue(door), Account(memory.connection("peer"))
+        message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
+        first, second = (queue.submit(message, 0, account) for _ in range(2))
+        first.cancel()
+        await asyncio.sleep(0)
+        assert door.withdrawn == [1]
+        queue.answered(done(1))
+        queue.answered(done(2))
+        assert (await second).status == b"\0"
+        assert door.withdrawn == [1]
+        assert memory.by_kind["answers"] > 0
+        account.close()
+        assert memory.bytes == 0
+
+    asyncio.run(within())
+
+
+def test_a_deadline_counts_from_now_on() -> None:
+    async def within() -> None:
+        memory, door = Memory(1 << 30, 1), HeldQueue()
+        queue, account = RequestQueue(door), Account(memory.connection("peer"))
+        message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
+        before_ns = time.monotonic_ns()
+        queue.submit(message, 0, account, 5.0)
+        queue.submit(message, 0, account)
+        assert 5_000_000_000 <= door.deadlines[0] - before_ns < 6_000_000_000 + 10**10
+        assert door.deadlines[1] == (1 << 64) - 1
 
     asyncio.run(within())
 

@@ -113,7 +113,7 @@ def parse(method: int, message: bytes, limits: Limits, layout: str) -> Parsed | 
     table = _Table(
         b"t",
         7,
-        limits.value_bytes_min == limits.value_bytes_max == 8,
+        layout == "u64",
         layout.encode(),
         limits.key_bytes_min,
         limits.key_bytes_max,
