@@ -104,7 +104,7 @@ bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* va
     const Table* const table = thread.tables().find(name_of(said_));
     if (!table || !may(call, table->id, *this)) return false;
     const bool has_value = !value || value->upload;
-    if (has_value && !keeps_limits(said_, *this, *table)) return false;
+    if (has_value && !(is_of_layout(said_, *this, *table) && keeps_limits(said_, *this, *table))) return false;
     if (requests > thread.door.config.message_requests_max) return false;
     table_id = table->id;
     table_ = *table;
