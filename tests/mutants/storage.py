@@ -431,7 +431,7 @@ MUTANTS = (
         "self._idle_seconds = 0.0 if self._maintain() else _IDLE_AGAIN_SECONDS",
         "self._idle_seconds = _IDLE_AGAIN_SECONDS",
         "a server that nobody asks keeps keys that have expired, and the space of what was deleted",
-        ("server/test_expiry.py",),
+        ("server/door/test_idle.py::test_maintenance_is_done_to_its_end_and_again",),
     ),
     Mutant(
         "root-owner-keeps-the-old-root",
