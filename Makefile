@@ -159,7 +159,7 @@ mutants: install-test  ## put mistakes into copies of the code: a test must see 
 fuzz: install-test  ## throw broken messages at the server's decoding and a real store (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-fuzz-doors: install-test  ## send the same calls to both doors: answers and stores must be the same (SECONDS=30 SEED=...)
+fuzz-doors: install-test  ## send the same calls to a server and to its oracle: answers and stores must be the same (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz_doors --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis: replies must be the same (SECONDS=30, or COMMANDS=100000; SEED=...)
