@@ -1,11 +1,11 @@
-"""The connections to ports of this process, by their other end. gRPC has no way to close one of them."""
+"""The connections to ports of this process, by their other end."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -37,27 +37,17 @@ def plain_address(host: str) -> str:
 
 def open_ends(ports: Collection[int]) -> set[End]:
     """Return the other ends of all connections to some ports."""
-    return {end for _, end in _connections(ports)}
-
-
-def shut_down(ports: Collection[int], ends: Collection[End]) -> None:
-    """Close connections to some ports; what was given to the system before is still sent."""
-    for connection, end in _connections(ports):
-        if end in ends:
-            with suppress(OSError):  # it has ended meanwhile
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-def _connections(ports: Collection[int]) -> Iterator[tuple[socket.socket, End]]:
+    ends = set()
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - as paths ten thousand take longer than all the rest
         with suppress(OSError), _socket(int(name)) as found:  # it listens, or has ended
             if found.family in _FAMILIES and found.getsockname()[1] in ports:
                 host, other_port = found.getpeername()[:2]
-                yield found, End(plain_address(host), other_port)
+                ends.add(End(plain_address(host), other_port))
+    return ends
 
 
 def _socket(descriptor: int) -> socket.socket:
-    """Return a socket for a descriptor of one, with a descriptor of its own: gRPC may close the other at any time.
+    """Return a socket for a descriptor of one, with a descriptor of its own: the door may close the other at any time.
 
     Raises
     ------

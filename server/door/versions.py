@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Final
 
 from gpkvs.errors import BackendError
 from gpkvs.native import installed_library
 
 NAME = "_door.so"
+PACKAGES: Final = (
+    "Debian: apt-get install libnghttp2-dev libssl-dev; Fedora: dnf install libnghttp2-devel openssl-devel; "
+    "Homebrew: brew install libnghttp2 openssl@3"
+)
+"""What brings the headers and libraries that the door is built with (CMakeLists.txt says the same)."""
+
 # Another build of the same door, for tests: with sanitizers (Makefile).
 _VARIABLE = "GPKVS_DOOR_LIBRARY"
 

@@ -104,7 +104,7 @@ async def running(
     store: gpkvs.Store, memory: Memory | None = None, **config: int
 ) -> AsyncIterator[tuple[OneConnection, Watched]]:
     watched = Watched(store)
-    memory = memory or Memory(1 << 40, 1)
+    memory = memory or Memory(1 << 40)
     bounds = bounds_of(ServerConfig(**config), LIMITS, 64 << 20, 16 << 30)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush:
         batcher = OneConnection(watched.begin, engine, flush, bounds, memory, watched, watched.maintain)
@@ -173,7 +173,7 @@ async def test_maintenance_runs_when_idle_and_not_after_the_stop(store: gpkvs.St
 
 @asynchronous
 async def test_a_batcher_that_maintains_nothing_leaves_the_engine_alone(store: gpkvs.Store) -> None:
-    watched, memory = Watched(store), Memory(1 << 40, 1)
+    watched, memory = Watched(store), Memory(1 << 40)
     bounds = bounds_of(ServerConfig(), LIMITS, 64 << 20, 16 << 30)
     with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush, pytest.MonkeyPatch.context() as patch:
         batcher = Batcher(watched.begin, engine, flush, bounds, memory, watched)
@@ -249,7 +249,7 @@ async def test_full_queue_refuses_and_recovers(store: gpkvs.Store) -> None:
 async def test_a_connection_does_not_wait_for_all_that_another_sent(store: gpkvs.Store) -> None:
     """Each has a request in the next batch; those of one connection stay in their order."""
     async with running(store, batch_ops_max=4) as (batcher, watched):
-        other = Account(Memory(1 << 40, 1).connection("another"))
+        other = Account(Memory(1 << 40).connection("another"))
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         responses = [busy, *(batcher.submit(set_one(b"%d" % i)) for i in range(6))]
@@ -464,7 +464,7 @@ async def test_a_large_batch_starts_before_the_one_before_is_durable(store: gpkv
 
 @asynchronous
 async def test_no_more_batches_are_in_flight_than_the_journal_has_buffers(store: gpkvs.Store) -> None:
-    memory = Memory(1 << 40, 1)
+    memory = Memory(1 << 40)
     async with running(store, memory) as (batcher, watched):
         watched.holds_flushes = True
         watched.go.set()
@@ -485,7 +485,7 @@ async def test_no_more_batches_are_in_flight_than_the_journal_has_buffers(store:
 async def test_a_batch_waits_for_the_memory_of_those_in_flight(store: gpkvs.Store) -> None:
     """What batches in flight read stays in memory: together they keep to the engine's share."""
     store.set(b"large", bytes(1 << 19))
-    memory = Memory(1 << 40, 1)
+    memory = Memory(1 << 40)
     async with running(store, memory, batch_bytes_max=1 << 20, message_bytes_max=1 << 20, batch_ops_max=1) as (
         batcher,
         watched,
@@ -549,7 +549,7 @@ async def test_who_does_not_read_is_refused_before_the_memory_is_gone(store: gpk
     size = 1_000_000
     store.set(b"large", bytes(size))
     read = codec.single(Op.GET, b"large", b"", LIMITS)
-    memory = Memory(21 * size, 1)
+    memory = Memory(21 * size)
     async with running(store, memory) as (batcher, watched):
         watched.go.set()
         for _ in range(6):  # gRPC keeps a copy of each response: 6 of 2 MB are more than half
@@ -573,7 +573,7 @@ async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
     size = 1_000_000
     store.set(b"large", bytes(size))
     both = codec.decode(wire.batch([(2, b"k", b"v"), (1, b"large")]), LIMITS)
-    async with running(store, Memory(3 * size, 1)) as (batcher, watched):
+    async with running(store, Memory(3 * size)) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
         together = [batcher.submit(both) for _ in range(5)]
@@ -589,7 +589,7 @@ async def test_what_is_refused_was_not_executed(store: gpkvs.Store) -> None:
 @asynchronous
 async def test_requests_and_planned_responses_count_until_they_are_done(store: gpkvs.Store) -> None:
     """Of any kind, cancelled or not, and with the fields that nobody knows: they take memory all the same."""
-    memory = Memory(100_000, 1)
+    memory = Memory(100_000)
     async with running(store, memory) as (batcher, watched):
         busy = batcher.submit(set_one(b"busy"))
         await watched.wait_entered()
@@ -613,7 +613,7 @@ async def test_requests_and_planned_responses_count_until_they_are_done(store: g
 
 
 def test_an_account_gives_back_what_it_took() -> None:
-    memory = Memory(1 << 30, 1)
+    memory = Memory(1 << 30)
     first, second = Account(memory.connection("peer")), Account(memory.connection("peer"))
     first.change_responses(3000)
     second.admit(0, 4000)
@@ -628,7 +628,7 @@ def test_an_account_gives_back_what_it_took() -> None:
 
 def test_a_connection_never_holds_more_than_it_leaves_free() -> None:
     """However many there are and whatever they ask for: the bound is kept, and a newcomer finds room."""
-    memory = Memory(100_000_000, 1)
+    memory = Memory(100_000_000)
     for number in range(10):
         account = Account(memory.connection(str(number)))
         for size in (40_000_000, 9_000_000, 1_000_000, 100_000, 10_000):
@@ -644,7 +644,7 @@ async def test_a_batch_is_on_one_table(store: gpkvs.Store) -> None:
     """Who waits for another table keeps its place, and those of its connection behind it."""
     store.create_table("other")
     other = store.table("other").id
-    memory = Memory(1 << 40, 1)
+    memory = Memory(1 << 40)
     accounts = [Account(memory.connection(name)) for name in ("one", "two", "three")]
     async with running(store, memory) as (batcher, watched):
         responses = [batcher.submit(set_one(b"first"))]

@@ -50,7 +50,7 @@ class Inside:
         self.gate = Gate()
         none: Any = None
         self.gate.open(Serving(store, none, 64 * MIB, 1, 1, lambda: 0))
-        self.memory = Memory(1 << 30, turns=1)
+        self.memory = Memory(1 << 30)
         self.watches = Watches(self.gate, Metrics())
         object.__setattr__(self.gate.serving(), "batcher", _Idle())
 
