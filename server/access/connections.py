@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -37,13 +37,15 @@ def plain_address(host: str) -> str:
 
 def open_ends(ports: Collection[int]) -> set[End]:
     """Return the other ends of all connections to some ports."""
-    ends = set()
+    return {end for _, end in _connections(ports)}
+
+
+def _connections(ports: Collection[int]) -> Iterator[tuple[socket.socket, End]]:
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - as paths ten thousand take longer than all the rest
         with suppress(OSError), _socket(int(name)) as found:  # it listens, or has ended
             if found.family in _FAMILIES and found.getsockname()[1] in ports:
                 host, other_port = found.getpeername()[:2]
-                ends.add(End(plain_address(host), other_port))
-    return ends
+                yield found, End(plain_address(host), other_port)
 
 
 def _socket(descriptor: int) -> socket.socket:
