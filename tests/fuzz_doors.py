@@ -31,16 +31,31 @@ from gpkvs.store import Store
 from tests.conftest import assert_clean
 from tests.oracle import Oracle
 from tests.server.http2_client import Answer, Http2Client, framed
-from tests.server.wire import ABSENT, ADD, CHECK, DELETE, EQUALS, EXPIRY, GET, INCREMENT, SET, u32, u64
+from tests.server.wire import ABSENT, ADD, CHECK, DELETE, EQUALS, EXISTS, EXPIRY, GET, INCREMENT, SET, u32, u64
 from tests.serving import SIZES, Server
 
 CALLS_A_ROUND = 300
+LOOK_CALLS = 50  # after so many, the stores are compared
 BATCH, PIPELINE = "/gpkvs.v1.KV/Batch", "/gpkvs.v1.KV/Pipeline"
 LAYOUTS = {"numbers": "u64", "rows": "int32[2]"}
-TABLES = ("", "", "", "default", "numbers", "numbers", "rows", "rows", "none", "\0", "\N{SNOWMAN}")
+TABLES = (*[""] * 6, *["default", "numbers", "rows"] * 3, "none", "\0", "\N{SNOWMAN}")
 KEYS = (b"key0", b"key1", b"key2", b"12345678", b"\0" * 8, b"k" * 300, b"")
 VALUES = (b"", b"value", b"\1" * 8, b"v" * 700, b"v" * 9000, b"17")
+NUMBERS, ONES = (b"12345678", b"\0" * 8), b"\1" * 8
+EXPECTED = (0, 1, 2, int.from_bytes(ONES, "little"))
 FAR = 1 << 42  # an expiry that no round reaches, milliseconds
+
+_COLUMNS = (
+    "ops",
+    "keys",
+    "key_lengths",
+    "values",
+    "value_lengths",
+    "conditions",
+    "expected",
+    "expiries",
+    "request_ops",
+)
 
 # Headers that every call has, and those that some have.
 _COMMON = (":method", "POST"), (":scheme", "http")
@@ -86,13 +101,13 @@ def messages_of(random: Random, operations_max: int = 6) -> bytes:
     kinds = random.choice(((1, 2, 3, 4), (1, 2, 3, 4), (2, 3, 4), tuple(range(1, 11))))
     ops = [random.choice(kinds) for _ in range(random.randrange(1, operations_max))]
     keys = [random.choice(KEYS[:5] if random.random() < 0.95 else KEYS) for _ in ops]
-    values = [b"\1" * 8 if op == INCREMENT else random.choice(VALUES) for op in ops if HAS_VALUE[op]]
+    values = [ONES if op == INCREMENT else random.choice(VALUES) for op in ops if HAS_VALUE[op]]
     if message.table == "rows" and random.random() < 0.7:
         ops = [random.choice((GET, SET, DELETE, ADD, ADD)) for _ in ops]
         values = [b"" for op in ops if HAS_VALUE[op]]
     if message.table in ("numbers", "rows") and random.random() < 0.9:
-        keys = [random.choice((b"12345678", b"\0" * 8)) for _ in ops]
-        values = [b"\1" * 8 for _ in values]
+        keys = [random.choice(NUMBERS) for _ in ops]
+        values = [ONES for _ in values]
     message.ops, message.keys, message.values = bytes(ops), b"".join(keys), b"".join(values)
     if len(set(map(len, keys))) == 1 and random.random() < 0.5:
         message.key_size = len(keys[0])
@@ -103,35 +118,59 @@ def messages_of(random: Random, operations_max: int = 6) -> bytes:
     elif values:
         message.value_lengths = u32(*map(len, values))
     if random.random() < 0.2 or CHECK in ops:
-        conditions = bytes(0 if op in (GET, 4, EXPIRY) else random.randrange(4) for op in ops)
+        reads = (GET, EXISTS, EXPIRY) if random.random() < 0.9 else ()  # they may have none
+        conditions = bytes(0 if op in reads else random.randrange(4) for op in ops)
         message.conditions = conditions
         if EQUALS in conditions or random.random() < 0.1:
-            message.expected = u64(*(random.randrange(3) for _ in ops))
-    if random.random() < 0.1:
-        message.expiries = u64(*(random.choice((0, FAR)) for _ in ops))
+            message.expected = u64(*(random.choice(EXPECTED) for _ in ops))
+    if random.random() < 0.25:
+        message.expiries = u64(*(random.choice((0, FAR, FAR)) for _ in ops))
     if random.random() < (0.1 if GET in ops else 0.4):
         first = random.randrange(1, len(ops) + 1)
-        cuts = [1] * len(ops), [len(ops)], [first, len(ops) - first], [1, 2]
+        cuts = ([1] * len(ops), [len(ops)]) * 3 + ([first, len(ops) - first], [1, 2])
         message.request_ops = u32(*random.choice(cuts))
     if random.random() < (0.5 if message.table == "numbers" else 0.1):
         message.numbers = True
+    if random.random() < 0.1:
+        distort(random, message)
     if random.random() < 0.1:
         message.layout = random.choice(("int32[2]", "int32[2]", "u64", "bytes", "int32[3]"))
     return bytes(message.SerializeToString())
 
 
+def distort(random: Random, message: kv_pb2.BatchRequest) -> None:
+    """Change a column so that it no longer fits the others, or give it another size beside its lengths."""
+    name = random.choice((*_COLUMNS, "key_size", "value_size"))
+    column = getattr(message, name)
+    if isinstance(column, int):
+        setattr(message, name, random.choice((0, 1, 8, column + 1)))
+    else:
+        changed = column[:-1], column[:-4], column + b"\0", column + column, random.randbytes(len(column))
+        setattr(message, name, random.choice(changed))
+
+
+def place_of(random: Random) -> tuple[str, bytes, bytes]:
+    """Return a table, a key and a value, which mostly fit it."""
+    table = random.choice(TABLES)
+    if table in LAYOUTS and random.random() < 0.8:
+        return table, random.choice(NUMBERS), ONES
+    return table, random.choice(KEYS), random.choice(VALUES)
+
+
 def get_of(random: Random) -> bytes:
     """Return a `GetRequest`."""
-    return bytes(kv_pb2.GetRequest(table=random.choice(TABLES), key=random.choice(KEYS)).SerializeToString())
+    table, key, _ = place_of(random)
+    return bytes(kv_pb2.GetRequest(table=table, key=key).SerializeToString())
 
 
 def set_of(random: Random) -> bytes:
     """Return a `SetRequest`."""
-    message = kv_pb2.SetRequest(table=random.choice(TABLES), key=random.choice(KEYS), value=random.choice(VALUES))
+    table, key, value = place_of(random)
+    message = kv_pb2.SetRequest(table=table, key=key, value=value)
     if random.random() < 0.2:
         message.condition = random.choice((ABSENT, 2, EQUALS, 9))
     if random.random() < 0.1:
-        message.expected = random.randrange(5)
+        message.expected = random.choice(EXPECTED)
     if random.random() < 0.1:
         message.expiry_ms = FAR
     return bytes(message.SerializeToString())
@@ -139,7 +178,8 @@ def set_of(random: Random) -> bytes:
 
 def delete_of(random: Random) -> bytes:
     """Return a `DeleteRequest`."""
-    message = kv_pb2.DeleteRequest(table=random.choice(TABLES), key=random.choice(KEYS))
+    table, key, _ = place_of(random)
+    message = kv_pb2.DeleteRequest(table=table, key=key)
     if random.random() < 0.2:
         message.condition = random.choice((ABSENT, 2, EQUALS))
     return bytes(message.SerializeToString())
@@ -147,16 +187,15 @@ def delete_of(random: Random) -> bytes:
 
 def increment_of(random: Random) -> bytes:
     """Return an `IncrementRequest`."""
-    message = kv_pb2.IncrementRequest(
-        table=random.choice(TABLES), key=random.choice(KEYS), delta=random.randrange(-5, 5)
-    )
-    return bytes(message.SerializeToString())
+    table, key, _ = place_of(random)
+    return bytes(kv_pb2.IncrementRequest(table=table, key=key, delta=random.randrange(-9, 5)).SerializeToString())
 
 
 def multi_get_of(random: Random) -> bytes:
     """Return a `MultiGetRequest`."""
-    keys = [random.choice(KEYS) for _ in range(random.randrange(4))]
-    return bytes(kv_pb2.MultiGetRequest(table=random.choice(TABLES), keys=keys).SerializeToString())
+    table, *_ = place_of(random)
+    keys = [random.choice(NUMBERS if table in LAYOUTS else KEYS[:6]) for _ in range(random.randrange(4))]
+    return bytes(kv_pb2.MultiGetRequest(table=table, keys=keys).SerializeToString())
 
 
 def count_of(random: Random) -> bytes:
@@ -171,6 +210,7 @@ METHODS: tuple[tuple[str, Callable[[Random], bytes]], ...] = (
     ("/gpkvs.v1.KV/Delete", delete_of),
     (BATCH, messages_of),
     (BATCH, messages_of),
+    ("/gpkvs.v1.KV/Increment", increment_of),
     ("/gpkvs.v1.KV/Increment", increment_of),
     ("/gpkvs.v1.KV/MultiGet", multi_get_of),
     ("/gpkvs.v1.KV/Count", count_of),
@@ -352,6 +392,9 @@ def one_round(seed: int, calls: int) -> list[str]:
             oracle.store.create_table(name, layout=layout)
         callers = _Caller(oracle.target), _Caller(server.target)
         for number in range(calls):
+            if number % LOOK_CALLS == 0 and contents(oracle.store) != contents(client):
+                differences.append(f"seed {seed}: the stores differ after {number} calls")
+                break
             call = call_of(random)
             wanted, got = (caller.run(call) for caller in callers)
             if wanted and got and not agree(wanted, got):

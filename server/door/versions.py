@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 from typing import Final
 
 from gpkvs.errors import BackendError
@@ -28,7 +29,10 @@ def library_path() -> str:
     BackendError
         If it is missing.
     """
-    return os.environ.get(_VARIABLE) or str(installed_library(NAME))
+    given = os.environ.get(_VARIABLE)
+    if given and not Path(given).exists():
+        raise BackendError(f"{given} is missing ({_VARIABLE})")
+    return given or str(installed_library(NAME))
 
 
 def versions() -> str:
