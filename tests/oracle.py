@@ -1,8 +1,8 @@
 """The native door's oracle: gRPC's own server over an embedded store, with its own decoding.
 
 `tests.fuzz_doors` makes the same calls to both. The oracle has the methods of ``gpkvs.v1.KV`` that make requests, and
-Count. It has no logins, and bounds neither memory nor time. It runs one message at a time. Of what it refuses itself it
-gives the status and no text: all texts are the store's.
+Count. It has no logins, and bounds neither memory nor time. Of what it refuses itself it gives the status and no text:
+all texts are the store's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 import numpy as np
@@ -26,18 +26,18 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
 
 GET, SET, DELETE, INCREMENT, APPEND, ADD = 1, 2, 3, 5, 6, 10
+HAS_VALUE = (SET, INCREMENT, APPEND, ADD)
 OK, CORRUPT, CONDITION_FAILED, OVERFLOW, NOT_A_NUMBER = 0, 2, 3, 4, 5
-EQUALS = 3
-REQUESTS_MAX = 1024  # of a message
-TIME_MAX = (1 << 64) - 1
-
-Code = grpc.StatusCode
+INVALID_ARGUMENT, OUT_OF_RANGE, UNIMPLEMENTED, DATA_LOSS, FAILED_PRECONDITION = 3, 11, 12, 15, 9
+NOT_DONE: Final = {CORRUPT: DATA_LOSS, OVERFLOW: OUT_OF_RANGE, NOT_A_NUMBER: FAILED_PRECONDITION}
+CODES: Final = ((UnknownTableError, 5), (InvalidArgumentError, 3), (NoSpaceError, 8), (ConflictError, 10))
+CONDITION_MAX, REQUESTS_MAX, TIME_MAX = 3, 1024, (1 << 64) - 1
 
 
 class RefusedError(Exception):
     """What the oracle refuses itself."""
 
-    def __init__(self, code: grpc.StatusCode = Code.INVALID_ARGUMENT) -> None:
+    def __init__(self, code: int = INVALID_ARGUMENT) -> None:
         self.code = code
 
 
@@ -65,15 +65,15 @@ class Oracle:
 
     def __init__(self, path: Path, **sizes: Any) -> None:
         self.store = gpkvs.open(path, **sizes)
-        one = {
-            name: grpc.stream_unary_rpc_method_handler(partial(_only, run, getattr(kv_pb2, f"{name}Request")))
-            for name, run in self._methods().items()
-        }
-        pipeline = grpc.stream_stream_rpc_method_handler(self._pipeline)
+        names = ("Get", "MultiGet", "Set", "Delete", "Increment", "Batch", "Count")
+        handlers = {
+            name: grpc.stream_unary_rpc_method_handler(
+                partial(_only, getattr(self, name), getattr(kv_pb2, f"{name}Request"))
+            )
+            for name in names
+        } | {"Pipeline": grpc.stream_stream_rpc_method_handler(self._pipeline)}
         self._server = grpc.server(ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
-        self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler("gpkvs.v1.KV", {**one, "Pipeline": pipeline})]
-        )
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("gpkvs.v1.KV", handlers)])
         self.target = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
@@ -82,44 +82,39 @@ class Oracle:
         self._server.stop(None).wait()
         self.store.close()
 
-    def _methods(self) -> dict[str, Callable[[Any], Message]]:
-        names = ("Get", "Set", "Delete", "Increment", "MultiGet", "Batch", "Count")
-        return {name: getattr(self, f"_{name}") for name in names}
+    # The methods of the contract, by their names there.
 
-    def _Get(self, message: kv_pb2.GetRequest) -> kv_pb2.GetResponse:  # noqa: N802 - the contract's name
+    def Get(self, message: kv_pb2.GetRequest) -> kv_pb2.GetResponse:  # noqa: N802
         check_key_bytes(len(message.key), self.store.open_table(message.table).limits)
         return self._read(message.table, [message.key])[0]
 
-    def _MultiGet(self, message: kv_pb2.MultiGetRequest) -> kv_pb2.MultiGetResponse:  # noqa: N802
+    def MultiGet(self, message: kv_pb2.MultiGetRequest) -> kv_pb2.MultiGetResponse:  # noqa: N802
         return kv_pb2.MultiGetResponse(results=self._read(message.table, message.keys))
 
-    def _Set(self, message: kv_pb2.SetRequest) -> kv_pb2.SetResponse:  # noqa: N802
+    def Set(self, message: kv_pb2.SetRequest) -> kv_pb2.SetResponse:  # noqa: N802
         expiry_ms = self._expiry(message.expiry_ms, message.ttl_ms)
-        condition = _condition(message.condition)
-        result = self._one(
-            message.table, Operation(SET, message.key, message.value, condition, message.expected, expiry_ms)
-        )
+        operation = Operation(SET, message.key, message.value, message.condition, message.expected, expiry_ms)
+        result = self._write(message.table, operation)
         return kv_pb2.SetResponse(version=int(result.versions[0]), status=int(result.status[0]))
 
-    def _Delete(self, message: kv_pb2.DeleteRequest) -> kv_pb2.DeleteResponse:  # noqa: N802
-        condition = _condition(message.condition)
-        result = self._one(message.table, Operation(DELETE, message.key, b"", condition, message.expected))
+    def Delete(self, message: kv_pb2.DeleteRequest) -> kv_pb2.DeleteResponse:  # noqa: N802
+        operation = Operation(DELETE, message.key, b"", message.condition, message.expected)
+        result = self._write(message.table, operation)
         status = int(result.status[0])
         return kv_pb2.DeleteResponse(found=status == OK, version=int(result.versions[0]), status=status)
 
-    def _Increment(self, message: kv_pb2.IncrementRequest) -> kv_pb2.IncrementResponse:  # noqa: N802
+    def Increment(self, message: kv_pb2.IncrementRequest) -> kv_pb2.IncrementResponse:  # noqa: N802
         delta, expiry_ms = struct.pack("<q", message.delta), self._expiry(0, message.ttl_ms)
-        result = self._one(message.table, Operation(INCREMENT, message.key, delta, expiry_ms=expiry_ms))
-        failed = {CORRUPT: Code.DATA_LOSS, OVERFLOW: Code.OUT_OF_RANGE, NOT_A_NUMBER: Code.FAILED_PRECONDITION}
-        if code := failed.get(int(result.status[0])):
+        result = self._write(message.table, Operation(INCREMENT, message.key, delta, expiry_ms=expiry_ms))
+        if code := NOT_DONE.get(int(result.status[0])):
             raise RefusedError(code)
         (number,) = struct.unpack("<q", result.values.tobytes())
         return kv_pb2.IncrementResponse(number=number, version=int(result.versions[0]))
 
-    def _Count(self, message: kv_pb2.CountRequest) -> kv_pb2.CountResponse:  # noqa: N802
+    def Count(self, message: kv_pb2.CountRequest) -> kv_pb2.CountResponse:  # noqa: N802
         return kv_pb2.CountResponse(count=self.store.count(message.prefix, table=message.table))
 
-    def _Batch(self, message: kv_pb2.BatchRequest) -> kv_pb2.BatchResponse:  # noqa: N802 - the contract's name
+    def Batch(self, message: kv_pb2.BatchRequest) -> kv_pb2.BatchResponse:  # noqa: N802
         table = self.store.open_table(message.table).require_layout(message.layout)
         if message.numbers:
             table.require_numbers()
@@ -148,7 +143,7 @@ class Oracle:
         try:
             if message.request_ops:
                 raise RefusedError
-            return self._Batch(message)
+            return self.Batch(message)
         except (GpkvsError, RefusedError) as error:
             return kv_pb2.BatchResponse(id=message.id, **_told(error))
 
@@ -156,8 +151,8 @@ class Oracle:
         """Cut the columns of a message."""
         ops, count = message.ops, len(message.ops)
         keys = iter(_cut(message.keys, message.key_lengths, message.key_size, count))
-        has_value = [op in (SET, INCREMENT, APPEND, ADD) for op in ops]
-        values = iter(_cut(message.values, message.value_lengths, message.value_size, sum(has_value)))
+        with_value = sum(op in HAS_VALUE for op in ops)
+        values = iter(_cut(message.values, message.value_lengths, message.value_size, with_value))
         conditions = list(message.conditions) or [0] * count
         expected = _numbers(message.expected, "Q") or [None] * count
         expiries, ttls = _numbers(message.expiries, "Q"), _numbers(message.ttls, "Q")
@@ -167,8 +162,8 @@ class Oracle:
         if {len(conditions), len(expected), len(expiries)} != {count}:
             raise RefusedError
         return [
-            Operation(op, next(keys), next(values) if has else b"", *rest)
-            for op, has, *rest in zip(ops, has_value, conditions, expected, expiries, strict=True)
+            Operation(op, next(keys), next(values) if op in HAS_VALUE else b"", *rest)
+            for op, *rest in zip(ops, conditions, expected, expiries, strict=True)
         ]
 
     def _expiry(self, expiry_ms: int, ttl_ms: int) -> int:
@@ -177,71 +172,62 @@ class Oracle:
             raise RefusedError
         return self.store.now_ms + ttl_ms if ttl_ms else expiry_ms
 
-    def _one(self, table: str, operation: Operation) -> RequestResult:
+    def _write(self, table: str, operation: Operation) -> RequestResult:
+        """Run one operation."""
+        if not 0 <= operation.condition <= CONDITION_MAX:
+            raise RefusedError
         limits = self.store.open_table(table).limits
         check_key_bytes(len(operation.key), limits)
-        if operation.op in (SET, INCREMENT):
+        if operation.op in HAS_VALUE:
             check_value_bytes(len(operation.value), limits)
         return self.store.execute(_columns([operation]), table=table)
 
     def _read(self, table: str, keys: Sequence[bytes]) -> list[kv_pb2.GetResponse]:
+        """Read keys as of one moment."""
         result = self.store.execute(_columns([Operation(GET, key) for key in keys]), table=table)
         if CORRUPT in result.status:
-            raise RefusedError(Code.DATA_LOSS)
+            raise RefusedError(DATA_LOSS)
         rows = zip(result.status.tolist(), result.value_list(), result.versions.tolist(), strict=True)
         return [kv_pb2.GetResponse(found=status == OK, value=value, version=version) for status, value, version in rows]
 
 
-def _only(
-    run: Callable[[Any], Message],
-    request_class: type[Message],
-    messages: Iterator[bytes],
-    context: grpc.ServicerContext,
-) -> bytes:
-    """Answer the first message of a call; one without any is no call of a method."""
-    return _answer(run, request_class, next(messages, None), context)
+Run = Callable[[Any], Message]
 
 
-def _answer(
-    run: Callable[[Any], Message], request_class: type[Message], data: bytes | None, context: grpc.ServicerContext
-) -> bytes:
+def _only(run: Run, request: type[Message], messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+    """Answer the first message of a call."""
+    return _answer(run, request, next(messages, None), context)
+
+
+def _answer(run: Run, request: type[Message], data: bytes | None, context: grpc.ServicerContext) -> bytes:
     """Return the response to a message, or end the call with why there is none."""
     try:
         if data is None:
-            raise RefusedError(Code.UNIMPLEMENTED)
-        return run(request_class.FromString(data)).SerializeToString()
+            raise RefusedError(UNIMPLEMENTED)
+        return run(request.FromString(data)).SerializeToString()
     except (GpkvsError, RefusedError, DecodeError) as error:
         told = _told(error)
-        code = next(code for code in Code if code.value[0] == told["code"])
-        trailing = [] if code is Code.DATA_LOSS else [("gpkvs-executed", "no")]
+        trailing = [] if told["code"] == DATA_LOSS else [("gpkvs-executed", "no")]
         names = ("full", "gpkvs-full"), ("failed_check", "gpkvs-failed-check"), ("found", "gpkvs-found")
-        trailing += [(name, str(told[field])) for field, name in names if told.get(field) not in (None, "")]
+        trailing += [(name, str(told[field])) for field, name in names if told.get(field) is not None]
         context.set_trailing_metadata(trailing)
-        context.abort(code, told["message"])
+        context.abort(next(code for code in grpc.StatusCode if code.value[0] == told["code"]), told["message"])
 
 
 def _told(error: Exception) -> dict[str, Any]:
     """Return an error as a `RequestFailure` has it."""
     match error:
-        case UnknownTableError():
-            return {"code": 5, "message": str(error)}
-        case InvalidArgumentError():
-            return {"code": 3, "message": str(error)}
-        case NoSpaceError():
-            return {"code": 8, "message": str(error), "full": error.resource}
-        case ConflictError():
-            return {"code": 10, "message": str(error), "failed_check": error.index, "found": error.found}
         case RefusedError():
-            return {"code": error.code.value[0], "message": ""}
+            return {"code": error.code, "message": ""}
         case DecodeError():
-            return {"code": 3, "message": ""}
-    raise error
-
-
-def _condition(number: int) -> int:
-    if number > EQUALS or number < 0:
-        raise RefusedError
-    return number
+            return {"code": INVALID_ARGUMENT, "message": ""}
+    told = {"code": next(code for kind, code in CODES if isinstance(error, kind)), "message": str(error)}
+    match error:
+        case NoSpaceError():
+            return told | {"full": error.resource}
+        case ConflictError():
+            return told | {"failed_check": error.index, "found": error.found}
+    return told
 
 
 def _numbers(column: bytes, kind: str) -> list[Any]:
@@ -253,42 +239,38 @@ def _numbers(column: bytes, kind: str) -> list[Any]:
 
 def _cut(column: bytes, lengths: bytes, size: int, count: int) -> list[bytes]:
     """Return the strings of a column."""
-    if lengths and size:
-        raise RefusedError
     sizes = _numbers(lengths, "I") if lengths else [size] * count
-    if len(sizes) != count or sum(sizes) != len(column):
+    if (lengths and size) or len(sizes) != count or sum(sizes) != len(column):
         raise RefusedError
     return [column[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
 
 
 def _columns(operations: Sequence[Operation], counts: Sequence[int] = ()) -> Batch:
     """Return operations as the store takes them: one request, or several of so many operations."""
-    values = [one.value for one in operations if one.op in (SET, INCREMENT, APPEND, ADD)]
-    has_conditions = any(one.condition for one in operations)
-    has_expected = has_conditions and all(one.expected is not None for one in operations)
-    has_expiries = any(one.expiry_ms for one in operations)
+    ops, keys, values, conditions, expected, expiries = zip(*operations, strict=True) if operations else [()] * 6
+    values = [value for op, value in zip(ops, values, strict=True) if op in HAS_VALUE]
+    has_expected = any(conditions) and None not in expected
     return Batch(
-        ops=np.array([one.op for one in operations], np.uint8),
-        keys=np.frombuffer(b"".join(one.key for one in operations), np.uint8),
-        key_lengths=np.array([len(one.key) for one in operations], np.uint32),
+        ops=np.array(ops, np.uint8),
+        keys=np.frombuffer(b"".join(keys), np.uint8),
+        key_lengths=np.array([len(key) for key in keys], np.uint32),
         values=np.frombuffer(b"".join(values), np.uint8),
         value_lengths=np.array([len(value) for value in values], np.uint32),
         request_ops=np.array(counts, np.uint32),
-        conditions=np.array([one.condition for one in operations], np.uint8) if has_conditions else None,
-        expected=np.array([one.expected for one in operations], np.uint64) if has_expected else None,
-        expiries=np.array([one.expiry_ms for one in operations], np.uint64) if has_expiries else None,
+        conditions=np.array(conditions, np.uint8) if any(conditions) else None,
+        expected=np.array(expected, np.uint64) if has_expected else None,
+        expiries=np.array(expiries, np.uint64) if any(expiries) else None,
     )
 
 
 def _response(message_id: int, results: Sequence[RequestResult], *, has_versions: bool) -> kv_pb2.BatchResponse:
     """Join the results of requests; a table without versions tells the numbers that failed conditions found."""
     status = b"".join(result.status.tobytes() for result in results)
+    versions = b"".join(result.versions.astype("<u8").tobytes() for result in results)
     return kv_pb2.BatchResponse(
         id=message_id,
         status=status,
         values=b"".join(result.values.tobytes() for result in results),
         value_lengths=b"".join(result.value_lengths.astype("<u4").tobytes() for result in results),
-        versions=b"".join(result.versions.astype("<u8").tobytes() for result in results)
-        if has_versions or CONDITION_FAILED in status
-        else b"",
+        versions=versions if has_versions or CONDITION_FAILED in status else b"",
     )
