@@ -16,11 +16,9 @@ import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvloop
 
-from gpkvs.config import ServerConfig
 from gpkvs.config_checks import raise_faults
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import GpkvsError, InvalidArgumentError
@@ -55,9 +53,6 @@ from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Tls, tls_files
 from gpkvs.store import Store
 from gpkvs.text import counted
-
-if TYPE_CHECKING:
-    from gpkvs.server.grpcio_door import GrpcioDoor
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -125,16 +120,9 @@ class _Server:
         self._helpers = begun_threads("helper", _HELPERS)
         config = options.server
         self._slow_log = SlowLog(config.slow_log_over_ms, config.slow_log_entries_max, self._metrics.call_was_slow)
-        self._door = self._make_door(config)
+        self._door = NativeDoor(config, self._bounds, self._metrics, self._slow_log, self._tls, self._helpers)
         users = self._users_file.users if self._users_file else None
         self._logins = self._door.make_logins(users, self._metrics, self._audit)
-
-    def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
-        if config.door == "native":
-            return NativeDoor(config, self._bounds, self._metrics, self._slow_log, self._tls, self._helpers)
-        from gpkvs.server.grpcio_door import GrpcioDoor  # noqa: PLC0415 - it loads grpcio
-
-        return GrpcioDoor(config, self._bounds, self._tls, self._helpers)
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -206,7 +194,6 @@ class _Server:
                 gate,
                 self._audit,
                 self._slow_log,
-                self._options.server.door,
                 self._metrics.backup_notes,
                 self._door.tables_changed,
             ),
@@ -219,7 +206,6 @@ class _Server:
 
     async def _start_resp(self, gate: Gate, address: Address) -> Address:
         """Open the port of the Redis protocol."""
-        assert isinstance(self._door, NativeDoor)  # `setting_faults` has seen to that
         service = RedisService(
             gate, self._door.memory, self._logins, self._door.redis_stats, self._slow_log, self._door.tell
         )
@@ -241,7 +227,7 @@ class _Server:
             limits=self._bounds.limits,
             batch_result_bytes_max=self._bounds.batch_result_bytes_max,
             changes_bytes=self._bounds.changes_bytes,
-            lent_value_bytes_max=options.store.limits.value_bytes_max if isinstance(self._door, NativeDoor) else 0,
+            lent_value_bytes_max=options.store.limits.value_bytes_max,
         )
         store = Store(options.data, config, on_progress=log_progress)
         give_back_free()  # what recovery needed
@@ -277,7 +263,7 @@ class _Server:
             warn_of_readers(audit_log)
         warn_of_exposure(self._options.server, *addresses)
         log_access(self._options.server, self._users_file.users if self._users_file else None)
-        log_addresses(addresses, door=self._options.server.door, tls=self._tls is not None)
+        log_addresses(addresses, tls=self._tls is not None)
         if self._options.ready_file:
             _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses if address))
 

@@ -19,7 +19,7 @@ from gpkvs.server.calls import CallContext
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import NotServingError, Serving
 from gpkvs.server.memory import Account
-from gpkvs.server.receiver import Receiver
+from gpkvs.server.receives import Receives
 from gpkvs.server.running_call import RunningCall, running
 from gpkvs.server.status import tell
 from gpkvs.server.wire import require_message
@@ -46,7 +46,7 @@ class Pipeline:
         self,
         logins: Logins,
         serving: Serving,
-        receives: Receiver,
+        receives: Receives,
         context: CallContext,
         caller: Caller,
         account: Account,
@@ -72,9 +72,7 @@ class Pipeline:
             If a message is no `BatchRequest`.
         """
         while True:
-            data = await self._receives.read(
-                self._context, self._account.connection, caller=self._caller, is_stream=True
-            )
+            data = await self._receives.read(self._context, caller=self._caller, is_stream=True)
             if data is None:
                 return
             self._caller.require()

@@ -27,7 +27,7 @@ from gpkvs.server.gate import Gate
 from gpkvs.server.memory import Account
 from gpkvs.server.options import Options, options_of
 from gpkvs.server.pipeline import Pipeline
-from gpkvs.server.receiver import Receiver
+from gpkvs.server.receives import Receives
 from gpkvs.server.rpc import Call
 from gpkvs.server.scan import Scans
 from gpkvs.server.several import check_several, run_several
@@ -49,7 +49,7 @@ class KVService:
     waits for the queue, which has a copy.
     """
 
-    def __init__(self, logins: Logins, gate: Gate, receives: Receiver, metrics: Metrics) -> None:
+    def __init__(self, logins: Logins, gate: Gate, receives: Receives, metrics: Metrics) -> None:
         self._logins = logins
         self._gate = gate
         self._receives = receives

@@ -31,7 +31,7 @@ from gpkvs.server.calls import StatusCode
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.full_log import FullLog
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.receiver import SlowRequestError
+from gpkvs.server.receives import SlowRequestError
 from gpkvs.server.request_queue import ConnectionGoneError, ExpiredRequestError
 from gpkvs.server.wire import UnsupportedError
 

@@ -21,7 +21,7 @@ from gpkvs.server.bounds import Bounds
 from gpkvs.server.calls import Metadata
 from gpkvs.server.door.context import Opened
 from gpkvs.server.door.left_batch import Results, batch_of
-from gpkvs.server.door.versions import library_path
+from gpkvs.server.door.versions import PACKAGES, library_path
 from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.redis.scripts import Known
 from gpkvs.server.request_queue import Answer
@@ -331,9 +331,7 @@ class Library:
             new = ctypes.CDLL(path).gpkvs_door_new
         except OSError as error:
             raise InvalidArgumentError(
-                f"the native door cannot be loaded: {error}; install the library that is missing, or take "
-                "--door grpcio (GPKVS_DOOR=grpcio in the environment of all commands)",
-                field="door",
+                f"the door of the server cannot be loaded: {error}; install the library that is missing"
             ) from None
         new.argtypes, new.restype = [ctypes.POINTER(_Config)], c_void_p
         self._door = new(
@@ -694,10 +692,8 @@ def _path() -> str:
         return library_path()
     except BackendError:
         raise InvalidArgumentError(
-            "the native door is not built: it needs the headers and libraries of nghttp2 and OpenSSL "
-            "(libnghttp2-dev, libssl-dev) when gpkvs is installed; install them and gpkvs again, or take "
-            "--door grpcio (GPKVS_DOOR=grpcio in the environment of all commands)",
-            field="door",
+            "this build of gpkvs has no server, only the embedded store: it was built without nghttp2 or OpenSSL. "
+            f"Install them ({PACKAGES}), then install gpkvs again"
         ) from None
 
 

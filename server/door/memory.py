@@ -1,4 +1,4 @@
-"""What clients make Python take behind the native door: counted in the door's account, by connection."""
+"""What clients make Python take: counted in the door's account, by connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DoorMemory(Memory):
     """
 
     def __init__(self, library: Library, clients_bytes_max: int) -> None:
-        super().__init__(clients_bytes_max, turns=1)
+        super().__init__(clients_bytes_max)
         self.library = library
 
     @property

@@ -25,13 +25,13 @@ from gpkvs.server.door.handlers import Handlers
 from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
-from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.door.refusals import CLOSED, reasons
 from gpkvs.server.door.slow_calls import SlowCalls
 from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts, refused_connections, table_counts
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
+from gpkvs.server.receives import Receives
 from gpkvs.server.redis import scripts
 from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.redis.stats import Stats as RedisStats
@@ -114,7 +114,7 @@ class NativeDoor:
             lambda: closed_connections(self._library.stats()), CLOSED, "connections_closed", "closed"
         )
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
-        self.receives = DoorReceives(config.receive_seconds_max)
+        self.receives = Receives(config.receive_seconds_max)
         self.queue = RequestQueue(self._library)
         self.engine_thread = EngineThread(self._library.interrupt)
         self._stop_thread = begun_threads("door-stop")

@@ -137,19 +137,11 @@ MUTANTS = (
     ),
     Mutant(
         "health-stops-first",
-        "server/receive.py",
+        "server/receives.py",
         "if self._stopped is not None and not outlives_stop:",
         "if self._stopped is not None:",
         "a health check during a drain is refused instead of told NOT_SERVING",
-        ("server/test_receive.py",),
-    ),
-    Mutant(
-        "engine-taken-for-messages",
-        "server/receive.py",
-        "- self._kept_bytes() - self._memory.bytes",
-        "- self._memory.bytes",
-        "after large batches idle Pipelines are ended",
-        ("server/test_memory.py::test_what_the_engine_keeps_after_large_batches_is_taken_for_no_message",),
+        ("server/door/test_handlers.py::test_after_a_stop_only_calls_that_outlive_it_receive",),
     ),
     Mutant(
         "time-to-live-for-zero",

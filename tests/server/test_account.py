@@ -9,7 +9,7 @@ from gpkvs.server.memory import Account, Memory
 
 
 def test_an_account_gives_back_what_it_took() -> None:
-    memory = Memory(1 << 30, 1)
+    memory = Memory(1 << 30)
     first, second = Account(memory.connection("peer")), Account(memory.connection("peer"))
     first.change_responses(3000)
     second.admit(4000)
@@ -24,7 +24,7 @@ def test_an_account_gives_back_what_it_took() -> None:
 
 def test_a_connection_never_holds_more_than_it_leaves_free() -> None:
     """However many there are and whatever they ask for: the bound is kept, and a newcomer finds room."""
-    memory = Memory(100_000_000, 1)
+    memory = Memory(100_000_000)
     for number in range(10):
         account = Account(memory.connection(str(number)))
         for size in (20_000_000, 4_500_000, 500_000, 50_000, 5_000):

@@ -1,4 +1,4 @@
-"""Whatever is interrupted, wherever it waits: no account, no lock, no turn and no gauge keeps anything."""
+"""Whatever is interrupted, wherever it waits: no account, no lock and no gauge keeps anything."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ from gpkvs.client import AsyncClient
 from gpkvs.errors import GpkvsError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access.login import Logins
-from gpkvs.server.door.context import Context
-from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.memory import Account, Memory
-from gpkvs.server.receive import Receives
+from gpkvs.server.receives import Receives
 from gpkvs.server.redis.key_locks import KeyLocks
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
 from gpkvs.server.request_queue import Answer, RequestQueue
 from gpkvs.server.slow_log import SlowLog
-from gpkvs.server.turns import Turns
 from tests.cancelling import Run, interruptions
 from tests.server.store_queue import StoreQueue
 
@@ -73,53 +70,25 @@ def test_locks_of_keys() -> None:
     each(attempt)
 
 
-def test_turns() -> None:
-    async def attempt(run: Run) -> None:
-        turns = Turns(1)
-
-        async def one() -> None:
-            await turns.take()
-            try:
-                await asyncio.sleep(0)
-            finally:
-                turns.give()
-
-        others = [asyncio.create_task(one()) for _ in range(2)]
-        await asyncio.sleep(0)
-        await run(one())
-        await asyncio.wait_for(asyncio.gather(*others, one()), WAIT_SECONDS)
-        assert turns._free == 1
-        assert not turns._waiting
-
-    each(attempt)
-
-
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_calls_that_wait_for_a_message(is_stream: bool) -> None:
     async def attempt(run: Run) -> None:
-        memory = Memory(1 << 30, 1)
-        receives, door = Receives(memory, 1 << 20, 30.0), DoorReceives(30.0)
-        connection = memory.connection("peer")
+        receives = Receives(30.0)
 
         async def read() -> bytes:
             await asyncio.sleep(0.001)
             return b"message"
 
-        context = cast(grpc.aio.ServicerContext, SimpleNamespace(read=read))
-        own = cast(Context, SimpleNamespace(ask=lambda: asyncio.ensure_future(read())))
+        context = SimpleNamespace(ask=lambda: asyncio.ensure_future(read()))
 
         async def one() -> None:
-            assert await receives.read(context, connection, is_stream=is_stream) == b"message"
-            assert await door.read(own, connection, is_stream=is_stream) == b"message"
+            assert await receives.read(context, is_stream=is_stream) == b"message"
 
         other = asyncio.create_task(one())
         await asyncio.sleep(0)
         await run(one())
         await asyncio.wait_for(asyncio.gather(other, one()), WAIT_SECONDS)
-        receives.close()
         assert not receives._waiting
-        assert not door._waiting
-        assert connection.turns._free == 1
 
     each(attempt)
 
@@ -191,7 +160,7 @@ async def redis_service(store: gpkvs.Store, memory: Memory) -> AsyncIterator[tup
 
 def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
     async def within() -> None:
-        memory = Memory(1 << 30, 1)
+        memory = Memory(1 << 30)
         async with redis_service(store, memory) as (service, gate):
             async for run in interruptions():
                 other = Client("ipv4:127.0.0.1:1", COMMANDS)
@@ -238,7 +207,7 @@ def test_a_request_that_nobody_waits_for_is_withdrawn() -> None:
     """It may be in a batch already: its answer is nobody's, and those behind it have theirs."""
 
     async def within() -> None:
-        memory, door = Memory(1 << 30, 1), HeldQueue()
+        memory, door = Memory(1 << 30), HeldQueue()
         queue, account = RequestQueue(door), Account(memory.connection("peer"))
         message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
         first, second = (queue.submit(message, 0, account) for _ in range(2))
@@ -258,7 +227,7 @@ def test_a_request_that_nobody_waits_for_is_withdrawn() -> None:
 
 def test_a_deadline_counts_from_now_on() -> None:
     async def within() -> None:
-        memory, door = Memory(1 << 30, 1), HeldQueue()
+        memory, door = Memory(1 << 30), HeldQueue()
         queue, account = RequestQueue(door), Account(memory.connection("peer"))
         message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
         before_ns = time.monotonic_ns()

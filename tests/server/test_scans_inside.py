@@ -46,7 +46,7 @@ class Inside:
         queue: Any = none
         gate.open(Serving(store, queue, 64 * MIB))
         self._scans = Scans(gate, Metrics())
-        self._account = Account(Memory(1 << 30, turns=1).connection("ipv4:1.1.1.1:1"))
+        self._account = Account(Memory(1 << 30).connection("ipv4:1.1.1.1:1"))
 
     def _counted(self, piece: ScanPiece) -> ScanPiece:
         self.steps.append(len(piece))

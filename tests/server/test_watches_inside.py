@@ -50,7 +50,7 @@ class Inside:
         self.gate = Gate()
         none: Any = None
         self.gate.open(Serving(store, none, 64 * MIB))
-        self.memory = Memory(1 << 30, turns=1)
+        self.memory = Memory(1 << 30)
         self.watches = Watches(self.gate, Metrics())
         object.__setattr__(self.gate.serving(), "queue", _Idle())
 

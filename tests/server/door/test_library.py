@@ -33,15 +33,16 @@ def refusal() -> str:
     config = ServerConfig()
     with pytest.raises(InvalidArgumentError) as caught:
         Library(config, bounds_of(config, Limits(), 64 * MIB, 64 * GIB))
-    assert caught.value.field == "door"
     return str(caught.value)
 
 
 def test_a_door_that_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     installed_as(monkeypatch, BackendError("there is none"))
     assert versions.versions() == ""
-    assert "libnghttp2-dev" in refusal()
-    assert "GPKVS_DOOR=grpcio" in refusal()
+    told = refusal()
+    assert told.startswith("this build of gpkvs has no server, only the embedded store")
+    for packages in ("libnghttp2-dev libssl-dev", "libnghttp2-devel openssl-devel", "libnghttp2 openssl@3"):
+        assert packages in told
 
 
 def test_a_door_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -50,4 +51,3 @@ def test_a_door_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path:
     installed_as(monkeypatch, broken)
     assert versions.versions().startswith("cannot be loaded: ")
     assert str(broken) in refusal()
-    assert "GPKVS_DOOR=grpcio" in refusal()

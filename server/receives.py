@@ -1,4 +1,4 @@
-"""The calls of Python's handlers that wait for a message, behind the native door.
+"""The calls of Python's handlers that wait for a message.
 
 The door bounds how long the pauses of a message may be and how much memory it takes. Here a call ends when the server
 stops, its caller goes, or its only message takes too long.
@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
-from gpkvs.server.door.context import Context
-from gpkvs.server.memory import Connection
-from gpkvs.server.receiver import too_slow
+from gpkvs.server.calls import CallContext
+
+
+class SlowRequestError(GpkvsError):
+    """The message of a call was not whole in time; the call was not executed."""
 
 
 class _Receive(NamedTuple):
@@ -29,7 +31,7 @@ class _Receive(NamedTuple):
             self.message.set_exception(error)
 
 
-class DoorReceives:
+class Receives:
     """All calls of Python's handlers that wait for a message.
 
     Parameters
@@ -46,14 +48,24 @@ class DoorReceives:
 
     async def read(
         self,
-        context: Context,
-        _connection: Connection,
+        context: CallContext,
         *,
         caller: Caller = ANYONE,
         is_stream: bool,
         outlives_stop: bool = False,
     ) -> object:
-        """Return a call's next message, or None at its end (`gpkvs.server.receiver.Receiver.read`).
+        """Return a call's next message, or None at its end.
+
+        Parameters
+        ----------
+        context
+            The call.
+        caller
+            Who makes it.
+        is_stream
+            A stream may take as long as it likes.
+        outlives_stop
+            Whether the call is served while the server stops, as a health check is.
 
         Raises
         ------
@@ -69,13 +81,16 @@ class DoorReceives:
         caller.require()
         message = context.ask()
         receive = self._waiting[message] = _Receive(caller, message, outlives_stop)
-        late = None if is_stream else self._loop.call_later(self._seconds_max, receive.end, too_slow(self._seconds_max))
+        late = None if is_stream else self._loop.call_later(self._seconds_max, receive.end, self._too_slow())
         try:
             return await message
         finally:
             del self._waiting[message]
             if late:
                 late.cancel()
+
+    def _too_slow(self) -> SlowRequestError:
+        return SlowRequestError(f"the message was not whole after {self._seconds_max:g} s (--receive-seconds-max)")
 
     def stop(self, error: GpkvsError) -> None:
         """Receive messages of calls that outlive a stop only; all other calls that wait raise an error."""
