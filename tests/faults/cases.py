@@ -353,7 +353,7 @@ CASES = {
     34: Case("oversized message: refused, memory bounded", ("server/test_bad_input.py::test_message_over_the_limit",)),
     35: Case("malformed protobuf: an error to that call alone", ("server/test_bad_input.py::test_malformed_protobuf",)),
     36: Case(
-        "slow reader: bounded buffers, the batcher never waits",
+        "slow reader: bounded buffers, the queue never waits",
         (
             "server/test_pipeline.py::test_a_slow_reader_waits_alone",
             "server/test_faults.py::test_memory_for_a_client_that_hangs_is_bounded",
