@@ -22,7 +22,7 @@ LOCKS := $(wildcard requirements/*.txt)
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(DEV_BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite doors phases conformance docs docs-all nightly loaded faults mutants doors fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto lock clean undo pair wheel
+.PHONY: help install install-test install-dev demo test suite doors phases conformance docs docs-all site nightly loaded faults mutants doors fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto lock clean undo pair wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -35,7 +35,7 @@ help:  ## this list
 # Without a lock for this Python, or with NEWEST=1, the bounds of pyproject.toml count alone.
 EXTRAS_run := build
 EXTRAS_test := build,test
-EXTRAS_dev := dev
+EXTRAS_dev := dev,site
 EXTRAS_wheel := build,wheel
 define packages
 	@lock=requirements/$(2)-$$($(1)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
@@ -141,6 +141,9 @@ docs: install-test  ## every block of README and documents, as a reader runs it
 
 docs-all: install-test  ## the same on a fresh installation, with the slow blocks
 	$(BIN)/python -m pytest -q tests/docs --docs-all
+
+site: install-dev  ## the documents as a site, in build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(DEV_BIN)/mkdocs build
 
 nightly: install-test  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash consistency" SEED=...)
 	$(BIN)/python -m tests.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
@@ -249,7 +252,7 @@ lock: install-dev  ## requirements/: the versions that make installs, anew
 	@set -e; compile() { $(COMPILE) --output-file "$$@" >/dev/null; }; \
 	for python in $(PYTHONS); do \
 		echo Python $$python; \
-		compile requirements/dev-$$python.txt --python-version $$python --extra dev; \
+		compile requirements/dev-$$python.txt --python-version $$python --extra dev --extra site; \
 		compile requirements/wheel-$$python.txt --python-version $$python --extra build --extra wheel; \
 		compile requirements/test-$$python.txt --python-version $$python --extra build --extra test; \
 		compile requirements/run-$$python.txt --python-version $$python --extra build -c requirements/test-$$python.txt; \
