@@ -23,7 +23,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 _STYLE = "docs/site/site.css"
 _PICTURES = (".svg", ".png")
 _FENCED = re.compile(r"(^``````.*\Z|^\s*```.*?^\s*```)", re.MULTILINE | re.DOTALL)  # six: a text that a page shows
@@ -95,7 +95,8 @@ def _is_pattern(item: Any) -> bool:
 
 
 def _matches(pattern: str) -> list[str]:
-    found = (path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern))
+    # Not by a link: gpkvs/server is the folder server.
+    found = (path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern) if path.resolve() == path)
     return sorted(found, key=lambda name: (not name.endswith("/README.md"), name))
 
 
