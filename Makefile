@@ -22,7 +22,7 @@ LOCKS := $(wildcard requirements/*.txt)
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(DEV_BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases conformance docs docs-all nightly loaded faults mutants fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto lock clean undo pair wheel
+.PHONY: help install install-test install-dev demo test suite phases conformance docs docs-all site nightly loaded faults mutants fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto lock clean undo pair wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -35,7 +35,7 @@ help:  ## this list
 # Without a lock for this Python, or with NEWEST=1, the bounds of pyproject.toml count alone.
 EXTRAS_run := build
 EXTRAS_test := build,test
-EXTRAS_dev := dev
+EXTRAS_dev := dev,site
 EXTRAS_wheel := build,wheel
 define packages
 	@lock=requirements/$(2)-$$($(1)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt; \
@@ -133,6 +133,9 @@ docs: install-test  ## every block of README and documents, as a reader runs it
 docs-all: install-test  ## the same on a fresh installation, with the slow blocks
 	$(BIN)/python -m pytest -q tests/docs --docs-all
 
+site: install-dev  ## the documents as a site, in build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(DEV_BIN)/mkdocs build
+
 nightly: install-test  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash consistency" SEED=...)
 	$(BIN)/python -m tests.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
 
@@ -156,8 +159,8 @@ fuzz-doors: install-test  ## send the same calls to a server and to its oracle: 
 fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis: replies must be the same (SECONDS=30, or COMMANDS=100000; SEED=...)
 	$(BIN)/python -m tests.fuzz_redis --seconds $(SECONDS) $(if $(COMMANDS),--commands $(COMMANDS)) $(if $(SEED),--seed $(SEED))
 
-fuzz-frames: build/sanitize/address/fuzz_http2  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
-	$< $(SECONDS) $(or $(SEED),$(shell date +%s))
+fuzz-frames: build/address  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
+	build/address/fuzz_http2 $(SECONDS) $(or $(SEED),$(shell date +%s))
 
 check: install-test install-dev  ## ruff, mypy, the layers, the texts that mutants replace, and the generated protobuf files
 	$(DEV_BIN)/ruff check .
@@ -171,27 +174,19 @@ check: install-test install-dev  ## ruff, mypy, the layers, the texts that mutan
 	@for file in build/proto/gpkvs/proto/v1/*; do cmp $$file proto/v1/$$(basename $$file) \
 		|| { echo "generated files differ: run make proto"; exit 1; }; done
 
-# The kernels again, for tests: GPKVS_KERNELS names them, whatever is installed.
-KERNELS := $(wildcard gpkvs/kernels/*.*)
-CXX_KERNELS = $(CXX) -std=c++17 -g1 -shared -fPIC -pthread -fno-strict-aliasing \
-	$(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2,-march=armv8-a+crc)
+# The C++ code again, for tests: build/<preset> with the flags of CMakePresets.json. CMake knows what is out of date, so it
+# is asked each time. It compiles as much at once as `make -j` leaves it, which + passes on. Tests name the libraries in
+# GPKVS_KERNELS and GPKVS_DOOR_LIBRARY.
+TARGETS_address := kernels door door_threads door_allocations fuzz_http2
+TARGETS_thread := door_threads
+TARGETS_coverage := kernels
+TARGETS_plain := kernels door
+BUILDS := $(addprefix build/,address thread coverage plain)
 
-build/sanitize/_kernels.so: $(KERNELS)
-	@mkdir -p $(@D)
-	$(CXX_KERNELS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
-		-o $@ gpkvs/kernels/*.cpp
-
-# Kernels and door as they are, for a copy of the checkout with a mistake in it (tests/mutants).
-build/plain/_kernels.so: $(KERNELS)
-	@mkdir -p $(@D)
-	$(CXX_KERNELS) -O1 -DGPKVS_NO_CLONES -o $@ gpkvs/kernels/*.cpp
-
-build/plain/door/%.o: door/%.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h
-	@mkdir -p $(@D)
-	$(CXX) -std=c++17 -g1 -fPIC -pthread -c -o $@ $<
-
-build/plain/_door.so: $(patsubst %.cpp,build/plain/%.o,$(wildcard door/*.cpp))
-	$(CXX) -shared -pthread -o $@ $^ -lnghttp2 -lssl -lcrypto
+.PHONY: $(BUILDS)
+$(BUILDS): $(VENV)/.packages-run
+	+@export PATH="$(CURDIR)/$(BIN):$$PATH" && cmake --preset $(@F) >$@.log \
+		&& cmake --build $@ --target $(TARGETS_$(@F))
 
 # Where the kernels run most of their paths, in a minute.
 SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/store/test_buffers.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
@@ -200,8 +195,8 @@ SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/store
 
 FLIPS := $(if $(CI),100,500)
 
-sanitize: install-test build/sanitize/_kernels.so sanitize-door  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
-	export GPKVS_KERNELS=$(CURDIR)/build/sanitize/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
+sanitize: install-test build/address sanitize-door  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
+	export GPKVS_KERNELS=$(CURDIR)/build/address/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)"; \
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED) \
 		&& $(BIN)/python -m pytest -q -p no:cacheprovider --commit undo --format 3 tests/engine/test_model.py \
@@ -209,67 +204,31 @@ sanitize: install-test build/sanitize/_kernels.so sanitize-door  ## the kernels 
 		&& $(BIN)/gpkvs bitflip --bits $(FLIPS) --bursts $(FLIPS) --every 400 \
 		&& $(BIN)/gpkvs bitflip --commit journal --bits $(FLIPS) --bursts $(FLIPS) --every 400
 
-# The door with a toy engine (tests/server/door/door_threads.cpp, door_allocations.cpp), as sanitizers want it.
-DOOR_PROGRAM := $(wildcard door/*.cpp) tests/server/door/door_threads.cpp
-SANITIZERS_thread := thread
-SANITIZERS_address := address,undefined -fno-sanitize-recover=all
-
-define door_under
-build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h $(wildcard tests/server/door/*.hpp)
-	@mkdir -p $$(@D)
-	$$(CXX) -std=c++17 -g1 -O1 -fno-omit-frame-pointer -fPIC -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
-
-build/sanitize/$(1)/door_threads: $(DOOR_PROGRAM:%.cpp=build/sanitize/$(1)/%.o)
-	$$(CXX) -pthread -fsanitize=$$(SANITIZERS_$(1)) -o $$@ $$^ -lnghttp2 -lssl -lcrypto
-endef
-$(eval $(call door_under,thread))
-$(eval $(call door_under,address))
-
-# The door of a server, beside the kernels: GPKVS_DOOR_LIBRARY names it.
-build/sanitize/_door.so: $(patsubst %.cpp,build/sanitize/address/%.o,$(wildcard door/*.cpp))
-	$(CXX) -shared -pthread -fsanitize=$(SANITIZERS_address) -o $@ $^ -lnghttp2 -lssl -lcrypto
-
-build/sanitize/address/fuzz_http2: $(patsubst %.cpp,build/sanitize/address/%.o,\
-		$(wildcard door/*.cpp) tests/server/door/fuzz_http2.cpp)
-	$(CXX) -pthread -fsanitize=$(SANITIZERS_address) -Wl,--wrap=malloc -o $@ $^ -lnghttp2 -lssl -lcrypto
-
-build/sanitize/address/door_allocations: $(patsubst %.cpp,build/sanitize/address/%.o,\
-		$(wildcard door/*.cpp) tests/server/door/door_allocations.cpp)
-	$(CXX) -pthread -fsanitize=$(SANITIZERS_address) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc \
-		-o $@ $^ -lnghttp2 -lssl -lcrypto
-
-DOOR_PROGRAMS := $(addprefix build/sanitize/,thread/door_threads \
-	$(addprefix address/,door_threads door_allocations fuzz_http2))
-
-sanitize-door: $(DOOR_PROGRAMS)  ## the native door under ThreadSanitizer and AddressSanitizer
-	build/sanitize/thread/door_threads clients
-	build/sanitize/thread/door_threads tls
-	build/sanitize/address/door_threads clients
-	build/sanitize/address/door_threads tls
-	build/sanitize/address/door_threads stops
-	build/sanitize/address/door_threads queue
-	build/sanitize/address/door_threads parser
-	build/sanitize/address/fuzz_http2 3 $$(date +%s)
-	build/sanitize/address/door_allocations plain engine 1
-	build/sanitize/address/door_allocations plain left 20
-	build/sanitize/address/door_allocations logins engine 1
-	build/sanitize/address/door_allocations large engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 19 + 1)) 19)
-	build/sanitize/address/door_allocations tls engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 37 + 1)) 37)
+sanitize-door: build/address build/thread  ## the native door under ThreadSanitizer and AddressSanitizer
+	build/thread/door_threads clients
+	build/thread/door_threads tls
+	build/address/door_threads clients
+	build/address/door_threads tls
+	build/address/door_threads stops
+	build/address/door_threads queue
+	build/address/door_threads parser
+	build/address/fuzz_http2 3 $$(date +%s)
+	build/address/door_allocations plain engine 1
+	build/address/door_allocations plain left 20
+	build/address/door_allocations logins engine 1
+	build/address/door_allocations large engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 19 + 1)) 19)
+	build/address/door_allocations tls engine 1 $(if $(GPKVS_ALL_ALLOCATIONS),,$$(($$(date +%s) % 37 + 1)) 37)
 
 # In CI one life of a store: seconds more than it takes to start the server.
-fuzz-served: install-test build/sanitize/_kernels.so build/sanitize/_door.so  ## kill a server whose native code has sanitizers, under real clients that know each answer (SECONDS=30 SEED=...)
+fuzz-served: install-test build/address  ## kill a server whose native code has sanitizers, under real clients that know each answer (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz_served --seconds $(if $(CI),3,$(SECONDS)) $(if $(SEED),--seed $(SEED))
-
-build/coverage/_kernels.so: $(KERNELS)
-	@mkdir -p $(@D)
-	$(CXX_KERNELS) -O0 --coverage -fprofile-update=atomic -DGPKVS_NO_CLONES \
-		-Dalways_inline=noinline -Wno-attributes -o $@ gpkvs/kernels/*.cpp
 
 # Without the explorer, whose kernels are built without counters.
 COVERED := tests/engine tests/media tests/pm tests/kernels tests/store tests/recovery/startup tests/faults
 
-coverage: install-test install-dev build/coverage/_kernels.so  ## branches of engine, transaction, heap, recovery and kernels that no test takes
-	rm -f build/coverage/python.* build/coverage/*.gcda
+coverage: install-test install-dev build/coverage  ## branches of engine, transaction, heap, recovery and kernels that no test takes
+	rm -f build/coverage/python.*
+	find build/coverage -name '*.gcda' -delete
 	-GPKVS_KERNELS=$(CURDIR)/build/coverage/_kernels.so $(BIN)/coverage run -m pytest -q $(COVERED)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
@@ -284,7 +243,7 @@ lock: install-dev  ## requirements/: the versions that make installs, anew
 	@set -e; compile() { $(COMPILE) --output-file "$$@" >/dev/null; }; \
 	for python in $(PYTHONS); do \
 		echo Python $$python; \
-		compile requirements/dev-$$python.txt --python-version $$python --extra dev; \
+		compile requirements/dev-$$python.txt --python-version $$python --extra dev --extra site; \
 		compile requirements/wheel-$$python.txt --python-version $$python --extra build --extra wheel; \
 		compile requirements/test-$$python.txt --python-version $$python --extra build --extra test; \
 		compile requirements/run-$$python.txt --python-version $$python --extra build -c requirements/test-$$python.txt; \

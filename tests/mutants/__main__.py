@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.mutants.all_mutants import MUTANTS
-from tests.mutants.checkout_copy import DOOR, HUNG, ROOT, BuildError, Run, build_plain, fresh_copy
+from tests.mutants.checkout_copy import HUNG, ROOT, BuildError, Run, build_plain, fresh_copy
 from tests.mutants.mutant import Mutant, StaleError
 
 _FIRST_FAILURE = re.compile(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", re.MULTILINE)
@@ -62,7 +62,7 @@ def examine(mutant: Mutant, tests: Sequence[str]) -> Verdict:
         with fresh_copy() as copy:
             (copy.root / mutant.file).write_text(text)
             if mutant.library:
-                copy.build(mutant.library)
+                copy.build(mutant.library, mutant.file)
             return judge(copy.run(tests, "-x"))
     except StaleError as error:
         return MutantOutcome.STALE, str(error)
@@ -107,8 +107,8 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.name} ({mutant.file}): {mutant.why}")
         return 0
-    if any(mutant.library == DOOR for mutant in mutants):
-        build_plain(ROOT, DOOR)  # copies compile what a mistake changes
+    if any(mutant.library for mutant in mutants):
+        build_plain()  # copies compile what a mistake changes
     tests_of = {mutant: tuple(options.tests or mutant.tests) for mutant in mutants}
     if not passes_unchanged(mutants, list(dict.fromkeys(chain.from_iterable(tests_of.values())))):
         print("the tests fail without a mutant")

@@ -18,8 +18,7 @@ ROOT = Path(__file__).parents[2]
 _TEST_SECONDS_MAX = 60  # of one test: a mistake may make it wait for ever
 _RUN_SECONDS_MAX = 900
 
-DOOR = "_door.so"
-_OBJECTS = "build/plain/door"  # of the door, one for each file
+_BUILD = "build/plain"  # of the checkout, from which copies take what no mistake changes
 _OTHER_BUILDS = "GPKVS_KERNELS", "GPKVS_DOOR_LIBRARY"  # they would stand for those of the copy
 
 HUNG = -1000  # the status of a run that had to be ended
@@ -37,19 +36,17 @@ class BuildError(Exception):
     """A library does not compile."""
 
 
-def build_plain(root: Path, library: str) -> Path:
-    """Compile a library of a checkout for tests; return its file.
+def build_plain() -> None:
+    """Compile the libraries of the checkout for tests, or what is out of date of them.
 
     Raises
     ------
     BuildError
         If the compiler refuses.
     """
-    built = f"build/plain/{library}"
-    done = subprocess.run(["make", "-s", built], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(["make", "-s", _BUILD], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(done.stderr)
-    return root / built
+        raise BuildError(done.stdout + done.stderr)
 
 
 class Copy:
@@ -73,19 +70,33 @@ class Copy:
             if os.path.lexists(ROOT / name):  # a file that was removed is listed until that is committed
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, root / name, follow_symlinks=False)
-        if (ROOT / _OBJECTS).exists():
-            shutil.copytree(ROOT / _OBJECTS, root / _OBJECTS)
         self._python = _make_environment(root)
 
-    def build(self, library: str) -> None:
+    def build(self, library: str, changed: str | None = None) -> None:
         """Compile a library of the copy; it lies beside the Python files, where it is looked for first.
+
+        CMake takes no build of another folder. So this runs the compiler as it ran in `build_plain`, on files of the
+        copy: on the changed one alone, or on all of the library if they include the changed one.
 
         Raises
         ------
         BuildError
             If the compiler refuses.
         """
-        build_plain(self.root, library).rename(self.root / "gpkvs" / library)
+        shutil.copytree(ROOT / _BUILD, self.root / _BUILD, dirs_exist_ok=True)
+        *compilers, link = _commands(library)
+        if changed is None:
+            compilers = []
+        elif own := [command for command in compilers if command.endswith(f" {ROOT / changed}")]:
+            compilers = own
+        for command in (*compilers, link):
+            there = command.replace(str(ROOT), str(self.root))
+            done = subprocess.run(
+                there, shell=True, cwd=self.root / _BUILD, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise BuildError(done.stderr)
+        (self.root / _BUILD / library).rename(self.root / "gpkvs" / library)
 
     def run(self, tests: Sequence[str], *options: str) -> Run:
         """Run tests, named as in `Mutant.tests`."""
@@ -112,6 +123,13 @@ class Copy:
             return Run(HUNG, "")
         finally:
             _end_group(process)
+
+
+def _commands(library: str) -> list[str]:
+    """Return how a library of the checkout is made in its build folder; the linker comes last."""
+    ninja = Path(sysconfig.get_path("scripts")) / "ninja"
+    asked = [ninja, "-C", ROOT / _BUILD, "-t", "commands", library]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def _make_environment(root: Path) -> Path:

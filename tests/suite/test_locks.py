@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
 PIN = re.compile(r"([\w.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)")
-EXTRAS = {"run": ("build",), "test": ("build", "test"), "dev": ("dev",), "wheel": ("build", "wheel")}
+EXTRAS = {"run": ("build",), "test": ("build", "test"), "dev": ("dev", "site"), "wheel": ("build", "wheel")}
 
 
 def pins(lock: Path) -> dict[str, str]:
