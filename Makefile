@@ -195,7 +195,7 @@ build/plain/_kernels.so: $(KERNELS)
 	@mkdir -p $(@D)
 	$(CXX_KERNELS) -O1 -DGPKVS_NO_CLONES -o $@ gpkvs/kernels/*.cpp
 
-build/plain/door/%.o: door/%.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h
+build/plain/door/%.o: door/%.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h gpkvs/kernels/protocol.cuh
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 -g1 -fPIC -pthread -c -o $@ $<
 
@@ -224,7 +224,7 @@ SANITIZERS_thread := thread
 SANITIZERS_address := address,undefined -fno-sanitize-recover=all
 
 define door_under
-build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h $(wildcard tests/server/door/*.hpp)
+build/sanitize/$(1)/%.o: %.cpp $(wildcard door/*.h*) gpkvs/kernels/engine_batch.h gpkvs/kernels/protocol.cuh $(wildcard tests/server/door/*.hpp)
 	@mkdir -p $$(@D)
 	$$(CXX) -std=c++17 -g1 -O1 -fno-omit-frame-pointer -fPIC -pthread -fsanitize=$$(SANITIZERS_$(1)) -c -o $$@ $$<
 

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "../gpkvs/kernels/engine_batch.h"
+#include "../gpkvs/kernels/protocol.cuh"
 
 #ifdef __cplusplus
 extern "C" {
@@ -137,7 +138,7 @@ typedef struct DoorStats {
     // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone, behind
     uint64_t connections_refused[18];
     uint64_t cancelled, expired, conflicts;
-    uint64_t operations[16][6];  // by Op and Status of gpkvs/batch.py
+    uint64_t operations[OPERATION_NUMBERS][STATUS_NUMBERS];
     DoorHistogram batch_operations, batch_requests, batch_ns;
     DoorRespStats resp;
     uint64_t slow, slow_unnoted;  // calls that took long; of these, those that the slow log does not have
@@ -146,7 +147,7 @@ typedef struct DoorStats {
 // The same of each table that there is.
 typedef struct DoorTableStats {
     uint32_t id;
-    uint64_t operations[16][6];
+    uint64_t operations[OPERATION_NUMBERS][STATUS_NUMBERS];
     uint64_t bytes_in, bytes_out;  // of keys and values that came, and of values that were returned
 } DoorTableStats;
 
