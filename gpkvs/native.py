@@ -165,7 +165,7 @@ library.gpkvs_lines_written_back.argtypes = []
 library.gpkvs_lines_written_back.restype = ctypes.c_uint64
 library.gpkvs_audits.argtypes = []
 library.gpkvs_audits.restype = ctypes.c_char_p
-for _list in ("operations", "conditions", "statuses", "engine_table_fields"):
+for _list in ("operations", "conditions", "statuses", "engine_structs", "engine_table_fields"):
     _function = getattr(library, f"gpkvs_{_list}")
     _function.argtypes, _function.restype = [], ctypes.c_char_p
 library.gpkvs_crc32c.argtypes = [ctypes.c_char_p, ctypes.c_uint64]

@@ -24,6 +24,7 @@ from gpkvs.batch import U64, Batch
 from gpkvs.changes import ChangeKind
 from gpkvs.engine.change_log import ChangeLog
 from gpkvs.engine.committer import Committer
+from gpkvs.engine.engine_batch import Engine
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.left import Left
@@ -80,17 +81,6 @@ class TurnSums(NamedTuple):
     commits: int
     heap_units: int
     gained: Sequence[Table]
-
-
-class _Calls(ctypes.Structure):
-    """`Engine` in kernels/engine_batch.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait", "reserve")),
-        ("operations_max", ctypes.c_uint64),
-        ("never_waits", ctypes.c_bool),
-        ("planned_ns", ctypes.c_void_p),
-    ]
 
 
 class NativeEngine:
@@ -182,7 +172,7 @@ class NativeEngine:
             library.gpkvs_engine_wait,
             library.gpkvs_engine_reserve,
         )
-        self._calls = _Calls(engine, *(ctypes.cast(call, ctypes.c_void_p) for call in calls))
+        self._calls = Engine(engine, *(ctypes.cast(call, ctypes.c_void_p) for call in calls))
         if not (heap.blobs and heap.blobs.stays):
             self._calls.reserve = None
         self._calls.never_waits = self.never_waits = files.undo_log is not None and not files.heap.is_paged

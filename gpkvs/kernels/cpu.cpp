@@ -249,6 +249,7 @@ u64 gpkvs_pack_records(const u8* keys, const u32* key_lengths, const u8* values,
     return pack_records(keys, key_lengths, values, value_lengths, expiries, n, out);
 }
 
+const char* gpkvs_engine_structs() { return ENGINE_STRUCTS(STRUCT_TEXT); }
 const char* gpkvs_engine_table_fields() { return ENGINE_TABLE_FIELDS(GPKVS_NAME); }
 
 // The magic number of the file system a file is on (statfs), 0 if it cannot be told.
