@@ -22,7 +22,7 @@ LOCKS := $(wildcard requirements/*.txt)
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(DEV_BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases conformance docs docs-all site nightly loaded faults mutants fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto lock clean undo pair wheel
+.PHONY: help install install-test install-dev demo test suite phases conformance docs docs-all site nightly loaded faults mutants fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto faces lock clean undo pair wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -162,11 +162,12 @@ fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis
 fuzz-frames: build/address  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
 	build/address/fuzz_http2 $(SECONDS) $(or $(SEED),$(shell date +%s))
 
-check: install-test install-dev  ## ruff, mypy, the layers, the texts that mutants replace, and the generated protobuf files
+check: install-test install-dev  ## ruff, mypy, the layers, the texts that mutants replace, and the generated files
 	$(DEV_BIN)/ruff check .
 	$(DEV_BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(DEV_BIN)/lint-imports --no-cache
+	$(DEV_BIN)/python -m tools.async_faces --check
 	$(BIN)/python -m pytest -q -k "every_mutant_says or text_of_a_mistake" tests/mutants/test_runner.py \
 		tests/recovery/proof/diskfail/test_explorer.py
 	@mkdir -p build/proto
@@ -251,6 +252,9 @@ lock: install-dev  ## requirements/: the versions that make installs, anew
 
 proto: install-dev  ## regenerate the protobuf files
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+faces: install-dev  ## the asynchronous faces again, of the blocking ones
+	$(DEV_BIN)/python -m tools.async_faces
 
 clean:  ## remove what make made
 	rm -rf $(VENV) $(DEV) $(WHEEL) build dist

@@ -8,9 +8,11 @@ import pytest
 
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import BackendError, InvalidArgumentError
+from gpkvs.proto.metadata import REQUEST_ID_BYTES_MAX
 from gpkvs.server.bounds import bounds_of
 from gpkvs.server.door import versions
-from gpkvs.server.door.library import Library
+from gpkvs.server.door.library import Library, SlowCall, _describe
+from gpkvs.server.slow_log import KEY_BYTES_MAX
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -51,3 +53,9 @@ def test_a_door_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path:
     installed_as(monkeypatch, broken)
     assert versions.versions().startswith("cannot be loaded: ")
     assert str(broken) in refusal()
+
+
+def test_what_the_door_keeps_of_texts_is_what_python_shows() -> None:
+    _describe(versions.library_path())
+    assert SlowCall.key.size == KEY_BYTES_MAX
+    assert SlowCall.request_id.size == REQUEST_ID_BYTES_MAX + 1
