@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from gpkvs.changes import Changes, Position
-from gpkvs.engine.change_log import ChangeLog
+from gpkvs.engine.host.change_log import ChangeLog
 from gpkvs.errors import StoreClosedError
 
 # Who waits in native code hears of a signal, such as Ctrl-C, so much later.

@@ -35,17 +35,18 @@ from gpkvs.config import (
     StoreConfig,
 )
 from gpkvs.config_checks import require_settings
-from gpkvs.engine import counted_time
 from gpkvs.engine.begun_batch import BegunBatch
-from gpkvs.engine.choose_committer import choose_committer
+from gpkvs.engine.commit.choose_committer import choose_committer
 from gpkvs.engine.engine import Engine
-from gpkvs.engine.expiry import TableExpiry
-from gpkvs.engine.growth import GrowthLimits
-from gpkvs.engine.meter import Meter
-from gpkvs.engine.own_turn import OPS_MAX, READ_BYTES_MAX, Answer
-from gpkvs.engine.places import Places
-from gpkvs.engine.scan import Wanted, pack_cursor, require_prefixes, unpack_cursor
-from gpkvs.engine.schema import (
+from gpkvs.engine.host.own_turn import OPS_MAX, READ_BYTES_MAX, Answer
+from gpkvs.engine.host.places import Places
+from gpkvs.engine.seam import counted_time
+from gpkvs.engine.seam.meter import Meter
+from gpkvs.engine.state.table import Held, Table
+from gpkvs.engine.tables.expiry import TableExpiry
+from gpkvs.engine.tables.growth import GrowthLimits
+from gpkvs.engine.tables.scan import Wanted, pack_cursor, require_prefixes, unpack_cursor
+from gpkvs.engine.tables.schema import (
     check_drop,
     check_new_table,
     create_table,
@@ -54,8 +55,7 @@ from gpkvs.engine.schema import (
     remove_index,
     reserve_index,
 )
-from gpkvs.engine.table import Held, Table
-from gpkvs.engine.table_quota import Quota, require_room_for_table
+from gpkvs.engine.tables.table_quota import Quota, require_room_for_table
 from gpkvs.errors import (
     BackendError,
     CorruptRecordError,

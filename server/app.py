@@ -20,7 +20,7 @@ from pathlib import Path
 import uvloop
 
 from gpkvs.config_checks import raise_faults
-from gpkvs.engine.table_quota import raise_open_files
+from gpkvs.engine.tables.table_quota import raise_open_files
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.info import package_version
 from gpkvs.private_memory import keep_memory_private

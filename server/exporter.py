@@ -22,8 +22,8 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from gpkvs.engine.left import Left
-from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
+from gpkvs.engine.seam.left import Left
+from gpkvs.engine.seam.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
 from gpkvs.server.backup_notes import BackupNotes

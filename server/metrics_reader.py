@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpkvs.credentials import PLAIN, Access, TlsCredentials
-from gpkvs.engine.meter import PHASES, WRITE_PHASES
+from gpkvs.engine.seam.meter import PHASES, WRITE_PHASES
 from gpkvs.errors import GpkvsError
 
 _SECONDS_MAX = 5.0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpkvs.engine.expiry import TableExpiry
+from gpkvs.engine.tables.expiry import TableExpiry
 from gpkvs.store import Store
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
-from gpkvs.engine.heap import SegmentCounts
-from gpkvs.engine.recount import recount
+from gpkvs.engine.space.recount import recount
+from gpkvs.engine.state.heap import SegmentCounts
 from gpkvs.errors import StoreMissingError
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE, FORMAT_VARIABLE

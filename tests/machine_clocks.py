@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpkvs.engine.counted_time import Clocks
+from gpkvs.engine.seam.counted_time import Clocks
 
 HOUR_US = 3600 * 10**6
 

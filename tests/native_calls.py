@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from gpkvs.engine.engine_batch import EngineBatch, EngineRoom
+from gpkvs.engine.seam.engine_batch import EngineBatch, EngineRoom
 
 _ADDRESS, _U64 = ctypes.c_void_p, ctypes.c_uint64
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpkvs.bench.engine.workload import SHAPES, Workload
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.info import JournalInfo
 from gpkvs.store import Store
 

@@ -32,7 +32,7 @@ from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run, latencies_ms
 from gpkvs.bench.report.tables import Rows
 from gpkvs.config import GIB, MIB, Limits
-from gpkvs.engine.undo_committer import UndoCommitter
+from gpkvs.engine.commit.undo_committer import UndoCommitter
 from gpkvs.media.layout import LOG_ENTRIES_OFFSET, U64_LAYOUT
 from gpkvs.recovery.startup.recover import undo, verify_log
 

@@ -16,7 +16,7 @@ import numpy as np
 import gpkvs
 from gpkvs.batch import Batch, Op, constant
 from gpkvs.config import GIB, MIB, CommitName, Limits
-from gpkvs.engine.table import Table
+from gpkvs.engine.state.table import Table
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, LAYOUTS, U64_LAYOUT
 

@@ -38,8 +38,8 @@ from gpkvs.bench.report.plot import place_of
 from gpkvs.bench.report.results import Measurement, Run
 from gpkvs.bench.report.speedup_plot import draw_speedups
 from gpkvs.bench.report.tables import Rows
-from gpkvs.engine.chunked_slots import ChunkedSlots, Part
-from gpkvs.engine.write_set import DeviceColumns, TableWrites
+from gpkvs.engine.commit.chunked_slots import ChunkedSlots, Part
+from gpkvs.engine.seam.write_set import DeviceColumns, TableWrites
 from gpkvs.media.layout import U64_LAYOUT, LogRun
 from gpkvs.native import library
 

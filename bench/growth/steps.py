@@ -16,7 +16,7 @@ from gpkvs.bench.engine.workload import SHAPES, Shape, Workload
 from gpkvs.bench.peers.contender import Progress, Promise
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.report.comparison import Comparison
-from gpkvs.engine.table import Table
+from gpkvs.engine.state.table import Table
 from gpkvs.media.layout import BLOCK_BYTES, FORMAT_3, UNIT_BYTES
 from gpkvs.pm.mapping import map_memory
 from gpkvs.store import Store

@@ -12,7 +12,7 @@ from gpkvs.batch import Batch, Op
 from gpkvs.bench.engine.workload import Columns, Shape, Workload
 from gpkvs.bench.peers.contender import Promise, wait_until_tidy
 from gpkvs.config import JOURNAL_BYTES_USUAL, MIB, StoreConfig
-from gpkvs.engine.checkpoint import BEGIN_SHARE
+from gpkvs.engine.commit.checkpoint import BEGIN_SHARE
 from gpkvs.info import JournalInfo, package_version
 from gpkvs.media.layout import SHORT_RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.store import Store

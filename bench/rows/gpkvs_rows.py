@@ -12,7 +12,7 @@ from gpkvs.bench.engine.workload import mixed
 from gpkvs.bench.peers.contender import BenchError, Promise
 from gpkvs.bench.rows.table import Float32, RowBatch, RowTable
 from gpkvs.config import StoreConfig
-from gpkvs.engine.checkpoint import BEGIN_SHARE
+from gpkvs.engine.commit.checkpoint import BEGIN_SHARE
 from gpkvs.info import JournalInfo, package_version
 from gpkvs.store import Store
 

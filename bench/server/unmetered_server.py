@@ -12,8 +12,8 @@ from typing import Any
 
 import gpkvs.server.app
 import gpkvs.store
-from gpkvs.engine.meter import Meter
-from gpkvs.engine.write_set import Volumes
+from gpkvs.engine.seam.meter import Meter
+from gpkvs.engine.seam.write_set import Volumes
 from gpkvs.server.exporter import Metrics
 
 

@@ -70,7 +70,7 @@ class Processor(Protocol):
     launcher
         The address of what native code launches kernels with (``kernels/launcher.hpp``).
     chunk_slots_min
-        Slots of the smallest chunk that is worth one of its own (`gpkvs.engine.chunked_slots`).
+        Slots of the smallest chunk that is worth one of its own (`gpkvs.engine.commit.chunked_slots`).
     """
 
     host_threads: int

@@ -19,7 +19,7 @@ from gpkvs.cli.output import failures_exit
 from gpkvs.cli.server_notes import server_notes
 from gpkvs.client import Client
 from gpkvs.credentials import Access
-from gpkvs.engine.table_quota import raise_open_files
+from gpkvs.engine.tables.table_quota import raise_open_files
 
 _SIGNALLED = 128
 _LOOK_SECONDS = 0.1

@@ -16,8 +16,8 @@ from types import CodeType, FrameType
 
 from gpkvs.cli.output import empty_directory
 from gpkvs.engine.engine import Engine
-from gpkvs.engine.own_turn import OwnTurn
-from gpkvs.engine.schema import create_table, drop_table
+from gpkvs.engine.host.own_turn import OwnTurn
+from gpkvs.engine.tables.schema import create_table, drop_table
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01

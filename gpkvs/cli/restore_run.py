@@ -17,7 +17,7 @@ from gpkvs.archive.restore import RestoreReport, restore
 from gpkvs.cli.cleanup import ended_between_steps
 from gpkvs.cli.output import failures_exit, print_json
 from gpkvs.cli.restore import EXIT_NOT_RESTORED
-from gpkvs.engine.table_quota import raise_open_files
+from gpkvs.engine.tables.table_quota import raise_open_files
 from gpkvs.media.directory import disk_bytes
 from gpkvs.text import counted, readable_bytes
 

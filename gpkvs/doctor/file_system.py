@@ -17,7 +17,7 @@ from gpkvs.text import readable_bytes
 
 _FREE_BYTES_FEW: Final = GIB
 # Under a store that is there, a disk is nearly full with less than this left, and less than this share of it. The first
-# is the largest step of a heap that grows (`ON_DISK` in gpkvs/engine/heap_growth.py).
+# is the largest step of a heap that grows (`ON_DISK` in gpkvs/engine/space/heap_growth.py).
 _NEARLY_FULL_BYTES: Final = 256 * MIB
 _NEARLY_FULL_SHARE: Final = 0.05
 _SMALL_FILES_BYTES: Final = 100 * KIB  # root, catalogs and all else (docs/sizing.md)

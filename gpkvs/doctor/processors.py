@@ -17,7 +17,7 @@ from gpkvs.server.open_files import kept_of
 from gpkvs.text import counted
 
 _OWN_FILES: Final = 30  # of an idle server with one table; measured: 27 to 29
-_LEFT_MIN: Final = 64  # a server makes no table when it has fewer left (gpkvs/engine/table_quota.py)
+_LEFT_MIN: Final = 64  # a server makes no table when it has fewer left (gpkvs/engine/tables/table_quota.py)
 
 _PROCESSORS = "A server runs large batches on all processors (--threads), and connections beside them."
 _KERNEL = "gpkvs runs on Linux alone."

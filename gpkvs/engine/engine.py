@@ -3,8 +3,8 @@
     batch -> planner -> write set -> committer -> result, and the gate before which nobody may see it
 
 Planners only read PM; the committer alone stores to it. On the host native code does all of that in one call
-(`gpkvs.engine.native_engine`). Here is how a batch runs on a GPU: decisions are in Python, loops over keys are in the
-kernels.
+(`gpkvs.engine.host.native_engine`). Here is how a batch runs on a GPU: decisions are in Python, loops over keys are in
+the kernels.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.path_costs import ALL_OPS, Kind, Mix, Path, PathCosts, mix_of
 from gpkvs.backends.row_cache import KnownRows
 from gpkvs.batch import U8, U64, Batch, BatchResult, RequestResult, is_constant
-from gpkvs.engine import counted_time
-from gpkvs.engine.change_log import ChangeLog
-from gpkvs.engine.committer import Committer
-from gpkvs.engine.counted_time import Clocks
-from gpkvs.engine.crew import Crew
+from gpkvs.engine.commit.journal_committer import JournalCommitter
+from gpkvs.engine.commit.journal_growth import JournalGrowth
+from gpkvs.engine.commit.log_growth import LogGrowth
+from gpkvs.engine.commit.undo_committer import UndoCommitter
 from gpkvs.engine.device.phase_planner import PhasePlanner
 from gpkvs.engine.device.planned import Planned
 from gpkvs.engine.device.row_reads import LeftRows, key_bytes, reading_of
-from gpkvs.engine.expiry import Expiry
-from gpkvs.engine.free_space import FreeSpace
-from gpkvs.engine.growth import NO_LIMITS, Growing, GrowthLimits
-from gpkvs.engine.heap import Heap
-from gpkvs.engine.heap_growth import HeapGrowth
-from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.engine.journal_growth import JournalGrowth
-from gpkvs.engine.kinds import count_kinds
-from gpkvs.engine.left import GROWS, Left
-from gpkvs.engine.log_growth import LogGrowth
-from gpkvs.engine.meter import Meter
-from gpkvs.engine.native_engine import DEVICE_LAYOUTS, NativeEngine, TurnLimits, TurnSums
-from gpkvs.engine.native_planner import OPS_MAX, NativePlanner
-from gpkvs.engine.own_turn import OwnTurn
-from gpkvs.engine.scan import Scanner, Wanted
-from gpkvs.engine.table import Table
-from gpkvs.engine.traffic import Traffic
-from gpkvs.engine.undo_committer import UndoCommitter
-from gpkvs.engine.write_set import WriteSet
+from gpkvs.engine.host.change_log import ChangeLog
+from gpkvs.engine.host.crew import Crew
+from gpkvs.engine.host.kinds import count_kinds
+from gpkvs.engine.host.native_engine import DEVICE_LAYOUTS, NativeEngine, TurnLimits, TurnSums
+from gpkvs.engine.host.native_planner import OPS_MAX, NativePlanner
+from gpkvs.engine.host.own_turn import OwnTurn
+from gpkvs.engine.seam import counted_time
+from gpkvs.engine.seam.committer import Committer
+from gpkvs.engine.seam.counted_time import Clocks
+from gpkvs.engine.seam.left import GROWS, Left
+from gpkvs.engine.seam.meter import Meter
+from gpkvs.engine.seam.traffic import Traffic
+from gpkvs.engine.seam.write_set import WriteSet
+from gpkvs.engine.space.free_space import FreeSpace
+from gpkvs.engine.space.heap_growth import HeapGrowth
+from gpkvs.engine.state.heap import Heap
+from gpkvs.engine.state.table import Table
+from gpkvs.engine.tables.expiry import Expiry
+from gpkvs.engine.tables.growth import NO_LIMITS, Growing, GrowthLimits
+from gpkvs.engine.tables.scan import Scanner, Wanted
 from gpkvs.errors import InvalidArgumentError, memory_refused
 from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles

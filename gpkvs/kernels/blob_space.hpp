@@ -7,7 +7,7 @@
 // A live blob may be *pinned*, by those who read it: when it is free otherwise, its pages are *read* until the last of them
 // is done.
 // Absent and present pages are free; absent ones have no space on the disk. Python has pages *out* while it reserves or
-// punches them (gpkvs/engine/blob_space.py): nobody takes them meanwhile.
+// punches them (gpkvs/engine/state/blob_space.py): nobody takes them meanwhile.
 //
 // Pages that become free need memory for a note of them, and a batch that has committed cannot fail. Where there is no
 // memory they are *lost* until the next opening, and counted. Nodes that are reserved for each live blob would take memory
@@ -24,7 +24,7 @@ static const u64 NO_BLOB = ~0ull;
 // Free and waiting pages are kept up to a part of the live ones: an eighth of few, a sixteenth of many.
 static const u64 KEPT_SHARE_MOST = 8, KEPT_SHARE = 16, KEPT_PAGES = (64 << 20) / PAGE_BYTES;
 
-// In pages; gpkvs/engine/blob_space.py has the names.
+// In pages; gpkvs/engine/state/blob_space.py has the names.
 struct PageCounts {
     u64 file, live, taken, waiting, read, present, absent, out, lost, kept;
 };

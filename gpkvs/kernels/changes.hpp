@@ -1,7 +1,7 @@
 // What followers are told: the effects of each transaction by key, in one log in memory that all of them read. It keeps the
 // newest entries, up to so many bytes: who falls behind them is told so. Nobody who writes waits for anybody who reads.
 //
-// Python makes it, and turns it on and off between two batches (gpkvs/engine/change_log.py).
+// Python makes it, and turns it on and off between two batches (gpkvs/engine/host/change_log.py).
 #pragma once
 #include <time.h>
 
@@ -23,7 +23,7 @@
 enum ChangeKind : u8 { CHANGED_SET = 1, CHANGED_DELETED = 2, CHANGED_EXPIRED = 3 };
 enum ChangeEvent : u64 { EVENT_EFFECTS, EVENT_TABLE_MADE, EVENT_TABLE_DROPPED };
 
-// Columns of effects, each of them one array of many keys. Python reads these words (gpkvs/engine/change_log.py): `number` is
+// Columns of effects, each of them one array of many keys. Python reads these words (gpkvs/engine/host/change_log.py): `number` is
 // that of the last entry in it. `versions` and `expiries` are null where no key has one.
 #define CHANGES_FIELDS(F)                                                                   \
     F(u64, number) F(u64, gate) F(u64, time_ms) F(u64, event) F(u64, table_id) F(u64, n) F(u64, key_bytes) F(u64, value_bytes) \

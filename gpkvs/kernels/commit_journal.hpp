@@ -5,7 +5,7 @@
 //                                               written, flushed: durable
 //
 // docs/design.md names the invariants W1 to W6. A GPU's transactions are committed in the same order from Python
-// (gpkvs/engine/journal_committer.py); a test compares the bytes of both.
+// (gpkvs/engine/commit/journal_committer.py); a test compares the bytes of both.
 #pragma once
 #include "frames.hpp"
 #include "waiting_space.hpp"

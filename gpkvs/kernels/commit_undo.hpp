@@ -3,7 +3,7 @@
 //     records, undo log -> (records durable) -> descriptor -> (log and descriptor durable) -> ACTIVE -> (durable)
 //     -> slots -> (durable) -> IDLE -> (durable)
 //
-// docs/design.md names the invariants I1 to I7. A GPU's transactions begin in Python (gpkvs/engine/undo_committer.py), and end
+// docs/design.md names the invariants I1 to I7. A GPU's transactions begin in Python (gpkvs/engine/commit/undo_committer.py), and end
 // beside the next plan (flight.hpp).
 #pragma once
 #include <algorithm>

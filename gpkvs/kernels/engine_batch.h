@@ -119,7 +119,7 @@ STRUCT(EngineRoom, ENGINE_ROOM_FIELDS);
 typedef bool (*EngineGivesRoom)(void* sink, uint64_t operations, uint64_t returning, uint64_t value_bytes, uint64_t refusals,
                                 EngineRoom* out);
 
-// Why a batch is left, until Python has done what it lacks: the list (gpkvs/engine/left.py).
+// Why a batch is left, until Python has done what it lacks: the list (gpkvs/engine/seam/left.py).
 #define ENGINE_LEFT_REASONS(F)                                                                                                 \
     F(TURN)         /* Python wants the engine: no turn has begun, or what is due beside batches failed */                     \
     F(TABLE)        /* nobody knows it in this turn */                                                                         \

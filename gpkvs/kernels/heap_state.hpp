@@ -1,5 +1,5 @@
 // What the allocator and the committers must know of the heap beside its segments: one array of words, which the host
-// makes and native code changes in place (gpkvs/engine/heap.py).
+// makes and native code changes in place (gpkvs/engine/state/heap.py).
 #pragma once
 #include "live_units.cuh"
 

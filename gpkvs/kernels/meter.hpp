@@ -1,5 +1,5 @@
 // What the engine counts about itself: an array of words, which the host makes and native code adds to
-// (gpkvs/engine/meter.py).
+// (gpkvs/engine/seam/meter.py).
 #pragma once
 #include <time.h>
 

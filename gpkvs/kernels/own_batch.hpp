@@ -1,5 +1,5 @@
 // A batch of the process that has the store open, as columns: it goes through the native engine as a door's batches do
-// (gpkvs/engine/own_batch.py). Python gives the columns of results whose length it knows. The rest is taken when a batch is
+// (gpkvs/engine/host/own_batch.py). Python gives the columns of results whose length it knows. The rest is taken when a batch is
 // planned, and belongs to Python's results.
 #pragma once
 #include <sys/mman.h>

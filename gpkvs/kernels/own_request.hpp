@@ -1,5 +1,5 @@
 // One request of the process that has the store open: it goes through the native engine as a door's batches do, and its results
-// lie here until the next one (gpkvs/engine/own_turn.py).
+// lie here until the next one (gpkvs/engine/host/own_turn.py).
 #pragma once
 #include <new>
 #include <vector>

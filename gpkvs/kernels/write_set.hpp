@@ -1,5 +1,5 @@
 // A write set: what a planner decided, as columns and counters. A planner fills it and stores nothing to PM; a committer
-// stores it, in the order that durability asks for (commit_undo.hpp, gpkvs/engine/journal_committer.py).
+// stores it, in the order that durability asks for (commit_undo.hpp, gpkvs/engine/commit/journal_committer.py).
 //
 // The columns lie on the host. Where a GPU planned, its slots and contents stay there, and the GPU stores them.
 #pragma once
@@ -12,12 +12,12 @@
 #include "pool.hpp"
 #include "record.cuh"
 
-// What a table holds: keys, units of their records in the heap, and keys that have an expiry (gpkvs/engine/table.py).
+// What a table holds: keys, units of their records in the heap, and keys that have an expiry (gpkvs/engine/state/table.py).
 struct Held {
     u64 records, heap_units, expiring;
 };
 
-// One table's part. The counters come first: the host reads them (gpkvs/engine/write_set.py). `new_expiring`: records with an
+// One table's part. The counters come first: the host reads them (gpkvs/engine/seam/write_set.py). `new_expiring`: records with an
 // expiry that it brings; `old_expiring`: slots with one that lose their record, to a new one or for good.
 #define TABLE_WRITES_FIELDS(F)                                                              \
     F(u64, slots) F(u64, records) F(u64, new_keys) F(u64, removed_keys) F(u64, user_bytes) F(u64, heap_units) \

@@ -1,4 +1,4 @@
-// Space of the heap that is written before it is used (gpkvs/engine/zeroed_space.py).
+// Space of the heap that is written before it is used (gpkvs/engine/space/zeroed_space.py).
 #pragma once
 #include <algorithm>
 

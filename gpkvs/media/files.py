@@ -57,8 +57,8 @@ _STRIPE_WORDS = STRIPE_ENTRIES * BYTES_LAYOUT.entry_bytes // 8
 class StoreFiles:
     """Every file of a store, mapped.
 
-    Tables come and go: `gpkvs.engine.schema` changes `catalog` and `indexes`. Who changes them, or the roots, holds
-    `changing`: a checkpoint does so beside the batches.
+    Tables come and go: `gpkvs.engine.tables.schema` changes `catalog` and `indexes`. Who changes them, or the roots,
+    holds `changing`: a checkpoint does so beside the batches.
     """
 
     path: Path

@@ -19,9 +19,9 @@ from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
 from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, FormatName, Sizes
-from gpkvs.engine.heap import SegmentCounts, charge_of, charged_units_max, longest_units
-from gpkvs.engine.recount import recount
-from gpkvs.engine.schema import check_index_bytes
+from gpkvs.engine.space.recount import recount
+from gpkvs.engine.state.heap import SegmentCounts, charge_of, charged_units_max, longest_units
+from gpkvs.engine.tables.schema import check_index_bytes
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreError, UnknownTableError
 from gpkvs.media.catalog import Catalog, TableEntry
 from gpkvs.media.directory import (

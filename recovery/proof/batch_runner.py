@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from gpkvs.batch import Batch, BatchResult
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.left import Left
 from gpkvs.store import Store
 
 EngineName = Literal["native", "phases"]

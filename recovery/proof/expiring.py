@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.engine.counted_time import CountedTime, clocks_set_by
+from gpkvs.engine.seam.counted_time import CountedTime, clocks_set_by
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.recovery.proof.model import Asked, Held, batch_of
 from gpkvs.store import Store

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import CpuBackend
-from gpkvs.engine.heap import SegmentCounts
-from gpkvs.engine.recount import recount
+from gpkvs.engine.space.recount import recount
+from gpkvs.engine.state.heap import SegmentCounts
 from gpkvs.errors import CorruptStoreError, FormatError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.directory import access_errors

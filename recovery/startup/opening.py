@@ -12,9 +12,9 @@ from gpkvs.backends.base import Backend
 from gpkvs.backends.choose import choose_backend
 from gpkvs.config import CommitName, DurabilityName, FormatName, Sizes, StoreConfig
 from gpkvs.config_checks import journal_stays, no_journal
-from gpkvs.engine.heap import Heap
-from gpkvs.engine.journal_growth import journal_space_max
-from gpkvs.engine.schema import remove_orphans, reserve_catalog
+from gpkvs.engine.commit.journal_growth import journal_space_max
+from gpkvs.engine.state.heap import Heap
+from gpkvs.engine.tables.schema import remove_orphans, reserve_catalog
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import (
     HEAP_SEGMENTS_MAX,

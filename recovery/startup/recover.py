@@ -18,10 +18,10 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
-from gpkvs.engine.blobs import Blobs
-from gpkvs.engine.heap import Heap, SegmentCounts, Tail
-from gpkvs.engine.recount import recount
-from gpkvs.engine.table import Held
+from gpkvs.engine.space.recount import recount
+from gpkvs.engine.state.blobs import Blobs
+from gpkvs.engine.state.heap import Heap, SegmentCounts, Tail
+from gpkvs.engine.state.table import Held
 from gpkvs.errors import CorruptStoreError
 from gpkvs.info import RecoveryReport
 from gpkvs.media.chunks import corrupt_log, find_chunks

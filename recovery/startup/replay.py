@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.engine.growth_steps import fill_blocks
+from gpkvs.engine.commit.growth_steps import fill_blocks
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.directory import Progress
 from gpkvs.media.files import StoreFiles, blob_file

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import HAS_VALUE, U8, U32, U64, Batch, BatchResult, constant, is_constant
-from gpkvs.engine.engine_batch import EngineBatch
+from gpkvs.engine.seam.engine_batch import EngineBatch
 
 _U8, _U32, _U64 = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.uint64)
 _PyBUF_READ = 0x100

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from gpkvs.batch import Batch
 from gpkvs.changes import Changes
 from gpkvs.config import ServerConfig
-from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.engine_batch import EngineBatch, EngineRefusal
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.server.bounds import Bounds
@@ -397,11 +397,11 @@ class Library:
         return Turn(self._call["turn"](self._door, int(1e9 * timeout_seconds)))
 
     def set_engine(self, address: int) -> None:
-        """Have turns run batches by the native engine at an address (`gpkvs.engine.native_engine`)."""
+        """Have turns run batches by the native engine at an address (`gpkvs.engine.host.native_engine`)."""
         self._call["set_engine"](self._door, address)
 
     def set_clock(self, address: int) -> None:
-        """Have times to live count from the time that is kept at an address (`gpkvs.engine.expiry`)."""
+        """Have times to live count from the time that is kept at an address (`gpkvs.engine.tables.expiry`)."""
         self._call["set_clock"](self._door, address)
 
     def interrupt(self) -> None:

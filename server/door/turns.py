@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from gpkvs.batch import BatchResult
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import GpkvsError, StoreClosedError
 from gpkvs.server.door.left_batch import results_of
 from gpkvs.server.door.library import Library, Refusal, Turn

@@ -26,7 +26,7 @@ from gpkvs.backup.spill import SpillWriter, read_spill
 from gpkvs.batch import Batch, Op
 from gpkvs.changes import ChangeKind, Changes, MadeTable, Position
 from gpkvs.config import CommitName, FormatName
-from gpkvs.engine import counted_time
+from gpkvs.engine.seam import counted_time
 from gpkvs.errors import StoreError
 from gpkvs.following import Following
 from gpkvs.row_layout import row_layout_of

@@ -33,9 +33,9 @@ IN_A_TRANSACTION = """
 import os, signal, sys, time, gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.engine.native_commit import NativeCommit
-from gpkvs.engine.own_batch import OwnBatch
-from gpkvs.engine.own_turn import OwnTurn
+from gpkvs.engine.seam.native_commit import NativeCommit
+from gpkvs.engine.host.own_batch import OwnBatch
+from gpkvs.engine.host.own_turn import OwnTurn
 commit, answer, result = NativeCommit.run, OwnTurn._answer, OwnBatch.result
 def told(*given, **named):
     os.kill(os.getpid(), signal.SIGTERM)

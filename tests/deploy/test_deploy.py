@@ -23,7 +23,7 @@ import grpc
 import pytest
 
 from gpkvs.config import ServerConfig
-from gpkvs.engine.meter import COMMIT_PHASES, PHASES
+from gpkvs.engine.seam.meter import COMMIT_PHASES, PHASES
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.accounts import Account, Accounts
 from tests.certificates import HERE, Authority, server_options

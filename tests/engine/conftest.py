@@ -6,7 +6,7 @@ import pytest
 
 from gpkvs.config import CommitName
 from gpkvs.engine import engine
-from gpkvs.engine.native_planner import OPS_MAX
+from gpkvs.engine.host.native_planner import OPS_MAX
 
 
 @pytest.fixture(params=["undo", "journal"])

@@ -10,7 +10,7 @@ import numpy as np
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.heap import charge_of
+from gpkvs.engine.state.heap import charge_of
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.layout import FORMAT_3, RECORD_HEADER_BYTES, SHORT_RECORD_HEADER_BYTES, UNIT_BYTES
 from gpkvs.recovery.startup.opening import format_of

@@ -19,7 +19,7 @@ from typing import Any
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.begun_batch import BegunBatch
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 
 SIZES = {"index_bytes": 64 << 10, "heap_bytes": 256 << 10, "journal_bytes": 1 << 20}
 HUNG_SECONDS = 60  # whatever else the machine does: a life takes milliseconds

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import RETURNS_VALUE, Batch, BatchPart, BatchResult, RequestResult, Status
-from gpkvs.engine.engine_batch import Engine, EngineBatch, EngineRefusal, EngineRoom
-from gpkvs.engine.left import Left
-from gpkvs.engine.native_engine import Ran
+from gpkvs.engine.host.native_engine import Ran
+from gpkvs.engine.seam.engine_batch import Engine, EngineBatch, EngineRefusal, EngineRoom
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.store import Store
 from tests.native_calls import Durable, GivesRoom, Run, Wait

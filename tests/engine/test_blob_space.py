@@ -15,9 +15,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from gpkvs.engine import blob_space, refused
-from gpkvs.engine.blob_pages import PageCounts, Run
-from gpkvs.engine.blob_space import BlobSpace
+from gpkvs.engine.state import blob_space, refused
+from gpkvs.engine.state.blob_pages import PageCounts, Run
+from gpkvs.engine.state.blob_space import BlobSpace
 from gpkvs.errors import CorruptStoreError, NoSpaceError
 from gpkvs.media.file_space import holes, punch
 from gpkvs.media.layout import PAGE_BYTES

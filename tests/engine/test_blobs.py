@@ -19,8 +19,8 @@ import pytest
 import gpkvs
 from gpkvs.batch import U64, Batch, Op, Status
 from gpkvs.config import CommitName
-from gpkvs.engine.heap import SegmentCounts
-from gpkvs.engine.recount import recount
+from gpkvs.engine.space.recount import recount
+from gpkvs.engine.state.heap import SegmentCounts
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NoSpaceError, StoreError
 from gpkvs.media.layout import (
     BLOB_PIECE_BYTES,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.engine import checkpoint
-from gpkvs.engine.checkpoint import Checkpointer
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit import checkpoint
+from gpkvs.engine.commit.checkpoint import Checkpointer
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.info import StoreInfo
 from gpkvs.media.image import Image
 from tests.conftest import assert_clean

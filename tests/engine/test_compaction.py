@@ -16,7 +16,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.compaction import Compactor
+from gpkvs.engine.space.compaction import Compactor
 from gpkvs.errors import CorruptRecordError, NoMemoryError, NoSpaceError
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import UNIT_BYTES, reference_offset

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import gpkvs
-from gpkvs.engine.counted_time import CountedTime, clocks_set_by
+from gpkvs.engine.seam.counted_time import CountedTime, clocks_set_by
 from tests.machine_clocks import HOUR_US, MachineClocks
 
 _DAY_US = 24 * HOUR_US

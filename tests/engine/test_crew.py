@@ -14,10 +14,10 @@ import pytest
 
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
-from gpkvs.engine import own_turn
-from gpkvs.engine.compaction import Compactor
-from gpkvs.engine.heap_growth import HeapGrowth
-from gpkvs.engine.left import Left
+from gpkvs.engine.host import own_turn
+from gpkvs.engine.seam.left import Left
+from gpkvs.engine.space.compaction import Compactor
+from gpkvs.engine.space.heap_growth import HeapGrowth
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.media.transaction import COUNTER_BITS
 from gpkvs.store import Store

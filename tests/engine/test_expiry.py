@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 import gpkvs
 from gpkvs.batch import Batch, BatchResult, Condition, Op, RequestResult, Status
 from gpkvs.config import CommitName
-from gpkvs.engine import counted_time
-from gpkvs.engine.expiry import _Ranges
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit.journal_committer import JournalCommitter
+from gpkvs.engine.seam import counted_time
+from gpkvs.engine.tables.expiry import _Ranges
 from gpkvs.errors import ConflictError, FormatError, InvalidArgumentError
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, Root
@@ -534,7 +534,7 @@ def test_a_kill_between_the_removal_and_the_answer(tmp_path: Path, commit: Commi
     """What was to be told as gone is gone, also if the next process has an earlier time."""
     path = tmp_path / "store"
     program = (
-        "import sys, gpkvs.engine.counted_time as counted_time\n"
+        "import sys, gpkvs.engine.seam.counted_time as counted_time\n"
         "time = [10**12]\n"
         "counted_time.MACHINE = counted_time.clocks_set_by(lambda: time[0])\n"
         "import numpy as np, gpkvs\n"
@@ -560,7 +560,7 @@ def test_a_kill_in_a_removal(tmp_path: Path, place: str) -> None:
     path = tmp_path / "store"
     at = 10**12
     program = (
-        "import sys, gpkvs.engine.counted_time as counted_time\n"
+        "import sys, gpkvs.engine.seam.counted_time as counted_time\n"
         "time = [10**12]\n"
         "counted_time.MACHINE = counted_time.clocks_set_by(lambda: time[0])\n"
         "import gpkvs\n"

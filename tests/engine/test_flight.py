@@ -25,8 +25,8 @@ from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.backends.path_costs import Kind, PathCosts
 from gpkvs.backends.path_costs import Path as BatchPath
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.chunked_slots import ChunkedSlots
-from gpkvs.engine.own_turn import _PARAMETERS
+from gpkvs.engine.commit.chunked_slots import ChunkedSlots
+from gpkvs.engine.host.own_turn import _PARAMETERS
 from gpkvs.errors import ForkedError, InvalidArgumentError, NoMemoryError, StoreClosedError
 from gpkvs.native import library
 from gpkvs.recovery.proof.damage.bitflip import memory_parent

@@ -20,9 +20,11 @@ import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
-from gpkvs.engine import given_space, heap_growth
-from gpkvs.engine.given_space import FREE_SECONDS, TAKES_BACK_SHARE, SpareSegments, spare_segments
-from gpkvs.engine.heap import (
+from gpkvs.engine.host.native_planner import OPS_MAX
+from gpkvs.engine.space import given_space, heap_growth
+from gpkvs.engine.space.given_space import FREE_SECONDS, TAKES_BACK_SHARE, SpareSegments, spare_segments
+from gpkvs.engine.space.heap_growth import prefers_growth
+from gpkvs.engine.state.heap import (
     COMPACTED_SEGMENTS_MIN,
     SMALL_HEAP_BYTES,
     Heap,
@@ -30,8 +32,6 @@ from gpkvs.engine.heap import (
     Tail,
     charged_units_max,
 )
-from gpkvs.engine.heap_growth import prefers_growth
-from gpkvs.engine.native_planner import OPS_MAX
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.file_space import holes, punch
 from gpkvs.media.layout import UNIT_BYTES, reference_length, reference_offset
@@ -251,7 +251,8 @@ _LIFE = """
 import sys
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine import given_space, heap_growth
+from gpkvs.engine.space import given_space
+from gpkvs.engine.space import heap_growth
 heap_growth.pace_of = lambda *_: heap_growth.Pace(2, 128 << 10, 128 << 10, 4, 64 << 20)
 clock = [1000.0]
 given_space.now = lambda: clock[0]

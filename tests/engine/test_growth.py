@@ -24,8 +24,9 @@ from gpkvs.backends.choose import VARIABLE
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import StoreConfig
-from gpkvs.engine import growth, growth_steps, index_room
-from gpkvs.engine.table import Held
+from gpkvs.engine.commit import growth_steps
+from gpkvs.engine.state.table import Held
+from gpkvs.engine.tables import growth, index_room
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.media import directory
 from gpkvs.media.catalog import Catalog, TableEntry
@@ -114,7 +115,7 @@ def test_the_faster_keys_come_the_earlier_the_file_is_reserved(
     store.create_table("t", layout="u64", index_bytes=1 << 20)
     table = store._engine.tables[1]
     slots, now = table.index.slots, [100.0]
-    monkeypatch.setattr("gpkvs.engine.growth.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("gpkvs.engine.tables.growth.time", SimpleNamespace(monotonic=lambda: now[0]))
     growing._seconds_per_byte = 1 / table.index.region.bytes
     assert growing._prepares_at(table) == int(growing._prepare_load * slots)  # nobody knows a rate yet
     table.add(Held(records=1000))
@@ -371,7 +372,7 @@ def test_the_catalogue_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, "no space")
 
     grown = Grown(tmp_path / "store", "bytes", 2)
-    monkeypatch.setattr("gpkvs.engine.schema.write_file", refuse)
+    monkeypatch.setattr("gpkvs.engine.tables.schema.write_file", refuse)
     rng = random.Random(1)
     while grown.index.unmoved > 0:
         with suppress(growth._WaitsError):
@@ -611,7 +612,7 @@ def test_a_failed_sync_of_a_longer_file_ends_the_process(tmp_path: Path) -> None
 import errno
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine import index_room
+from gpkvs.engine.tables import index_room
 
 def refuse(path):
     raise OSError(errno.EIO, "no")

@@ -10,9 +10,9 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.compaction import Compactor
-from gpkvs.engine.heap import Heap, SegmentCounts, Tail
-from gpkvs.engine.native_planner import OPS_MAX
+from gpkvs.engine.host.native_planner import OPS_MAX
+from gpkvs.engine.space.compaction import Compactor
+from gpkvs.engine.state.heap import Heap, SegmentCounts, Tail
 from gpkvs.errors import NoSpaceError
 from gpkvs.media.layout import UNIT_BYTES
 from tests.record_header import HEADER_BYTES

@@ -20,10 +20,10 @@ import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import HEAP_BYTES_MAX, CommitName
-from gpkvs.engine import given_space, heap_growth
-from gpkvs.engine.heap import SMALL_HEAP_BYTES, Heap, SegmentCounts, Tail
-from gpkvs.engine.heap_growth import prefers_growth
-from gpkvs.engine.native_planner import OPS_MAX
+from gpkvs.engine.host.native_planner import OPS_MAX
+from gpkvs.engine.space import given_space, heap_growth
+from gpkvs.engine.space.heap_growth import prefers_growth
+from gpkvs.engine.state.heap import SMALL_HEAP_BYTES, Heap, SegmentCounts, Tail
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
 from gpkvs.media.layout import HEAP_UNITS_MAX, UNIT_BYTES, reference_length, reference_offset
 from gpkvs.media.root_copies import RootCopies
@@ -186,7 +186,8 @@ def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
 _LIFE = """
 import sys
 import gpkvs
-from gpkvs.engine import given_space, heap_growth
+from gpkvs.engine.space import given_space
+from gpkvs.engine.space import heap_growth
 heap_growth.pace_of = lambda *_: heap_growth.Pace(2, 64 << 10, 64 << 10, 4, 64 << 20)
 with gpkvs.open(sys.argv[1], index_bytes=1 << 18, heap_bytes=128 << 10, heap_bytes_max=16 << 20, log_bytes=1 << 20,
                 journal_bytes=4 << 20, commit=sys.argv[2], durability="process") as store:

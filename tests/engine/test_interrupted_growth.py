@@ -17,12 +17,19 @@ import pytest
 
 import gpkvs
 from gpkvs.backends.choose import VARIABLE
-from gpkvs.engine import index_room
+from gpkvs.engine.tables import index_room
 from gpkvs.fatal import EXIT_FATAL
 from gpkvs.recovery.startup.check import check
 from tests import warm
 
-FILES = ("engine/growth.py", "engine/schema.py", "media/index.py", "media/image.py", "pm/region.py", "pm/mapping.py")
+FILES = (
+    "engine/tables/growth.py",
+    "engine/tables/schema.py",
+    "media/index.py",
+    "media/image.py",
+    "pm/region.py",
+    "pm/mapping.py",
+)
 KEYS, STEP = 12_000, 1000
 OPTIONS: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 20, "journal_bytes": 4 << 20}
 

@@ -13,9 +13,9 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.engine.table import Table
-from gpkvs.engine.write_set import TableWrites
+from gpkvs.engine.commit.journal_committer import JournalCommitter
+from gpkvs.engine.seam.write_set import TableWrites
+from gpkvs.engine.state.table import Table
 from gpkvs.errors import NoMemoryError
 from gpkvs.fatal import EXIT_FATAL
 from gpkvs.recovery.proof.damage.bitflip import memory_parent

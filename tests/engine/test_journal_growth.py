@@ -17,11 +17,12 @@ import pytest
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.engine import heap_growth, journal_growth
-from gpkvs.engine.heap import Heap
-from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.engine.journal_growth import JournalGrowth
-from gpkvs.engine.native_planner import OPS_MAX
+from gpkvs.engine.commit import journal_growth
+from gpkvs.engine.commit.journal_committer import JournalCommitter
+from gpkvs.engine.commit.journal_growth import JournalGrowth
+from gpkvs.engine.host.native_planner import OPS_MAX
+from gpkvs.engine.space import heap_growth
+from gpkvs.engine.state.heap import Heap
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
 from gpkvs.media.journal import Ring
 from gpkvs.media.layout import EXTENTS_MAX, NO_SERIAL, ROOT_OFFSETS, Extent, Root

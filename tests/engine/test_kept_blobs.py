@@ -19,7 +19,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import Condition, Op, Status
 from gpkvs.config import CommitName, Limits, StoreConfig
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, NoSpaceError
 from gpkvs.media.image import Image
 from gpkvs.media.layout import PAGE_BYTES, blob_pages, reference_length, reference_offset

@@ -13,7 +13,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
-from gpkvs.engine import counted_time
+from gpkvs.engine.seam import counted_time
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store

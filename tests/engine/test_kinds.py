@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.kinds import count_kinds
+from gpkvs.engine.host.kinds import count_kinds
 
 LARGE = (1 << 16) + 2
 

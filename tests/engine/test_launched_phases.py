@@ -17,10 +17,10 @@ from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX, CpuBackend
 from gpkvs.batch import Batch, Op
 from gpkvs.config import Limits
-from gpkvs.engine.counted_time import clocks_set_by
 from gpkvs.engine.device.batch_plan import BatchPlan, Counts, Step
 from gpkvs.engine.device.phase_planner import PhasePlanner
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.counted_time import clocks_set_by
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreClosedError, UnknownTableError
 from gpkvs.native import launch_sum, launched_kernels, library
 from tests.numbers_model import NumbersModel, random_batch

@@ -13,7 +13,7 @@ import gpkvs
 from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.batch import Batch, Condition, Op
 from gpkvs.config import CommitName, Limits, StoreConfig
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.left import Left
 from gpkvs.media.transaction import COUNTER_BITS
 from gpkvs.store import Store
 from tests.conftest import SMALL

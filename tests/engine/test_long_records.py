@@ -13,9 +13,9 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
-from gpkvs.engine.compaction import Compactor
-from gpkvs.engine.heap import Heap, Run, SegmentCounts, Tail, charged_units_max, run_of
-from gpkvs.engine.neighbours import Step, next_step
+from gpkvs.engine.space.compaction import Compactor
+from gpkvs.engine.space.neighbours import Step, next_step
+from gpkvs.engine.state.heap import Heap, Run, SegmentCounts, Tail, charged_units_max, run_of
 from gpkvs.errors import CorruptRecordError, NoSpaceError
 from gpkvs.media import directory
 from gpkvs.media.layout import (

@@ -122,7 +122,7 @@ def test_too_many_late_slots_are_all_late(store: Store, monkeypatch: pytest.Monk
 
 
 def test_a_journal_notes_what_phases_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpkvs.engine.journal_committer.stop_process", ended)
+    monkeypatch.setattr("gpkvs.engine.commit.journal_committer.stop_process", ended)
     with gpkvs.open(tmp_path / "store", backend="cpu", durability="process", commit="journal", **SMALL) as store:  # type: ignore[arg-type]
         store.create_table("other", index_bytes=64 << 10)
         plan_by_phases(store)

@@ -18,7 +18,7 @@ import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits, StoreConfig
-from gpkvs.engine.native_engine import Ran
+from gpkvs.engine.host.native_engine import Ran
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean

@@ -17,8 +17,8 @@ import pytest
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.engine.native_engine import Ran
+from gpkvs.engine.commit.journal_committer import JournalCommitter
+from gpkvs.engine.host.native_engine import Ran
 from gpkvs.media.image import Image
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from tests.conftest import assert_clean

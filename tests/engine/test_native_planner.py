@@ -13,9 +13,9 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, BatchResult, Op
-from gpkvs.engine.heap import Tail
-from gpkvs.engine.left import Left
-from gpkvs.engine.native_planner import OPS_MAX
+from gpkvs.engine.host.native_planner import OPS_MAX
+from gpkvs.engine.seam.left import Left
+from gpkvs.engine.state.heap import Tail
 from gpkvs.errors import NoMemoryError
 from gpkvs.media.layout import UNIT_BYTES
 from tests.conftest import assert_clean
@@ -158,7 +158,7 @@ def lazily_freed_bytes(address: int) -> int:
 
 @pytest.mark.usefixtures("natively")
 def test_the_system_may_have_what_a_large_batch_used(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpkvs.engine.native_planner._KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr("gpkvs.engine.host.native_planner._KEPT_BYTES", 1 << 20)
     with gpkvs.open(store_path, backend="cpu", index_bytes=8 << 20, heap_bytes=64 << 20, log_bytes=32 << 20) as store:
         store.execute(Batch.of([(Op.SET, b"%d" % number, b"value") for number in range(50_000)]))
         planner = store._engine._native._of_layout["bytes"]
@@ -172,7 +172,7 @@ def test_the_system_may_have_what_a_large_batch_used(store_path: Path, monkeypat
 
 @pytest.mark.usefixtures("natively")
 def test_columns_that_shrank_in_a_turn_are_not_written_past(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpkvs.engine.native_planner._KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr("gpkvs.engine.host.native_planner._KEPT_BYTES", 1 << 20)
     monkeypatch.setattr("gpkvs.engine.engine._TURN_SECONDS", 600.0)
     sizes = {"index_bytes": 8 << 20, "heap_bytes": 64 << 20, "log_bytes": 32 << 20}
     with gpkvs.open(store_path, backend="cpu", **sizes) as store:  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def test_columns_that_shrank_in_a_turn_are_not_written_past(store_path: Path, mo
             raise MemoryError
 
         with monkeypatch.context() as patched:
-            patched.setattr("gpkvs.engine.native_engine.NativeEngine.begin_turn", refuse)
+            patched.setattr("gpkvs.engine.host.native_engine.NativeEngine.begin_turn", refuse)
             with pytest.raises(NoMemoryError):
                 store.execute(Batch.of([(Op.GET, b"1")] * 600))
         assert not store._engine.native.is_in_turn  # it was told of other columns
@@ -198,7 +198,7 @@ def test_columns_that_shrank_in_a_turn_are_not_written_past(store_path: Path, mo
 def test_batches_whose_columns_are_not_kept(store_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """What does not fit the block that is kept is taken for a batch alone, as a whole or not at all."""
     kept_bytes = 1 << 20
-    monkeypatch.setattr("gpkvs.engine.native_planner._KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr("gpkvs.engine.host.native_planner._KEPT_BYTES", kept_bytes)
     rng, model = np.random.default_rng(1), dict[int, None]()
 
     def no_memory(count: int) -> None:
@@ -212,7 +212,7 @@ def test_batches_whose_columns_are_not_kept(store_path: Path, monkeypatch: pytes
             sets = Batch.of([(Op.SET, key, key[::-1]) for key in keys])
             if count in (20_000, 12_000):  # the batch before was small
                 with monkeypatch.context() as patched:
-                    patched.setattr("gpkvs.engine.native_planner.map_memory", no_memory)
+                    patched.setattr("gpkvs.engine.host.native_planner.map_memory", no_memory)
                     with pytest.raises(NoMemoryError):
                         store.execute(sets, table="own")
             store.execute(sets, table="own")

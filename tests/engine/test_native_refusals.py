@@ -13,8 +13,8 @@ import pytest
 
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName
-from gpkvs.engine.growth import Growing
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.left import Left
+from gpkvs.engine.tables.growth import Growing
 from gpkvs.errors import NoSpaceError
 from gpkvs.store import Store
 from tests.conftest import assert_clean

@@ -11,7 +11,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import Condition, Op, Status
 from gpkvs.config import Limits, StoreConfig
-from gpkvs.engine.native_engine import Ran
+from gpkvs.engine.host.native_engine import Ran
 from gpkvs.recovery.proof.batch_runner import BatchRunner
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean

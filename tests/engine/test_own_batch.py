@@ -19,7 +19,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import HAS_VALUE, Batch, BatchResult, Condition, Op, Status, constant, is_constant
 from gpkvs.config import CommitName, Limits, StoreConfig
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import ConflictError, StoreClosedError
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean

@@ -18,10 +18,10 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.growth import Growing
-from gpkvs.engine.left import Left
-from gpkvs.engine.native_engine import NativeEngine
-from gpkvs.engine.native_planner import _LayoutPlanner
+from gpkvs.engine.host.native_engine import NativeEngine
+from gpkvs.engine.host.native_planner import _LayoutPlanner
+from gpkvs.engine.seam.left import Left
+from gpkvs.engine.tables.growth import Growing
 from gpkvs.errors import (
     ConditionFailedError,
     ConflictError,

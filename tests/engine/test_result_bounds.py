@@ -10,7 +10,7 @@ import gpkvs
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Limits, StoreConfig
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.store import Store
 from tests.conftest import SMALL

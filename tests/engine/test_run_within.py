@@ -11,9 +11,9 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName
-from gpkvs.engine.crew import Crew
-from gpkvs.engine.left import Left
-from gpkvs.engine.native_planner import _LayoutPlanner
+from gpkvs.engine.host.crew import Crew
+from gpkvs.engine.host.native_planner import _LayoutPlanner
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.store import Store
 from tests.conftest import SMALL
@@ -57,7 +57,7 @@ def test_a_sweep_takes_no_words_from_requests_that_are_refused(
 
 def test_a_large_batch_keeps_its_columns(store_path: Path, commit: CommitName, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is removed for it is few keys, for which there could be fewer columns."""
-    monkeypatch.setattr("gpkvs.engine.native_planner._KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr("gpkvs.engine.host.native_planner._KEPT_BYTES", 1 << 20)
     with opened(store_path, commit, 10) as store:
         gets = Batch.of([(Op.GET, b"%d" % (number % 20)) for number in range(20_000)])
         assert set(store.execute(gets).status.tolist()) == {Status.NOT_FOUND}

@@ -15,7 +15,8 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
-from gpkvs.engine import counted_time, scan, traffic
+from gpkvs.engine.seam import counted_time, traffic
+from gpkvs.engine.tables import scan
 from gpkvs.errors import InvalidArgumentError, StoreClosedError, UnknownTableError
 from gpkvs.media.layout import UNIT_BYTES, reference_offset
 from gpkvs.scan import ScanPiece

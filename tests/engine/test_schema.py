@@ -18,7 +18,7 @@ import pytest
 import gpkvs
 from gpkvs import store as store_module
 from gpkvs.config import StoreConfig
-from gpkvs.engine import schema
+from gpkvs.engine.tables import schema
 from gpkvs.errors import NoSpaceError, UnknownTableError
 from gpkvs.fatal import EXIT_FATAL
 from gpkvs.store import Store
@@ -176,7 +176,7 @@ def test_tables_are_refused_by_name_before_files_cannot_be_opened(store_path: Pa
 
 MEMORY_REFUSED = """
 import sys, gpkvs
-from gpkvs.engine import schema
+from gpkvs.engine.tables import schema
 def refuse(path): raise MemoryError
 with gpkvs.open(sys.argv[1]) as store:
     schema._remove = refuse  # called when the new roots are durable
@@ -244,7 +244,7 @@ def test_an_empty_table_and_one_of_numbers_are_dropped_without_reading_them(
     store.create_table("numbers", layout="u64", index_bytes=BLOCK)
     store.set_many(np.arange(10, dtype=np.uint64), np.arange(10, dtype=np.uint64), table="numbers")
     with monkeypatch.context() as patched:  # whoever checks the store reads it
-        patched.setattr("gpkvs.engine.recount.recount_blocks", fail)
+        patched.setattr("gpkvs.engine.space.recount.recount_blocks", fail)
         store.drop_table("empty")
         store.drop_table("numbers")
 
@@ -301,7 +301,7 @@ def test_a_drop_that_cannot_count_is_done_all_the_same(store: gpkvs.Store, monke
     store.create_table("old", index_bytes=BLOCK)
     store.set(b"key", bytes(1000), table="old")
     with monkeypatch.context() as patched:
-        patched.setattr("gpkvs.engine.recount.recount_blocks", refuse)
+        patched.setattr("gpkvs.engine.space.recount.recount_blocks", refuse)
         store.drop_table("old")
     assert [table.name for table in store.info().tables] == ["default"]
     assert open_files() == before

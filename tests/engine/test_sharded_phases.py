@@ -18,9 +18,9 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.cpu.shards import ShardsBackend
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import Limits
-from gpkvs.engine.chunked_slots import ChunkedSlots
+from gpkvs.engine.commit.chunked_slots import ChunkedSlots
 from gpkvs.engine.device.batch_plan import BatchPlan, Step
-from gpkvs.engine.write_set import TableWrites
+from gpkvs.engine.seam.write_set import TableWrites
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from tests.numbers_model import NumbersModel, random_batch
 

@@ -10,8 +10,8 @@ import pytest
 import gpkvs
 from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.chunked_slots import ChunkedSlots
-from gpkvs.engine.shared_slots import Balance
+from gpkvs.engine.commit.chunked_slots import ChunkedSlots
+from gpkvs.engine.commit.shared_slots import Balance
 
 KEYS = 10_000
 _OPTIONS: dict[str, Any] = {

@@ -12,8 +12,8 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, RequestColumns
 from gpkvs.config import CommitName
-from gpkvs.engine.counted_time import clocks_set_by
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.counted_time import clocks_set_by
+from gpkvs.engine.seam.left import Left
 from gpkvs.store import Store
 from tests.conftest import SMALL
 from tests.engine.native_driver import Answer, NativeDriver

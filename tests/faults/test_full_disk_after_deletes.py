@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine import given_space, heap_growth, refused
+from gpkvs.engine.space import given_space
+from gpkvs.engine.space import heap_growth
+from gpkvs.engine.state import refused
 from gpkvs.errors import NoSpaceError
 from gpkvs.recovery.startup.check import check
 

@@ -20,7 +20,7 @@ import os, sys, time
 from pathlib import Path
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
-from gpkvs.engine import refused
+from gpkvs.engine.state import refused
 from gpkvs.errors import NoSpaceError
 from gpkvs.recovery.startup.check import check
 

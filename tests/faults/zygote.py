@@ -20,8 +20,8 @@ import numpy as np
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.engine import checkpoint as checkpoints
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit import checkpoint as checkpoints
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.errors import GpkvsError
 from gpkvs.fatal import stop_process
 from gpkvs.store import Store

@@ -15,10 +15,10 @@ from gpkvs import batch
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import HAS_VALUE, READS, RETURNS_VALUE, Condition, Op, Status
-from gpkvs.engine.heap import Heap, SegmentCounts, Tail
-from gpkvs.engine.stores import COUNT_LIVE
-from gpkvs.engine.table import Held, Table
-from gpkvs.engine.write_set import TableWrites
+from gpkvs.engine.commit.stores import COUNT_LIVE
+from gpkvs.engine.seam.write_set import TableWrites
+from gpkvs.engine.state.heap import Heap, SegmentCounts, Tail
+from gpkvs.engine.state.table import Held, Table
 from gpkvs.media import layout
 from gpkvs.media.layout import Root
 from gpkvs.native import audits, crc32c, library

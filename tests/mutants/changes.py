@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_LOG, _NATIVE = "gpkvs/engine/change_log.py", "gpkvs/kernels/changes.hpp"
+_LOG, _NATIVE = "gpkvs/engine/host/change_log.py", "gpkvs/kernels/changes.hpp"
 _TESTS = "store/test_follow.py::"
 _ANEW = (f"{_TESTS}test_nothing_is_held_when_nobody_follows",)
 _EACH = (f"{_TESTS}test_each_effect_is_told_with_what_it_leaves",)
@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "expired-keys-count-as-deleted",
-        "gpkvs/engine/native_engine.py",
+        "gpkvs/engine/host/native_engine.py",
         "ChangeKind.EXPIRED if is_within else ChangeKind.DELETED,",
         "ChangeKind.DELETED,",
         "nobody can tell an expired key from one that somebody deleted",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_STEP, _FIND = "gpkvs/engine/compaction.py", "gpkvs/kernels/compact.hpp"
+_STEP, _FIND = "gpkvs/engine/space/compaction.py", "gpkvs/kernels/compact.hpp"
 _TESTS = "engine/test_compaction.py::"
 _LIMIT, _ROT = f"{_TESTS}test_any_write_is_accepted_below_the_limit", f"{_TESTS}test_what_rot_hides_moves_too"
 _KILLS = f"{_TESTS}test_kills_inside_steps_lose_nothing_and_wedge_nothing"
 _LONG = "engine/test_long_records.py"
-_ALLOCATE, _COUNTS, _HEAP = "gpkvs/kernels/allocate.hpp", "gpkvs/kernels/live_units.cuh", "gpkvs/engine/heap.py"
-_NEIGHBOURS = "gpkvs/engine/neighbours.py"
+_ALLOCATE, _COUNTS, _HEAP = "gpkvs/kernels/allocate.hpp", "gpkvs/kernels/live_units.cuh", "gpkvs/engine/state/heap.py"
+_NEIGHBOURS = "gpkvs/engine/space/neighbours.py"
 
 MUTANTS = (
     Mutant(
@@ -23,7 +23,7 @@ MUTANTS = (
     ),
     Mutant(
         "users-take-the-reserve",
-        "gpkvs/engine/heap.py",
+        "gpkvs/engine/state/heap.py",
         "self.state[_RESERVE] = reserve_of(segments, self.segment_units, self.longest)",
         "self.state[_RESERVE] = 0",
         "compaction finds no room, and writes are refused for ever",

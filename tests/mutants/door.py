@@ -31,8 +31,8 @@ MUTANTS = (
     Mutant(
         "several-requests-hear-no-reason",
         _TURN,
-        "if (next->lacks) results_->lacking[next->lacks] = stopped_by(*next);",
-        "",
+        "if (next->lacks) results_->lacking[next->lacks] = stopped_by(request, *next);",
+        "if (next->lacks) continue;",
         "a client whose store is full hears of checks that it never sent",
         ("server/door/test_conflicts.py::test_of_several_requests_each_hears_what_it_lacks",),
     ),

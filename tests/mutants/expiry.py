@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_EXPIRY, _KERNEL = "gpkvs/engine/expiry.py", "gpkvs/kernels/expiry.hpp"
+_EXPIRY, _KERNEL = "gpkvs/engine/tables/expiry.py", "gpkvs/kernels/expiry.hpp"
 _TIME = "gpkvs/kernels/counted_time.hpp"
 _RESOLVE, _NATIVE = "gpkvs/kernels/resolve.hpp", "gpkvs/kernels/native_engine.hpp"
 
@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "crew-notes-no-first-expiry",
-        "gpkvs/engine/crew.py",
+        "gpkvs/engine/host/crew.py",
         "                self._expiry.expect(batch)\n",
         "",
         "the first batch of a table that gives an expiry runs twice in vain, and fails",
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "embedded-requests-have-no-crew",
-        "gpkvs/engine/own_turn.py",
+        "gpkvs/engine/host/own_turn.py",
         "            ran = self._run_again(batch, run, lacking)\n            if",
         "            if",
         "a request fails that the crew could have had run",
@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "crew-lets-the-clock-go-on",
-        "gpkvs/engine/crew.py",
+        "gpkvs/engine/host/crew.py",
         "self._native.begin_turn(now, ",
         "self._native.begin_turn(0, ",
         "a batch that runs again meets keys that have expired meanwhile, and fails",
@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         "crew-has-no-heap-grow",
-        "gpkvs/engine/crew.py",
+        "gpkvs/engine/host/crew.py",
         "                is_done = self._heap_growth.make_room(record_bytes_max(self._heap, batch))\n",
         "                is_done = False\n",
         "each batch fails for which the heap must grow",
@@ -128,7 +128,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropped-tables-are-swept",
-        "gpkvs/engine/expiry.py",
+        "gpkvs/engine/tables/expiry.py",
         "            del self._ranges[number]\n        self.is_used",
         "            pass\n        self.is_used",
         "maintenance fails after a table with expiring keys is dropped",
@@ -240,7 +240,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-checkpoint-keeps-no-time",
-        "gpkvs/engine/checkpoint.py",
+        "gpkvs/engine/commit/checkpoint.py",
         "        descriptor.time_horizon_ms,\n",
         "        0,\n",
         "after a restart with an earlier clock, which follows a checkpoint, locks live longer",

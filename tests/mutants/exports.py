@@ -196,7 +196,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-have-prefixes",
-        "gpkvs/engine/scan.py",
+        "gpkvs/engine/tables/scan.py",
         "    if layout != BYTES_LAYOUT.name:",
         '    if layout == "u64":',
         "a scan by a prefix of rows looks for bytes of numbers and finds others",

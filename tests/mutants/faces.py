@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "small-heaps-are-compacted",
-        "gpkvs/engine/heap_growth.py",
+        "gpkvs/engine/space/heap_growth.py",
         "        share = min(share, _SMALL_GROWS_SHARE)\n",
         "        pass\n",
         "compaction moves most of a small store, again and again",

@@ -147,7 +147,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropped-blobs-stay",
-        "gpkvs/engine/undo_committer.py",
+        "gpkvs/engine/commit/undo_committer.py",
         "            self._heap.blobs.free_later(0, blobs)\n",
         "            pass\n",
         "a dropped table keeps the space of its large values",
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "room-of-a-batch-looks-spare",
-        "gpkvs/engine/crew.py",
+        "gpkvs/engine/host/crew.py",
         "is_again=reason in asked)",
         "is_again=False)",
         "a batch of several large values asks for room for ever, and nobody is served any more",
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         "blobs-have-no-limit",
-        "gpkvs/engine/blobs.py",
+        "gpkvs/engine/state/blobs.py",
         "            self._space.make_room(lacking, self._bytes_max, is_again=is_again)\n",
         "            self._space.make_room(lacking, 1 << 60, is_again=is_again)\n",
         "large values fill the disk, whatever heap_bytes_max says",

@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "third-batch-does-not-wait-for-the-first",
-        "gpkvs/engine/undo_committer.py",
+        "gpkvs/engine/commit/undo_committer.py",
         "        self.land()\n        self.waited_seconds",
         "        self.waited_seconds",
         "entries, and the flag, of a batch are stored over while its slots are stored",
@@ -79,7 +79,7 @@ MUTANTS = (
     ),
     Mutant(
         "reader-does-not-wait-for-what-it-saw",
-        "gpkvs/engine/undo_committer.py",
+        "gpkvs/engine/commit/undo_committer.py",
         """        \"\"\"See `Committer.read_gate`.\"\"\"\n        return self._flight.begun""",
         """        \"\"\"See `Committer.read_gate`.\"\"\"\n        return 0""",
         "a reader hears of a batch that a crash takes back",
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "compaction-reads-slots-that-are-being-stored",
-        "gpkvs/engine/compaction.py",
+        "gpkvs/engine/space/compaction.py",
         "        self._committer.land()  # slots are read where they are stored\n",
         "",
         "compaction stores what slots were over what a batch made of them",
@@ -119,7 +119,7 @@ MUTANTS = (
     ),
     Mutant(
         "landing-leaves-out-the-hosts-slots",
-        "gpkvs/engine/chunked_slots.py",
+        "gpkvs/engine/commit/chunked_slots.py",
         "            return Steps.STORE_ON_HOST | Steps.WAIT",
         "            return Steps.WAIT",
         "a batch is IDLE without the slots of the host's threads",
@@ -226,7 +226,7 @@ MUTANTS = (
     ),
     Mutant(
         "entries-of-each-processor-begin-at-the-first",
-        "gpkvs/engine/chunked_slots.py",
+        "gpkvs/engine/commit/chunked_slots.py",
         "            first=at,\n",
         "            first=0,\n",
         "processors store their entries of the undo log over each other's",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_GROWTH, _UNDO = "gpkvs/engine/growth.py", "gpkvs/engine/undo_committer.py"
+_GROWTH, _UNDO = "gpkvs/engine/tables/growth.py", "gpkvs/engine/commit/undo_committer.py"
 _STEPS = "engine/test_growth.py::test_any_steps_between_any_batches"
 _KILLS = "recovery/startup/test_growth_kills.py"
 
@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "pages-of-targets-not-marked",
-        "gpkvs/engine/growth_steps.py",
+        "gpkvs/engine/commit/growth_steps.py",
         "    _mark_blocks(index, 2 * first, 2 * last, epoch)\n",
         "",
         "a checkpoint does not write what moved, and the journal forgets it",
@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         "growth-of-a-checkpoint-forgotten",
-        "gpkvs/engine/checkpoint.py",
+        "gpkvs/engine/commit/checkpoint.py",
         "        descriptor.growth,\n",
         "",
         "after a checkpoint and a kill, keys are looked for where they were before the table grew",

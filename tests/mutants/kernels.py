@@ -149,7 +149,7 @@ MUTANTS = (
     ),
     Mutant(
         "words-of-refused-requests-are-values",
-        "gpkvs/engine/own_batch.py",
+        "gpkvs/engine/host/own_batch.py",
         "        if self._found is not None and not refusals and value_bytes ==",
         "        if self._found is not None and value_bytes ==",
         "where a request is refused, others read what its GETs were to find",
@@ -269,7 +269,7 @@ MUTANTS = (
     ),
     Mutant(
         "removal-takes-columns-away",
-        "gpkvs/engine/crew.py",
+        "gpkvs/engine/host/crew.py",
         "CLOSED_WITHIN = frozenset({Left.EXPIRED, Left.COLUMNS})",
         "CLOSED_WITHIN = frozenset({Left.EXPIRED})",
         "a large batch fails that meets keys which have expired",
@@ -277,7 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         "removal-meets-what-it-removes",
-        "gpkvs/engine/own_turn.py",
+        "gpkvs/engine/host/own_turn.py",
         "begin_turn(closed=CLOSED_WITHIN, is_within=True)",
         "begin_turn(is_within=True)",
         "a key that has expired ends the process, or the request that meets it",

@@ -15,7 +15,7 @@ _OWN_BATCH = "engine/test_own_batch.py::test_the_same_results_as_a_door_s"
 MUTANTS = (
     Mutant(
         "columns-count-conflicts-as-done",
-        "gpkvs/engine/own_batch.py",
+        "gpkvs/engine/host/own_batch.py",
         "        is_done[list(rejected)] = False\n",
         "",
         "results of a batch of columns belong to the requests before those that have them",
@@ -23,7 +23,7 @@ MUTANTS = (
     ),
     Mutant(
         "values-begin-at-the-conflicts",
-        "gpkvs/engine/own_batch.py",
+        "gpkvs/engine/host/own_batch.py",
         "data + refusals * _REFUSAL_BYTES, value_bytes",
         "data, value_bytes",
         "a batch in which a check stops a request returns other values",
@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     Mutant(
         "columns-may-return-all",
-        "gpkvs/engine/own_turn.py",
+        "gpkvs/engine/host/own_turn.py",
         "GivenBatch(batch, native.made_bytes_max, own.found_words)",
         "GivenBatch(batch, (1 << 64) - 1, own.found_words)",
         "native code leaves what it could cut",
@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-for-ever",
-        "gpkvs/engine/crew.py",
+        "gpkvs/engine/host/crew.py",
         "            if closed or not is_over:",
         "            if not is_over:",
         "a store that had no room once refuses requests though it has room again",
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         "turn-lives-on-after-an-interrupt",
-        "gpkvs/engine/crew.py",
+        "gpkvs/engine/host/crew.py",
         "            if closed or not is_over:",
         "            if closed:",
         "keys are stored where a table had them before it grew",

@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-of-memory-side-by-side",
-        "gpkvs/engine/places.py",
+        "gpkvs/engine/host/places.py",
         "offsets *= rows.strides[0]",
         "offsets *= size",
         "rows for an array with gaps are written into them",

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_HEAP, _SALVAGE, _TRANSACTION = "gpkvs/engine/heap.py", "recovery/startup/salvage.py", "gpkvs/media/transaction.py"
+_HEAP, _SALVAGE, _TRANSACTION = (
+    "gpkvs/engine/state/heap.py",
+    "recovery/startup/salvage.py",
+    "gpkvs/media/transaction.py",
+)
 _COPY = "recovery/copy/"
 _LOCK, _LOCK_TESTS = "gpkvs/media/store_lock.py", "media/test_store_lock.py::"
 _GROWTH_TESTS = "engine/test_heap_growth.py::"
 _JOURNAL_GROWTH_TESTS = "engine/test_journal_growth.py::"
-_GIVEN, _GIVEN_TESTS = "gpkvs/engine/given_space.py", "engine/test_given_space.py::"
+_GIVEN, _GIVEN_TESTS = "gpkvs/engine/space/given_space.py", "engine/test_given_space.py::"
 _COMES_AGAIN = f"{_GIVEN_TESTS}test_what_is_deleted_goes_back_and_comes_again"
 _COMMIT_JOURNAL, _FRAMES = "gpkvs/kernels/commit_journal.hpp", "gpkvs/kernels/frames.hpp"
 _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_disk_show_no_violation"
 _NATIVE_JOURNAL = "engine/test_native_journal.py::"
-_CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/checkpoint.py", "engine/test_closing.py::"
-_BLOBS, _BLOB_TESTS = "gpkvs/engine/blob_space.py", "engine/test_blob_space.py::"
+_CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/commit/checkpoint.py", "engine/test_closing.py::"
+_BLOBS, _BLOB_TESTS = "gpkvs/engine/state/blob_space.py", "engine/test_blob_space.py::"
 _MESSAGE_TESTS = "server/door/test_large_messages.py::"
 _UPLOAD_TESTS = "server/door/test_uploads.py::"
 _LENT_TESTS = "server/door/test_lent_values.py::"
@@ -56,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "mirrors-hear-nothing-of-journals",
-        "gpkvs/engine/journal_committer.py",
+        "gpkvs/engine/commit/journal_committer.py",
         "                self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])\n",
         "                pass\n",
         "a GPU reads slots as they were before a batch that the host planned",
@@ -72,7 +76,7 @@ MUTANTS = (
     ),
     Mutant(
         "root-learns-nothing-of-growth",
-        "gpkvs/engine/heap_growth.py",
+        "gpkvs/engine/space/heap_growth.py",
         "                files.roots.change(heap_bytes=size, journal_extents=extents)\n",
         "                pass\n",
         "records lie beyond the end of the heap that the root names",
@@ -104,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "extent-that-is-left-is-not-used",
-        "gpkvs/engine/journal_growth.py",
+        "gpkvs/engine/commit/journal_growth.py",
         "            self._begin(self._zero_ahead, extent)\n",
         "            self._looked_at = self._files.root.catalog_generation\n",
         "space that a killed process gave to the journal is lost",
@@ -120,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         "native-planner-keeps-the-old-heap",
-        "gpkvs/engine/heap_growth.py",
+        "gpkvs/engine/space/heap_growth.py",
         "        self._on_grown()\n",
         "",
         "the native planner reads records where the heap was mapped before",
@@ -136,7 +140,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-growth-is-never-tried-again",
-        "gpkvs/engine/heap_growth.py",
+        "gpkvs/engine/space/heap_growth.py",
         "time.monotonic() - self._refused_at < _RETRY_SECONDS",
         "self._refused_at > 0",
         "a disk that was full once ends the growth of the heap until a restart",
@@ -144,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         "helper-gives-up",
-        "gpkvs/engine/heap_growth.py",
+        "gpkvs/engine/space/heap_growth.py",
         "while not self._extend(wanted) and not self._may_end.wait(_RETRY_SECONDS):",
         "if not self._extend(wanted):",
         "a store that nobody writes to says for ever that its heap waits for the disk",
@@ -354,7 +358,7 @@ MUTANTS = (
     ),
     Mutant(
         "root-learns-nothing-of-a-longer-log",
-        "gpkvs/engine/log_growth.py",
+        "gpkvs/engine/commit/log_growth.py",
         "            self._files.roots.change(log_bytes=size)\n",
         "",
         "a recovery takes the log of a large batch for damaged",
@@ -371,7 +375,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropped-table-counted-in-part",
-        "gpkvs/engine/recount.py",
+        "gpkvs/engine/space/recount.py",
         "return not self._uncounted",
         "return True",
         "most of what a dropped table had in the heap stays live until the next opening",
@@ -387,7 +391,7 @@ MUTANTS = (
     ),
     Mutant(
         "space-taken-back-is-a-hole",
-        "gpkvs/engine/heap_growth.py",
+        "gpkvs/engine/space/heap_growth.py",
         "lambda: self._given.reserve(segments, partial(self._pause, 0))",
         "lambda: len(segments)",
         "a store to space that was given back ends the process where the disk is full",
@@ -395,7 +399,7 @@ MUTANTS = (
     ),
     Mutant(
         "space-goes-before-the-tail-is-durable",
-        "gpkvs/engine/heap_growth.py",
+        "gpkvs/engine/space/heap_growth.py",
         "            self._wait(gate)\n",
         "",
         "an opening may find the tail of the heap in a hole, and cannot fill it on a full disk",
@@ -419,7 +423,7 @@ MUTANTS = (
     ),
     Mutant(
         "growth-goes-on-trying-what-nobody-needs",
-        "gpkvs/engine/heap_growth.py",
+        "gpkvs/engine/space/heap_growth.py",
         "            self._may_end.set()\n            return\n",
         "            return\n",
         "once the disk was full, nothing is given back until a restart",
@@ -534,7 +538,7 @@ MUTANTS = (
     ),
     Mutant(
         "table-id-again",
-        "gpkvs/engine/schema.py",
+        "gpkvs/engine/tables/schema.py",
         "TableEntry(catalog.next_table_id, name",
         "TableEntry(1 + max(table.id for table in catalog.tables), name",
         "records of a dropped table pass for those of a new one",
@@ -542,7 +546,7 @@ MUTANTS = (
     ),
     Mutant(
         "failed-table-stays",
-        "gpkvs/engine/schema.py",
+        "gpkvs/engine/tables/schema.py",
         "        _remove(files, path)\n        if isinstance",
         "        if isinstance",
         "a table that did not fit the disk keeps what it had got of it",
@@ -646,7 +650,7 @@ MUTANTS = (
     ),
     Mutant(
         "no-room-for-the-catalogue",
-        "gpkvs/engine/schema.py",
+        "gpkvs/engine/tables/schema.py",
         "        then()\n        reserve_catalog(files)",
         "        then()",
         "on a full disk one table can be dropped, and no second one",
@@ -654,7 +658,7 @@ MUTANTS = (
     ),
     Mutant(
         "one-table-over",
-        "gpkvs/engine/table_quota.py",
+        "gpkvs/engine/tables/table_quota.py",
         "if tables >= quota.tables_max:",
         "if tables > quota.tables_max:",
         "one table more than allowed",
@@ -662,7 +666,7 @@ MUTANTS = (
     ),
     Mutant(
         "nothing-is-read-ahead",
-        "gpkvs/engine/undo_committer.py",
+        "gpkvs/engine/commit/undo_committer.py",
         "reads_ahead=files.heap.is_paged",
         "reads_ahead=False",
         "batches of a store on a disk wait for each page of a segment that was used before",

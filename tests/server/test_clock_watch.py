@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.engine import counted_time
+from gpkvs.engine.seam import counted_time
 from gpkvs.errors import StoreError
 from gpkvs.server.clock_watch import ClockWatch
 from tests.machine_clocks import HOUR_US, MachineClocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpkvs.client import Client
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import ConditionFailedError, ConflictError
 from gpkvs.proto.v1 import kv_pb2
 from tests.server.wire import GET, TTL_MS_MAX, batch, u64

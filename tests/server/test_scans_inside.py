@@ -14,8 +14,8 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import MIB
-from gpkvs.engine import scan as engine_scan
-from gpkvs.engine.traffic import Traffic
+from gpkvs.engine.seam.traffic import Traffic
+from gpkvs.engine.tables import scan as engine_scan
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.scan import ScanPiece, join_pieces
 from gpkvs.server import threads

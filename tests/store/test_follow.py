@@ -22,7 +22,7 @@ from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.batch import Batch, Op
 from gpkvs.changes import ChangeKind, Changes, Position
 from gpkvs.config import CommitName, Making, StoreConfig
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.errors import ChangesLostError, InvalidArgumentError, StoreClosedError
 from gpkvs.following import Following
 from gpkvs.store import Store

@@ -12,7 +12,7 @@ PROGRAM = """
 import ctypes, os, resource
 import grpc
 from prometheus_client import generate_latest
-from gpkvs.engine.table_quota import _require_open_files
+from gpkvs.engine.tables.table_quota import _require_open_files
 from gpkvs.machine import anonymous_bytes, free_bytes, machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.process_io import process_io

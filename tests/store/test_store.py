@@ -19,8 +19,8 @@ from gpkvs.backends.path_costs import ALL_OPS
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import CommitName, Limits, Sizes
 from gpkvs.engine.device.phase_planner import PhasePlanner
-from gpkvs.engine.own_batch import OwnBatch
-from gpkvs.engine.write_set import WriteSet
+from gpkvs.engine.host.own_batch import OwnBatch
+from gpkvs.engine.seam.write_set import WriteSet
 from gpkvs.errors import (
     BackendError,
     InvalidArgumentError,

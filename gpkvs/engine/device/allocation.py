@@ -8,8 +8,8 @@ from gpkvs.backends.base import Processor
 from gpkvs.engine.device.phases_bytes import BytesPhases
 from gpkvs.engine.device.plan import Plan, Records
 from gpkvs.engine.device.planned import ForHostError
-from gpkvs.engine.heap import Heap, Tail, charge_of
-from gpkvs.engine.write_set import FILLED_WORDS
+from gpkvs.engine.seam.write_set import FILLED_WORDS
+from gpkvs.engine.state.heap import Heap, Tail, charge_of
 from gpkvs.media.layout import reference_length
 from gpkvs.native import number
 

@@ -17,10 +17,10 @@ from gpkvs.engine.device.phases_u64 import U64Phases
 from gpkvs.engine.device.plan import NO_RECORDS, Plan
 from gpkvs.engine.device.planned import ForHostError, Planned
 from gpkvs.engine.device.sharded_phases import ShardedPhases
-from gpkvs.engine.heap import Heap, SegmentCounts, Tail
-from gpkvs.engine.meter import Meter
-from gpkvs.engine.table import Table
-from gpkvs.engine.write_set import FILLED_WORDS, DeviceColumns, TableWrites, WriteSet, log_runs
+from gpkvs.engine.seam.meter import Meter
+from gpkvs.engine.seam.write_set import FILLED_WORDS, DeviceColumns, TableWrites, WriteSet, log_runs
+from gpkvs.engine.state.heap import Heap, SegmentCounts, Tail
+from gpkvs.engine.state.table import Table
 from gpkvs.errors import memory_refused
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import NO_RECORD, RunKind

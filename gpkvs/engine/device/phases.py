@@ -21,8 +21,8 @@ from gpkvs.batch import U8, U32, U64, Batch, RequestResult, Status, constant
 from gpkvs.engine.device.batch_plan import BatchPlan, Step
 from gpkvs.engine.device.plan import NOTHING_SEEN, Placed, Plan, Seen, SlotChanges
 from gpkvs.engine.device.planned import ForHostError
-from gpkvs.engine.meter import Meter
-from gpkvs.engine.table import Table
+from gpkvs.engine.seam.meter import Meter
+from gpkvs.engine.state.table import Table
 from gpkvs.media.files import StoreFiles
 
 _NUMBER_BITS_MIN = 16  # `BatchPlanner.numbers`

@@ -14,7 +14,7 @@ import numpy as np
 from gpkvs.backends.base import Processor
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, offsets_of
 from gpkvs.engine.device.batch_plan import BatchPlan
-from gpkvs.engine.write_set import FILLED_WORDS
+from gpkvs.engine.seam.write_set import FILLED_WORDS
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpkvs.batch import BatchResult
-from gpkvs.engine.write_set import WriteSet
+from gpkvs.engine.seam.write_set import WriteSet
 
 
 class ForHostError(Exception):

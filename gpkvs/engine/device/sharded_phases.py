@@ -24,8 +24,8 @@ from gpkvs.backends.base import Backend, Processor, Shard
 from gpkvs.batch import U32, Batch, Op, RequestResult
 from gpkvs.engine.device.phases_u64 import U64Phases
 from gpkvs.engine.device.plan import Plan, Seen
-from gpkvs.engine.meter import Meter
-from gpkvs.engine.table import Table
+from gpkvs.engine.seam.meter import Meter
+from gpkvs.engine.state.table import Table
 from gpkvs.media.files import StoreFiles
 
 _T = TypeVar("_T")

@@ -26,7 +26,7 @@ import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.errors import GpkvsError
 from gpkvs.media.files import open_files
 from gpkvs.media.layout import (

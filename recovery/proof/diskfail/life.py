@@ -18,11 +18,12 @@ from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Condition, Op, Status
 from gpkvs.changes import Changes
 from gpkvs.config import DEFAULT_TABLE, FormatName
-from gpkvs.engine import checkpoint, heap_growth, journal_committer, stores
+from gpkvs.engine.commit import checkpoint, journal_committer, stores
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.engine.engine import Engine
-from gpkvs.engine.growth import Growing
-from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.engine.table import Table
+from gpkvs.engine.space import heap_growth
+from gpkvs.engine.state.table import Table
+from gpkvs.engine.tables.growth import Growing
 from gpkvs.errors import ConflictError
 from gpkvs.following import Following
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
-_COMMITTER, _CHECKPOINT = "gpkvs.engine.journal_committer", "gpkvs.engine.checkpoint"
+_COMMITTER, _CHECKPOINT = "gpkvs.engine.commit.journal_committer", "gpkvs.engine.commit.checkpoint"
 _JOURNAL, _ROOTS, _REPLAY = "gpkvs.media.journal", "gpkvs.media.root_copies", "gpkvs.recovery.startup.replay"
 _RECOVER, _ENGINE, _FILES = "gpkvs.recovery.startup.recover", "gpkvs.engine.engine", "gpkvs.media.files"
 
 
-_HEAP_GROWTH = "gpkvs.engine.heap_growth"
+_HEAP_GROWTH = "gpkvs.engine.space.heap_growth"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     _one(
         "told-before-gate",
-        "gpkvs.engine.change_log",
+        "gpkvs.engine.host.change_log",
         "durable = self._committer.durable_gate",
         "durable = 1 << 62",
         "F3: a follower is told of what a crash takes back",
@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     _one(
         "catalogue-before-last-step",
-        "gpkvs.engine.growth",
+        "gpkvs.engine.tables.growth",
         "        self._committer.wait(self._last_gate)\n",
         "",
         "W7: the catalogue of twice the blocks is durable before the frame that says that all have moved",
@@ -473,7 +473,7 @@ MUTANTS = (
     ),
     _one(
         "empty-table-not-written",
-        "gpkvs.engine.schema",
+        "gpkvs.engine.tables.schema",
         "                index.region.write_all()\n",
         "                pass\n",
         "key 0 is there in a new u64 table",

@@ -14,8 +14,8 @@ from typing import Any
 from gpkvs import failpoint
 from gpkvs.batch import Op
 from gpkvs.config import DEFAULT_TABLE
-from gpkvs.engine import checkpoint
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit import checkpoint
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.media.directory import BLOBS_FILE, DATA_FILE, ROOT_FILE
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT

@@ -64,9 +64,9 @@ from functools import partial
 from itertools import product
 
 from gpkvs.batch import Batch, BatchResult, Condition, Op
-from gpkvs.engine.growth import Growing
-from gpkvs.engine.table import Table
-from gpkvs.engine.undo_committer import UndoCommitter
+from gpkvs.engine.commit.undo_committer import UndoCommitter
+from gpkvs.engine.state.table import Table
+from gpkvs.engine.tables.growth import Growing
 from gpkvs.media.layout import BLOCK_BYTES, BYTES_LAYOUT, LAYOUTS, U64_LAYOUT
 from gpkvs.recovery.proof.batch_runner import BatchRunner, EngineName
 from gpkvs.recovery.proof.expiring import BEGIN_MS, as_stored, at_time, expired, expiries_of

@@ -152,7 +152,7 @@ def test_what_was_prepared_is_registered_before_growth(path_in_memory: Path, mon
 
 @COMMITS
 def test_growth_waits_for_memory_of_the_gpu(store_path: Path, monkeypatch: pytest.MonkeyPatch, commit: Any) -> None:
-    monkeypatch.setattr("gpkvs.engine.growth._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("gpkvs.engine.tables.growth._RETRY_SECONDS", 0.0)
     with gpkvs.open(store_path, **SIZES, commit=commit) as store:
         store.execute(sets(list(range(1000))))
         with monkeypatch.context() as patch:
@@ -174,7 +174,7 @@ def test_growth_waits_for_what_cuda_refuses_to_register(
     def refuse(_address: int, size: int) -> None:
         raise BackendError(f"CUDA, cudaHostRegister of {size:,} bytes")
 
-    monkeypatch.setattr("gpkvs.engine.growth._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("gpkvs.engine.tables.growth._RETRY_SECONDS", 0.0)
     with gpkvs.open(path_in_memory, **SIZES, commit=commit) as store:
         store.execute(sets(list(range(900))))
         with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ import gpkvs
 from gpkvs.backends.choose import PAIR, SHARDS, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.chunked_slots import ChunkedSlots
+from gpkvs.engine.commit.chunked_slots import ChunkedSlots
 from gpkvs.errors import BackendError, CorruptStoreError, NoMemoryError
 from gpkvs.media.layout import CHUNK_MARKER_BYTES, CHUNK_MARKERS_OFFSET, DESCRIPTOR_OFFSETS, LOG_ENTRIES_OFFSET
 from gpkvs.media.transaction import renew_epochs

@@ -13,8 +13,8 @@ import pytest
 
 import gpkvs
 from gpkvs import store as store_module
-from gpkvs.engine.checkpoint import Checkpointer
-from gpkvs.engine.journal_committer import JournalCommitter
+from gpkvs.engine.commit.checkpoint import Checkpointer
+from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.errors import CorruptStoreError, NoSpaceError, StoreAccessError, StoreError
 from gpkvs.media import image
 from gpkvs.recovery.startup import opening, recover

@@ -15,8 +15,8 @@ import pytest
 import gpkvs
 from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
-from gpkvs.engine.journal_committer import JournalCommitter
-from gpkvs.engine.undo_committer import UndoCommitter
+from gpkvs.engine.commit.journal_committer import JournalCommitter
+from gpkvs.engine.commit.undo_committer import UndoCommitter
 from gpkvs.media.index import Index
 from gpkvs.media.layout import LAYOUTS
 from gpkvs.recovery.startup.check import check

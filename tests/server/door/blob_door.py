@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gpkvs
 from gpkvs.config import MIB, CommitName
-from gpkvs.engine.blob_pages import PageCounts
+from gpkvs.engine.state.blob_pages import PageCounts
 from gpkvs.server.door.library import Library
 from tests.conftest import SMALL, assert_clean
 from tests.server.door.resp_door import answers, command, connect, resp_door

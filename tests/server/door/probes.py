@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gpkvs.config import Limits
-from gpkvs.engine.engine_batch import EngineRefusal
+from gpkvs.engine.seam.engine_batch import EngineRefusal
 from gpkvs.errors import ConflictError
 from gpkvs.server.door.library import _describe, _Refusal, _Table
 from gpkvs.server.door.versions import library_path

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import ConflictError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door.left_batch import Results

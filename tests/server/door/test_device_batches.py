@@ -19,8 +19,8 @@ from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.backends.path_costs import Kind, Mix, Path, PathCosts, mix_of
 from gpkvs.client import Client
-from gpkvs.engine.left import Left
-from gpkvs.engine.native_engine import DEVICE_LAYOUTS
+from gpkvs.engine.host.native_engine import DEVICE_LAYOUTS
+from gpkvs.engine.seam.left import Left
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door import turns
 from tests.conftest import SMALL, assert_clean

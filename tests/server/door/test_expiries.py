@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpkvs.batch import Op
-from gpkvs.engine.counted_time import MACHINE, CountedTime
+from gpkvs.engine.seam.counted_time import MACHINE, CountedTime
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door.library import Turn
 from tests.server.door.held_door import HeldDoor

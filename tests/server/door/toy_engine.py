@@ -6,8 +6,8 @@ import ctypes
 import threading
 from typing import Any
 
-from gpkvs.engine.engine_batch import Engine, EngineRefusal, EngineRoom
-from gpkvs.engine.left import Left
+from gpkvs.engine.seam.engine_batch import Engine, EngineRefusal, EngineRoom
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import ConflictError
 from gpkvs.server.door.left_batch import batch_of
 from gpkvs.server.door.library import Library

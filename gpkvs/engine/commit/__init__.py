@@ -1,0 +1,1 @@
+"""How a batch becomes durable: the undo log, the journal, their growth, checkpoints."""

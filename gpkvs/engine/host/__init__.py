@@ -1,0 +1,1 @@
+"""The native engine: its turns, its crew, and requests of this process."""

@@ -1,0 +1,1 @@
+"""Space of the heap: it grows, is compacted, and goes back."""

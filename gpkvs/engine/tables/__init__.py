@@ -1,0 +1,1 @@
+"""Tables: made and dropped, grown, scanned, and keys that expire."""
