@@ -54,7 +54,7 @@ _NO_TLS: Mapping[str, str] = {
     "--tls-ca), or ask for a new certificate",
     "Hostname Verification Check failed": "the server's certificate is not for {host}: connect to a name that it has",
     "WRONG_VERSION_NUMBER": "there is no TLS there: use another port, or no TLS (credentials, --tls)",
-    # What a client of TLS 1.3 sees of an alert behind its handshake. gRPC's own server closes without one.
+    # What a client of TLS 1.3 sees of an alert behind its handshake. A server before 0.2 closes without one.
     "Unwrap failed": "the server refuses this client: it wants a client's certificate that it trusts (cert, "
     "--tls-cert)",
     "Failed to create security handshaker": "no TLS with these files (ca, cert, key): each must be PEM, the "

@@ -1047,11 +1047,6 @@ class Store(KeyValues):
         """Behind the newest transaction that was executed, durable or not."""
         return self._engine.changes.newest
 
-    @property
-    def kept_bytes(self) -> int:
-        """Memory that the store keeps between batches, to use it again: it grows with the largest ones."""
-        return self._engine.kept_bytes
-
     def info(self) -> StoreInfo:
         """Describe the store as it is now.
 

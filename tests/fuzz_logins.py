@@ -228,11 +228,7 @@ class Attempts:
             return None  # the library does not send it
         metadata = tuple((name.decode(), value if name.endswith(b"-bin") else value.decode()) for name, value in fields)
         call = self._get.future(kv_pb2.GetRequest(key=_KEY), _WAIT_SECONDS_MAX, metadata)
-        if (error := call.exception()) and error.code() is grpc.StatusCode.CANCELLED:
-            # gRPC's own server may drop a call so, before anybody looks at it.
-            call = self._get.future(kv_pb2.GetRequest(key=_KEY), _WAIT_SECONDS_MAX, metadata)
-            error = call.exception()
-        if error:
+        if error := call.exception():
             sent = sum(len(base64.b64encode(value) if name.endswith(b"-bin") else value) for name, value in fields)
             if error.code() in _BEYOND and sent > _VALUE_BYTES_MAX - _OTHER_HEADERS_BYTES:
                 return False

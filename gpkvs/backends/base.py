@@ -289,10 +289,6 @@ class Backend(Processor, Protocol):
     @property
     def description(self) -> str: ...  # noqa: D102 - above
 
-    @property
-    def kept_bytes(self) -> int:
-        """The host's memory that is kept between transactions, to be used again."""
-
     def enter(self) -> Any:
         """Prepare the calling thread for calls of the backend; return what `leave` needs to have it as it was."""
 

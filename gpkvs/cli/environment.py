@@ -9,8 +9,6 @@ import os
 import re
 from typing import Final
 
-from gpkvs.cli.removed_settings import no_such_setting
-
 _PREFIX: Final = "GPKVS_"
 
 HANDED_OVER: Final = "_GPKVS_HANDED_OVER"
@@ -54,6 +52,8 @@ def unread_variables() -> list[str]:
     given = [name for name in os.environ if name.startswith(_PREFIX)]
     if not given:
         return []
+    from gpkvs.cli.removed_settings import no_such_setting  # noqa: PLC0415 - only who has set some pays for it
+
     known = known_variables()
     read = known | {_PREFIX + name for name in _INTERNAL}
     unread = [

@@ -174,11 +174,6 @@ class Engine:
         self.own_turn = OwnTurn(self.native, self.crew(), meter)
 
     @property
-    def kept_bytes(self) -> int:
-        """The host's memory that is kept between batches, to be used again, as far as an allocator gave it."""
-        return self._backend.kept_bytes + self._native.kept_bytes
-
-    @property
     def next_sequence(self) -> int:
         """The version that the next SET may get."""
         return self.committer.next_sequence

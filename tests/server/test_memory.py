@@ -186,7 +186,6 @@ def test_a_unary_call_without_a_message_or_with_two(server: Server) -> None:
 
 
 def test_thousands_of_calls_at_once_all_get_responses(start_server: StartServer) -> None:
-    """gRPC's core drops calls above 1,000 that no handler has taken yet, if it is not told otherwise."""
     server = start_server()
     channels = [
         grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(40)

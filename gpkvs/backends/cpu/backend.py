@@ -176,11 +176,6 @@ class CpuBackend:
         del index
         return 0.0
 
-    @property
-    def kept_bytes(self) -> int:
-        """See `Backend.kept_bytes`."""
-        return self._workspace.kept_bytes
-
     def upload(self, column: Column, /) -> Column:
         """See `Processor.upload`."""
         return column if column.flags.c_contiguous else column.copy()

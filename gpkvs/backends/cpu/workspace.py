@@ -22,11 +22,6 @@ class Workspace:
         self._used = 0
         self._wanted = 0
 
-    @property
-    def kept_bytes(self) -> int:
-        """What is kept between transactions."""
-        return len(self._block)
-
     def take(self, count: int, dtype: type[np.generic]) -> NDArray[Any]:
         """Return an uninitialised column; it lasts until `recycle`."""
         size = count * np.dtype(dtype).itemsize

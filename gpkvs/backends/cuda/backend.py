@@ -194,11 +194,6 @@ class CudaBackend(GpuProcessor):
         who = "it stores to PM directly" if self._stores_directly else "the host's threads store to PM (CAP-mm)"
         return f"cuda ({self.gpus}; {who}{self._warning})"
 
-    @property
-    def kept_bytes(self) -> int:
-        """See `Backend.kept_bytes`."""
-        return self.host.kept_bytes
-
     @explained
     def attach(self, region: Region | Image, /) -> None:
         """See `Backend.attach`."""
