@@ -1,4 +1,4 @@
-// The memory that clients make the server take: counted by connection, by kind and in all (server/memory.py).
+// The memory that clients make the server take: counted by connection, by kind and in all (server/account/memory.py).
 #pragma once
 #include <atomic>
 

@@ -116,7 +116,7 @@ enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, E
     F(uint64_t, durable_ns)
 STRUCT(DoorEvent, DOOR_EVENT_FIELDS);
 
-// What the door has counted since its start; the buckets of histograms are those of server/exporter.py and one for all above.
+// What the door has counted since its start; the buckets of histograms are those of server/signs/exporter.py and one for all above.
 #define DOOR_HISTOGRAM_FIELDS(F)                        \
     F(uint64_t, counts[17]) /* the first ones count */  \
     F(uint64_t, sum)

@@ -10,7 +10,7 @@ namespace door {
 
 namespace {
 
-// Room for a response beside what its operations take (server/message_limits.py).
+// Room for a response beside what its operations take (server/account/message_limits.py).
 constexpr u64 RESPONSE_BYTES = 64;
 // Of each of several requests that a check stops: a text and some numbers.
 constexpr u64 FAILURE_BYTES = 256;

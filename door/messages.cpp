@@ -11,7 +11,7 @@
 namespace door {
 namespace {
 
-// A message that begins with this byte may be a compressed one (`gpkvs.server.wire`).
+// A message that begins with this byte may be a compressed one (`gpkvs.server.calls.wire`).
 constexpr u8 ZLIB = 0x78;
 
 // With more, Python knows whether a time to live is past all time.
@@ -23,7 +23,7 @@ constexpr u64 MULTI_GET_KEYS_MAX = 16384;
 // What numbers have, as keys, as values, and as results.
 constexpr u64 NUMBER_BYTES = 8;
 
-// The columns of a response: status, version and value length (server/codec.py).
+// The columns of a response: status, version and value length (server/calls/codec.py).
 constexpr u64 COLUMN_BYTES_PER_OP = 13;
 
 // Whether all bytes that were read are those of an uncompressed message.
@@ -171,7 +171,7 @@ bool take_requests(std::string_view request_ops, Request* request) {
     return request_ops.size() % 4 == 0 && sum == request->n && !has_none && !memchr(request->ops, op::GET, request->n);
 }
 
-// Whether the response to GETs, and to others that return numbers, surely fits a message (server/codec.py).
+// Whether the response to GETs, and to others that return numbers, surely fits a message (server/calls/codec.py).
 bool response_fits(const Request& request, const Table& table) {
     const u64 gets = (u64)std::count(request.ops, request.ops + request.n, op::GET);
     return !gets || COLUMN_BYTES_PER_OP * request.n + NUMBER_BYTES * (request.returning - gets) <=

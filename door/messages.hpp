@@ -12,7 +12,7 @@
 
 namespace door {
 
-// What messages have room for in a response, for each operation, beside values (server/codec.py).
+// What messages have room for in a response, for each operation, beside values (server/calls/codec.py).
 constexpr u64 RESPONSE_BYTES_PER_OP = 16;
 
 // Of a message that names none.

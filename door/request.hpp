@@ -21,7 +21,7 @@ namespace door {
 class Connection;
 class PythonRequest;
 
-// Why the engine's side did not execute a request: what Python says of it (server/status.py). Requests of a batch may share
+// Why the engine's side did not execute a request: what Python says of it (server/calls/status.py). Requests of a batch may share
 // one.
 struct Refusal {
     int code;

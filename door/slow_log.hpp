@@ -1,4 +1,4 @@
-// The calls that took long, until Python takes them (server/slow_log.py).
+// The calls that took long, until Python takes them (server/signs/slow_log.py).
 #pragma once
 #include <mutex>
 #include <string_view>

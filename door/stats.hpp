@@ -36,7 +36,7 @@ class Histogram {
     const u64 (&bounds_)[BOUNDS];
 };
 
-// The buckets of server/exporter.py.
+// The buckets of server/signs/exporter.py.
 constexpr u64 NANOSECONDS_BOUNDS[] = {
     100000,     250000,     500000,      1000000,     2500000,     5000000,      10000000,     25000000,
     50000000,   100000000,  250000000,   500000000,   1000000000,  2500000000,   5000000000,   10000000000,

@@ -156,7 +156,7 @@ std::string text_of(const GENERAL_NAME* entry, int kind) {
     return text;
 }
 
-// The names in subjectAltName, as `DNS:`, `URI:`, `EMAIL:` and `IP:` in this order (server/tls.py); never the common
+// The names in subjectAltName, as `DNS:`, `URI:`, `EMAIL:` and `IP:` in this order (server/ports/tls.py); never the common
 // name, and none that has other characters than plain ones.
 std::vector<std::string> names_of(X509* certificate) {
     static const std::pair<int, const char*> kinds[] = {

@@ -13,7 +13,7 @@ namespace {
 // none did (5 in a batch).
 constexpr u64 EARLY_OPERATIONS_MIN = 4096;
 
-// The engine takes, measured (server/bounds.py): copies of keys, of values and of results, and columns of a plan.
+// The engine takes, measured (server/account/bounds.py): copies of keys, of values and of results, and columns of a plan.
 u64 engine_bytes(u64 bytes, u64 operations) { return 3 * bytes + 200 * operations; }
 
 // A batch brings no more values than this, or is one request: what others have asked for must not wait for a copy of much

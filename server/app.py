@@ -27,30 +27,30 @@ from gpkvs.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.access.audit_file import open_audit
 from gpkvs.server.access.users_file import UsersFile
-from gpkvs.server.address import Address, parse_address
-from gpkvs.server.admin import AdminService
-from gpkvs.server.bounds import bounds_of, memory_bytes_of
-from gpkvs.server.clock_watch import ClockWatch
-from gpkvs.server.disk_watch import DiskWatch
+from gpkvs.server.account.bounds import bounds_of, memory_bytes_of
+from gpkvs.server.account.resident import give_back_free
+from gpkvs.server.calls.admin import AdminService
+from gpkvs.server.calls.foreign import ForeignServices
+from gpkvs.server.calls.interceptor import CallMetrics
+from gpkvs.server.calls.rpc import Doors, add_service
+from gpkvs.server.calls.service import KVService
 from gpkvs.server.door.native_door import NativeDoor
-from gpkvs.server.exporter import Metrics
-from gpkvs.server.exposure import warn_of_exposure
-from gpkvs.server.foreign import ForeignServices
 from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.http_port import REASONS, HttpPort
-from gpkvs.server.interceptor import CallMetrics
-from gpkvs.server.private_files import warn_of_readers
+from gpkvs.server.ports.address import Address, parse_address
+from gpkvs.server.ports.exposure import warn_of_exposure
+from gpkvs.server.ports.private_files import warn_of_readers
+from gpkvs.server.ports.tls import Tls, tls_files
 from gpkvs.server.redis.service import Service as RedisService
-from gpkvs.server.refused_connections import RefusedConnections
-from gpkvs.server.resident import give_back_free
-from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.serve_options import ServeOptions
-from gpkvs.server.service import KVService
 from gpkvs.server.setting_checks import setting_faults
-from gpkvs.server.slow_log import SlowLog
+from gpkvs.server.signs.clock_watch import ClockWatch
+from gpkvs.server.signs.disk_watch import DiskWatch
+from gpkvs.server.signs.exporter import Metrics
+from gpkvs.server.signs.refused_connections import RefusedConnections
+from gpkvs.server.signs.slow_log import SlowLog
 from gpkvs.server.start_log import Addresses, log_access, log_addresses, log_memory, log_start, log_store
 from gpkvs.server.threads import begun_threads
-from gpkvs.server.tls import Tls, tls_files
 from gpkvs.store import Store
 from gpkvs.text import counted
 

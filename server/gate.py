@@ -12,7 +12,7 @@ from gpkvs.errors import GpkvsError
 from gpkvs.store import Store
 
 if TYPE_CHECKING:
-    from gpkvs.server.request_queue import RequestQueue
+    from gpkvs.server.calls.request_queue import RequestQueue
 
 
 class NotServingError(GpkvsError):

@@ -31,12 +31,12 @@ from gpkvs.server.access.caller import LoginError
 from gpkvs.server.access.connections import plain_address
 from gpkvs.server.access.login import Logins, Shown
 from gpkvs.server.access.rights import RightsError
-from gpkvs.server.address import Address, bound_socket
 from gpkvs.server.gate import Gate, NotServingError
-from gpkvs.server.open_files import is_kept, kept
-from gpkvs.server.refused_connections import Reasons
+from gpkvs.server.ports.address import Address, bound_socket
+from gpkvs.server.ports.open_files import is_kept, kept
+from gpkvs.server.ports.tls import Tls, names_of_certificate
+from gpkvs.server.signs.refused_connections import Reasons
 from gpkvs.server.threads import begun_threads
-from gpkvs.server.tls import Tls, names_of_certificate
 
 CONNECTIONS_MAX = 128
 CONNECTION_SECONDS_MAX = 10.0

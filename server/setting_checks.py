@@ -13,9 +13,9 @@ from pathlib import Path
 from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.config_checks import faults_of, store_faults, value_faults
 from gpkvs.errors import GpkvsError, InvalidArgumentError
-from gpkvs.server.address import Address, parse_address
-from gpkvs.server.bounds import bounds_of, memory_bytes_of
-from gpkvs.server.exposure import exposure_faults
+from gpkvs.server.account.bounds import bounds_of, memory_bytes_of
+from gpkvs.server.ports.address import Address, parse_address
+from gpkvs.server.ports.exposure import exposure_faults
 from gpkvs.server.serve_options import ServeOptions
 
 
@@ -68,8 +68,8 @@ def file_faults(options: ServeOptions) -> Iterator[GpkvsError]:
 
         yield from faults_of(load_users, options.server.users)
     if options.server.tls_cert and options.server.tls_key:
-        from gpkvs.server.certificates import load  # noqa: PLC0415 - the same for TLS
-        from gpkvs.server.tls import tls_files  # noqa: PLC0415
+        from gpkvs.server.ports.certificates import load  # noqa: PLC0415 - the same for TLS
+        from gpkvs.server.ports.tls import tls_files  # noqa: PLC0415
 
         yield from faults_of(load, tls_files(options.server))
 

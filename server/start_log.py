@@ -10,8 +10,8 @@ from typing import NamedTuple
 from gpkvs.config import MIB, Limits, ServerConfig
 from gpkvs.info import StoreInfo, package_version
 from gpkvs.server.access.users import Users
-from gpkvs.server.address import Address
-from gpkvs.server.bounds import CONNECTION_CALLS_MAX, Bounds
+from gpkvs.server.account.bounds import CONNECTION_CALLS_MAX, Bounds
+from gpkvs.server.ports.address import Address
 from gpkvs.store import Store
 from gpkvs.text import counted
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from gpkvs.errors import BackendError, GpkvsError
-from gpkvs.server.door.versions import library_path
+from gpkvs.server.door_library import library_path
 
 Made = TypeVar("Made")
 

@@ -26,8 +26,8 @@ from gpkvs.batch import RETURNS_VALUE, Batch, Op
 from gpkvs.errors import ConflictError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.recovery.startup.check import check
-from gpkvs.server import codec
-from gpkvs.server.several import check_several
+from gpkvs.server.calls import codec
+from gpkvs.server.calls.several import check_several
 from gpkvs.store import OpenTable
 from tests.server.door.probes import BATCH, parse
 from tests.server.wire import columns_of

@@ -27,7 +27,7 @@ from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.recovery.proof.servers.run_access import RunAccess
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess
-from gpkvs.server.metrics_reader import Scrape
+from gpkvs.server.signs.metrics_reader import Scrape
 
 MIB = 1 << 20
 _FEW_BYTES, _MANY_BYTES = 256 * MIB, 4096 * MIB

@@ -21,7 +21,7 @@ from gpkvs.client import AsyncClient
 from gpkvs.credentials import PLAIN, Access, TlsCredentials
 from gpkvs.recovery.proof.servers.run_access import RunAccess
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerProcess
-from gpkvs.server.metrics_reader import Scrape
+from gpkvs.server.signs.metrics_reader import Scrape
 
 NATIVE = "native"
 """The name of a server's door among what is measured."""

@@ -30,7 +30,7 @@ from gpkvs.bench.wear.zipfian import zipfian_records
 from gpkvs.client import AsyncClient
 from gpkvs.config import MIB
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess
-from gpkvs.server.metrics_reader import Scrape
+from gpkvs.server.signs.metrics_reader import Scrape
 
 _RECORDS = 10_000_000  # of numbers; of records of 100 bytes, a tenth
 _SECONDS = 1.5

@@ -18,7 +18,7 @@ from gpkvs.bench.server.measured_server import serve
 from gpkvs.client import AsyncClient
 from gpkvs.info import package_version
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess
-from gpkvs.server.door.versions import versions
+from gpkvs.server.door_library import versions
 
 GPKVS = "gpkvs"
 _IN_FLIGHT = 32

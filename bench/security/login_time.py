@@ -13,7 +13,7 @@ from gpkvs.server.access.audit import NO_AUDIT
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import load_users
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 
 _LOGINS = 1000  # in one call: the time of a single one is below the noise
 _PATH = "/gpkvs.bench.Login/Time"

@@ -23,7 +23,7 @@ from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.client import AsyncClient
 from gpkvs.info import package_version
 from gpkvs.recovery.proof.servers.server_process import ServerProcess
-from gpkvs.server.metrics_reader import Scrape
+from gpkvs.server.signs.metrics_reader import Scrape
 
 OWN = "gpkvs"
 OPERATIONS = ("SET", "GET")

@@ -14,7 +14,7 @@ import gpkvs.server.app
 import gpkvs.store
 from gpkvs.engine.seam.meter import Meter
 from gpkvs.engine.seam.write_set import Volumes
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 
 
 class NoMeter(Meter):

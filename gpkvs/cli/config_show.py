@@ -35,10 +35,10 @@ from gpkvs.config_checks import journal_stays
 from gpkvs.errors import GpkvsError
 from gpkvs.media.directory import access_errors, checked_sizes, store_exists
 from gpkvs.media.ignored_settings import ignored_heap_bytes_max, ignored_settings
-from gpkvs.server.bounds import memory_bytes_of
-from gpkvs.server.logs import LOG_LEVEL
+from gpkvs.server.account.bounds import memory_bytes_of
 from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.setting_checks import file_faults, setting_faults
+from gpkvs.server.signs.logs import LOG_LEVEL
 from gpkvs.text import readable_bytes
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from gpkvs.server.logs import LogFormat
+from gpkvs.server.signs.logs import LogFormat
 
 _log = logging.getLogger("gpkvs.server")
 

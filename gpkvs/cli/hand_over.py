@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from gpkvs.cli.environment import HANDED_OVER
-from gpkvs.server.logs import LogFormat, LogLevel
 from gpkvs.server.serve_options import ServeOptions
+from gpkvs.server.signs.logs import LogFormat, LogLevel
 
 # What `top` and `pgrep` show. The system would name the process after Python.
 _NAME_FILE = Path("/proc/self/comm")

@@ -174,7 +174,7 @@ app = typer.Typer(
 def _print_version(wanted: bool) -> None:
     if wanted:
         from gpkvs.info import package_version  # noqa: PLC0415 - it takes longer than the imports of most commands
-        from gpkvs.server.door.versions import versions  # noqa: PLC0415 - the same
+        from gpkvs.server.door_library import versions  # noqa: PLC0415 - the same
 
         typer.echo(f"gpkvs {package_version()}")
         typer.echo(f"native door: {versions() or 'not built'}")

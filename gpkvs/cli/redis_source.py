@@ -15,7 +15,7 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.export.importer import Execute, Imported, import_records
 from gpkvs.export.redis_reader import LeftOut, RedisReader, RedisServer
 from gpkvs.media.layout import BYTES_LAYOUT
-from gpkvs.server.address import parse_address
+from gpkvs.server.ports.address import parse_address
 
 
 def redis_server(asked: Redis, access: Access) -> RedisServer:

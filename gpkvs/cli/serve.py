@@ -24,10 +24,10 @@ from gpkvs.cli.serve_settings import (
 from gpkvs.cli.settings_command import settings_faults
 from gpkvs.cli.settings_file import Reload
 from gpkvs.config import ServerConfig, StoreConfig
-from gpkvs.server import logs
-from gpkvs.server.logs import LOG_LEVEL
 from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.setting_checks import file_faults, setting_faults
+from gpkvs.server.signs import logs
+from gpkvs.server.signs.logs import LOG_LEVEL
 
 
 @exits(

@@ -14,7 +14,7 @@ import typer
 from gpkvs.cli.settings_command import BadSettings
 from gpkvs.cli.settings_file import READ_AGAIN, SettingsFileError, read_settings
 from gpkvs.config import SERVER
-from gpkvs.server.logs import LogFormat, LogLevel
+from gpkvs.server.signs.logs import LogFormat, LogLevel
 
 FLAG, ENVIRONMENT, FILE, DEFAULT = "flag", "environment", "file", "default"
 """Where a value comes from: what comes first wins."""

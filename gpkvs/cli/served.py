@@ -13,11 +13,11 @@ from gpkvs.cli.failure import say
 from gpkvs.cli.hand_over import take_over
 from gpkvs.cli.program import run_program
 from gpkvs.errors import GpkvsError, InvalidArgumentError, StoreLockedError
-from gpkvs.server import logs
 from gpkvs.server.access.users import UsersError
 from gpkvs.server.app import run as run_server
+from gpkvs.server.ports.tls import TlsFilesError, TlsFilesUnsettledError
 from gpkvs.server.setting_checks import file_faults
-from gpkvs.server.tls import TlsFilesError, TlsFilesUnsettledError
+from gpkvs.server.signs import logs
 
 _log = logging.getLogger("gpkvs.server")
 

@@ -11,8 +11,8 @@ from typing import Any, Final, get_args
 
 from gpkvs.cli.removed_settings import no_such_setting
 from gpkvs.errors import GpkvsError
-from gpkvs.server import logs
-from gpkvs.server.logs import LogLevel
+from gpkvs.server.signs import logs
+from gpkvs.server.signs.logs import LogLevel
 
 READ_AGAIN: Final = "log_level"
 """The setting that SIGHUP reads again."""

@@ -21,7 +21,7 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import round_up
 from gpkvs.media.layout import BYTES_LAYOUT, FORMAT_3, FORMAT_4, U64_LAYOUT
 from gpkvs.row_layout import KEY_BYTES, row_layout_of
-from gpkvs.server.bounds import memory_limit_bytes, transaction_bytes
+from gpkvs.server.account.bounds import memory_limit_bytes, transaction_bytes
 from gpkvs.text import readable_bytes
 
 _LIMIT_STEP_BYTES = 64 * MIB

@@ -20,7 +20,7 @@ from gpkvs.cli.keyboard import key_presses, no_key_within
 from gpkvs.cli.output import failures_exit
 from gpkvs.credentials import Access
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.server.metrics_reader import Interval, Scrape, ScrapeError, summarize
+from gpkvs.server.signs.metrics_reader import Interval, Scrape, ScrapeError, summarize
 from gpkvs.text import counted, no_such, readable_bytes, readable_seconds
 
 _ALL = "all"

@@ -12,7 +12,7 @@ from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.machine import free_bytes, group_bytes, physical_bytes
 from gpkvs.mounts import Mount
-from gpkvs.server.bounds import PROCESS_BYTES, PROCESS_SHARE, Bounds, bounds_of, usual_memory_bytes
+from gpkvs.server.account.bounds import PROCESS_BYTES, PROCESS_SHARE, Bounds, bounds_of, usual_memory_bytes
 from gpkvs.text import readable_bytes
 
 _HUGE: Final = Path("sys/kernel/mm/transparent_hugepage/enabled")

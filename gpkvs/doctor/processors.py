@@ -13,7 +13,7 @@ from gpkvs.bench.report.machine import kernel_version, processor
 from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.doctor.memory import usual_bounds
 from gpkvs.machine import group_processors
-from gpkvs.server.open_files import kept_of
+from gpkvs.server.ports.open_files import kept_of
 from gpkvs.text import counted
 
 _OWN_FILES: Final = 30  # of an idle server with one table; measured: 27 to 29

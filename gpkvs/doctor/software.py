@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.doctor.kernels import kernels_fact
 from gpkvs.info import package_version
-from gpkvs.server.door.versions import PACKAGES, versions
+from gpkvs.server.door_library import PACKAGES, versions
 
 _VERSION = "Whoever reports a problem names it."
 _PYTHON = "gpkvs is tested with Python 3.11 to 3.13."

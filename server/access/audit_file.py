@@ -24,7 +24,7 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.access.audit import NO_AUDIT, AuditError, AuditLog
 from gpkvs.server.access.fold import Fields, Fold
 from gpkvs.server.access.rotated_file import RotatedFile
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.server.threads import begun_thread
 from gpkvs.text import counted
 

@@ -25,8 +25,8 @@ from gpkvs.server.access.rights import RightsError
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.throttle import Throttle
 from gpkvs.server.access.users import TOKEN_PREFIX, Token, User, Users, certificate_name, parse_token
-from gpkvs.server.calls import CallContext
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.call_types import CallContext
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.text import without_names
 
 _TOKEN_ID = slice(len(TOKEN_PREFIX), len(TOKEN_PREFIX) + 8)  # in its text

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpkvs.garbage import without_collections
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.users import User, Users, UsersError, load_users
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.server.watched_files import WatchedFiles, look_at
 from gpkvs.text import counted
 

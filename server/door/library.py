@@ -17,16 +17,16 @@ from gpkvs.engine.seam.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.engine.seam.left import Left
 from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
-from gpkvs.server.bounds import Bounds
-from gpkvs.server.calls import Metadata
-from gpkvs.server.door.context import Opened
+from gpkvs.server.account.bounds import Bounds
+from gpkvs.server.account.memory import KINDS, Kind
+from gpkvs.server.call_types import Metadata
+from gpkvs.server.calls.context import Opened
+from gpkvs.server.calls.request_queue import Answer
+from gpkvs.server.calls.several import requests_max
 from gpkvs.server.door.left_batch import Results, batch_of
-from gpkvs.server.door.versions import PACKAGES, library_path
-from gpkvs.server.memory import KINDS, Kind
+from gpkvs.server.door_library import PACKAGES, library_path
+from gpkvs.server.ports.tls import TlsFilesError
 from gpkvs.server.redis.scripts import Known
-from gpkvs.server.request_queue import Answer
-from gpkvs.server.several import requests_max
-from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
 from gpkvs.structs import describe
 

@@ -19,8 +19,8 @@ from gpkvs.server.access.login import Logins
 from gpkvs.server.access.passwords import KNOWN_SECONDS
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Rights, Users
-from gpkvs.server.door.context import Context
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.calls.context import Context
+from gpkvs.server.signs.exporter import Metrics
 
 MAY_READ, MAY_WRITE = 1, 2  # as in door/access.hpp
 _NEVER_NS: Final = (1 << 64) - 1

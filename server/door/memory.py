@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpkvs.server.account.memory import KINDS, Account, Connection, Kind, Memory
 from gpkvs.server.door.library import Library
-from gpkvs.server.memory import KINDS, Account, Connection, Kind, Memory
 
 _LAST_PART = 8
 

@@ -16,12 +16,17 @@ from gpkvs.errors import GpkvsError
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Users
-from gpkvs.server.address import Address, ListenError, require_free
-from gpkvs.server.bounds import HANDSHAKE_SECONDS, Bounds
-from gpkvs.server.calls import Interceptor, StatusCode
-from gpkvs.server.door.context import Context, Opened
+from gpkvs.server.account.bounds import HANDSHAKE_SECONDS, Bounds
+from gpkvs.server.account.memory import Kind
+from gpkvs.server.account.resident import FreeMemory
+from gpkvs.server.call_types import Interceptor, StatusCode
+from gpkvs.server.calls.context import Context, Opened
+from gpkvs.server.calls.handlers import Handlers
+from gpkvs.server.calls.receives import Receives
+from gpkvs.server.calls.request_queue import RequestQueue
+from gpkvs.server.calls.rpc import abort
+from gpkvs.server.calls.status import status_of, status_text
 from gpkvs.server.door.engine_thread import EngineThread
-from gpkvs.server.door.handlers import Handlers
 from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
@@ -29,20 +34,15 @@ from gpkvs.server.door.refusals import CLOSED, reasons
 from gpkvs.server.door.slow_calls import SlowCalls
 from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts, refused_connections, table_counts
 from gpkvs.server.door.turns import Turns
-from gpkvs.server.exporter import Metrics
-from gpkvs.server.memory import Kind
-from gpkvs.server.receives import Receives
+from gpkvs.server.ports.address import Address, ListenError, require_free
+from gpkvs.server.ports.tls import Material, Tls
 from gpkvs.server.redis import scripts
 from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.redis.stats import Stats as RedisStats
-from gpkvs.server.refused_connections import RefusedConnections
-from gpkvs.server.request_queue import RequestQueue
-from gpkvs.server.resident import FreeMemory
-from gpkvs.server.rpc import abort
-from gpkvs.server.slow_log import SlowLog
-from gpkvs.server.status import status_of, status_text
+from gpkvs.server.signs.exporter import Metrics
+from gpkvs.server.signs.refused_connections import RefusedConnections
+from gpkvs.server.signs.slow_log import SlowLog
 from gpkvs.server.threads import begun_threads
-from gpkvs.server.tls import Material, Tls
 from gpkvs.store import Store
 from gpkvs.text import counted
 

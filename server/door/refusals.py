@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gpkvs.server.refused_connections import Reasons
+from gpkvs.server.signs.refused_connections import Reasons
 
 CLOSED: Reasons = {
     "slow": (logging.INFO, "the headers of a call did not come in time"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from gpkvs.server.calls.running_call import peer_text
 from gpkvs.server.door.library import Library, Protocol
 from gpkvs.server.door.library import SlowCall as DoorSlowCall
-from gpkvs.server.running_call import peer_text
-from gpkvs.server.slow_log import SlowCall, SlowLog
+from gpkvs.server.signs.slow_log import SlowCall, SlowLog
 
 
 class SlowCalls:

@@ -9,12 +9,12 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from gpkvs.batch import COPY, INCREMENT_DECIMAL, LENGTH, REQUIRE, SETRANGE, Op, Status
-from gpkvs.server.calls import StatusCode
+from gpkvs.server.call_types import StatusCode
 from gpkvs.server.door.library import Histogram, Stats, TableStats
 from gpkvs.server.door.refusals import CLOSED
-from gpkvs.server.exporter import OPERATIONS, SECONDS
 from gpkvs.server.redis.stats import DoorCounts
-from gpkvs.server.table_counts import TableCount
+from gpkvs.server.signs.exporter import OPERATIONS, SECONDS
+from gpkvs.server.signs.table_counts import TableCount
 
 _METHODS = dict.fromkeys(("Get", "Set", "Delete", "Increment", "MultiGet", "Batch"), "unary") | {
     "Pipeline": "bidi_stream"
@@ -58,7 +58,7 @@ class DoorStats(Collector):
         self._connections_max = connections_max
 
     def collect(self) -> Iterator[Metric]:
-        """Return families of the names that Python's have (`gpkvs.server.exporter`, `gpkvs.server.interceptor`)."""
+        """Return families, some of the names that Python's have (`gpkvs.server.calls.interceptor`)."""
         stats = self._stats()
         yield from _calls(stats)
         refused = CounterMetricFamily("gpkvs_requests_refused", "", labels=["reason"])

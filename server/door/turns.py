@@ -7,11 +7,11 @@ import logging
 from gpkvs.batch import BatchResult
 from gpkvs.engine.seam.left import Left
 from gpkvs.errors import GpkvsError, StoreClosedError
+from gpkvs.server.calls.running_call import new_request_id
+from gpkvs.server.calls.status import ErrorStatus, note_refused, tell, told_of
 from gpkvs.server.door.left_batch import results_of
 from gpkvs.server.door.library import Library, Refusal, Turn
-from gpkvs.server.exporter import Metrics
-from gpkvs.server.running_call import new_request_id
-from gpkvs.server.status import ErrorStatus, note_refused, tell, told_of
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.store import Store
 
 _log = logging.getLogger("gpkvs")

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpkvs.batch import HAS_VALUE, Condition, Op, Status
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.message_limits import RESPONSE_BYTES_PER_OP
+from gpkvs.server.account.message_limits import RESPONSE_BYTES_PER_OP
 from gpkvs.server.redis.overlay import ABSENT, Record
 from gpkvs.server.redis.own_error import own_error
 from gpkvs.server.redis.reply import Error

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from gpkvs.batch import Status
 from gpkvs.errors import ConflictError
+from gpkvs.server.account.memory import Account, Room
 from gpkvs.server.gate import Gate
-from gpkvs.server.memory import Account, Room
 from gpkvs.server.redis.columns import found_by, read_of, supposing_of, write_of
 from gpkvs.server.redis.command import Step
 from gpkvs.server.redis.key_locks import KeyLocks

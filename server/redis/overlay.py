@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpkvs.batch import Condition
 from gpkvs.config import Limits
-from gpkvs.server.memory import Room
+from gpkvs.server.account.memory import Room
 from gpkvs.server.redis.reply import Error
 
 

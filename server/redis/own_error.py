@@ -6,8 +6,8 @@ the log and the slow log name the call: the protocol has no other place for it.
 
 from __future__ import annotations
 
+from gpkvs.server.calls.running_call import new_request_id, running
 from gpkvs.server.redis.reply import Error
-from gpkvs.server.running_call import new_request_id, running
 
 
 def own_error(code: str, text: str) -> Error:

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
-from gpkvs.server.memory import Account, Room
+from gpkvs.server.account.memory import Account, Room
+from gpkvs.server.calls.request_queue import ConnectionGoneError
 from gpkvs.server.redis.command import Step
 from gpkvs.server.redis.reply import Error, Reply, held_bytes
-from gpkvs.server.request_queue import ConnectionGoneError
 from gpkvs.store import OpenTable
 
 _STEPS_MAX = 64

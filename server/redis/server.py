@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from gpkvs.info import package_version
+from gpkvs.server.calls.running_call import peer_text
 from gpkvs.server.redis.columns import RECORD_BYTES
 from gpkvs.server.redis.command import COMMANDS, Command, Words, of_session
 from gpkvs.server.redis.pattern import pattern_of, patterns_of
@@ -16,7 +17,6 @@ from gpkvs.server.redis.session import Session, databases_of
 from gpkvs.server.redis.slow_log import PROTOCOL
 from gpkvs.server.redis.slow_log import shown as shown_entry
 from gpkvs.server.redis.words import is_flush_option, long_of, syntax_error
-from gpkvs.server.running_call import peer_text
 
 REDIS_VERSION = "7.0.15"
 _SLOW_ENTRIES = 10

@@ -16,8 +16,9 @@ from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.access.users import parse_token
+from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.calls.running_call import RunningCall, running
 from gpkvs.server.gate import Gate
-from gpkvs.server.memory import Account, Memory
 from gpkvs.server.redis import (  # noqa: F401 - registers
     connection,
     copying,
@@ -36,8 +37,7 @@ from gpkvs.server.redis.reply import Reply, encode, encode_head
 from gpkvs.server.redis.session import ByCertificate, LogIn, Session
 from gpkvs.server.redis.slow_log import PROTOCOL, end_command
 from gpkvs.server.redis.stats import Stats
-from gpkvs.server.running_call import RunningCall, running
-from gpkvs.server.slow_log import SlowLog
+from gpkvs.server.signs.slow_log import SlowLog
 from gpkvs.server.threads import begun_threads
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _WATCHED = 1 << 31
 
 
 class Connected(Protocol):
-    """A connection, as the door hands it to Python (`gpkvs.server.door.context.Context`)."""
+    """A connection, as the door hands it to Python (`gpkvs.server.calls.context.Context`)."""
 
     def peer(self) -> str:
         """Return its name."""

@@ -21,15 +21,15 @@ from gpkvs.server.access.rights import (
     require_write,
     require_write_everywhere,
 )
+from gpkvs.server.account.memory import Account, Room
+from gpkvs.server.calls.status import log_failure
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.memory import Account, Room
 from gpkvs.server.redis.command import COMMANDS, Command, Step, Words, unknown_command
 from gpkvs.server.redis.executor import WatchedError
 from gpkvs.server.redis.overlay import Record, require_key
 from gpkvs.server.redis.own_error import own_error, request_id_now
 from gpkvs.server.redis.reply import NULL_ARRAY, OK, QUEUED, Error, Reply, held_bytes
 from gpkvs.server.redis.subscriptions import Subscriptions
-from gpkvs.server.status import log_failure
 from gpkvs.store import OpenTable
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpkvs.server.calls.running_call import RunningCall
 from gpkvs.server.redis.command import COMMANDS, Words
 from gpkvs.server.redis.reply import Reply
-from gpkvs.server.running_call import RunningCall
-from gpkvs.server.slow_log import KEY_BYTES_MAX, Entry, SlowCall
+from gpkvs.server.signs.slow_log import KEY_BYTES_MAX, Entry, SlowCall
 
 PROTOCOL = "redis"
 

@@ -18,7 +18,7 @@ import pytest
 
 import gpkvs
 from gpkvs.mounts import mount_of
-from gpkvs.server.bounds import usual_memory_bytes
+from gpkvs.server.account.bounds import usual_memory_bytes
 from tests.serving import COMMAND, WITHOUT_ROOT_RIGHTS, run_gpkvs
 
 

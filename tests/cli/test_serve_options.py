@@ -14,8 +14,8 @@ from gpkvs.cli.main import app
 from gpkvs.cli.sizes import format_bytes, parse_bytes
 from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.server.address import Address, parse_address
-from gpkvs.server.message_limits import message_limits
+from gpkvs.server.account.message_limits import message_limits
+from gpkvs.server.ports.address import Address, parse_address
 from gpkvs.server.setting_checks import setting_faults
 from gpkvs.text import readable_bytes
 

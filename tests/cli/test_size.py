@@ -23,7 +23,7 @@ from gpkvs.client import Client
 from gpkvs.config import KIB, MIB, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import REST_BYTES, Estimate, Load, estimate
 from gpkvs.row_layout import row_layout_of
-from gpkvs.server.bounds import bounds_of
+from gpkvs.server.account.bounds import bounds_of
 from tests.serving import StartServer
 
 SECONDS_MAX = 30

@@ -26,7 +26,7 @@ from gpkvs.client import (
     UnavailableError,
 )
 from gpkvs.credentials import Access
-from gpkvs.server.metrics_reader import Scrape, ScrapeError
+from gpkvs.server.signs.metrics_reader import Scrape, ScrapeError
 from tests.accounts import Account, Accounts
 from tests.certificates import Authority, Pair, server_options
 from tests.server.access.guarded import Guarded

@@ -20,7 +20,7 @@ from gpkvs.doctor.report import as_dict, lines_of, worst
 from gpkvs.engine.space.heap_growth import ON_DISK
 from gpkvs.media.file_space import reserves
 from gpkvs.mounts import Mount, mount_of, parse_mount
-from gpkvs.server.bounds import usual_memory_bytes
+from gpkvs.server.account.bounds import usual_memory_bytes
 from tests.serving import COMMAND
 
 FINE, BETTER, WRONG, UNSEEN = Verdict

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpkvs.proto.v1 import admin_pb2
-from gpkvs.server.slow_log import PHASES
+from gpkvs.server.signs.slow_log import PHASES
 from tests.faults.test_slow_disk import SLOW_MS, slow
 from tests.server.wire import SET, batch
 from tests.serving import StartServer

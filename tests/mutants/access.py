@@ -12,7 +12,7 @@ _LOGIN_TESTS, _RIGHTS_TESTS, _SESSIONS_TESTS = (
 MUTANTS = (
     Mutant(
         "rights-after-the-table",
-        "server/pipeline.py",
+        "server/calls/pipeline.py",
         """        if not self._logins.is_open:
             require_batch(self._caller, message)
         if message.request_ops:

@@ -9,7 +9,7 @@ _FILE, _TESTS = "server/access/audit_file.py", "server/access/test_audit.py::"
 MUTANTS = (
     Mutant(
         "audit-never-required",
-        "server/admin.py",
+        "server/calls/admin.py",
         'await self._audit.require("admin", **fields)',
         'self._audit.note("admin", **fields)',
         "tables are dropped while the disk of the audit log is full, and nobody can tell who did it",

@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "who-wants-little-is-not-told-how-far-it-is",
-        "gpkvs/server/watch.py",
+        "gpkvs/server/calls/watch.py",
         "                if watch.following.position != told:\n",
         "                if False:\n",
         "a watch of a table or of some keys has to begin anew after each restart of the server",
@@ -86,7 +86,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-stop-tells-not-all",
-        "gpkvs/server/watch.py",
+        "gpkvs/server/calls/watch.py",
         "            if found is None and is_over:",
         "            if self._gate.is_over or not self._gate._serving:",
         "who watches a server that is started again has to begin anew",

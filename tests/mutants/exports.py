@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         "slow-log-shows-bytes-of-numbers",
-        "server/slow_log.py",
+        "server/signs/slow_log.py",
         "is_number = table.layout != BYTES_LAYOUT.name",
         'is_number = table.layout == "u64"',
         "who reads the slow log cannot tell which row was slow",

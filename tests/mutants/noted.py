@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         "notes-of-any-position",
-        "server/backup_notes.py",
+        "server/signs/backup_notes.py",
         "now_ms if position.reaches(newest) else min(time_ms, now_ms)",
         "now_ms",
         "an archive that is behind looks as new as the server",
@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "notes-of-the-backup-that-ended-last",
-        "server/backup_notes.py",
+        "server/signs/backup_notes.py",
         "if self.last_backup is None or time_ms >= self.last_backup.time_ms:",
         "if True:",
         "a backup that took long hides a newer one",

@@ -83,7 +83,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-of-any-layout",
-        "server/codec.py",
+        "server/calls/codec.py",
         "store.open_table(message.table).require_layout(message.layout)",
         "store.open_table(message.table)",
         "a program reads rows of another type as its own",

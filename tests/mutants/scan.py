@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "scan-leaves-no-time-to-batches",
-        "server/scan.py",
+        "server/calls/scan.py",
         "self._thread.pause(serving.store.is_in_use)",
         "pass",
         "who writes keeps a fifth of the rate while somebody scans",
@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "scan-sends-each-step-alone",
-        "server/scan.py",
+        "server/calls/scan.py",
         "len(pieces) == _STEPS_MAX",
         "len(pieces) == 1",
         "a scan beside batches takes a message for each small step",
@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "scan-forgets-its-limit-between-steps",
-        "server/scan.py",
+        "server/calls/scan.py",
         "            keys_left -= len(piece)\n",
         "",
         "a scan returns more keys than its limit",

@@ -9,7 +9,7 @@ _ASKED = "server/door/test_requests_of_python.py::"
 MUTANTS = (
     Mutant(
         "deadline-of-the-wall-clock",
-        "server/request_queue.py",
+        "server/calls/request_queue.py",
         "now_ns = time.monotonic_ns()",
         "now_ns = time.time_ns()",
         "requests of Python's run after their deadline",
@@ -17,7 +17,7 @@ MUTANTS = (
     ),
     Mutant(
         "who-has-gone-is-not-withdrawn",
-        "server/request_queue.py",
+        "server/calls/request_queue.py",
         "self._door.withdraw(connection, ticket) if done.cancelled() else None",
         "None",
         "what a client that has gone had asked for still runs, before those who wait for an answer",
@@ -25,7 +25,7 @@ MUTANTS = (
     ),
     Mutant(
         "answer-to-who-has-gone",
-        "server/request_queue.py",
+        "server/calls/request_queue.py",
         "        if waiting.response.done():\n            return\n",
         "",
         "a call that was cancelled in a batch takes the answers of those behind it",
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         "several-out-of-step",
-        "server/several.py",
+        "server/calls/several.py",
         "first_op, first_value = op_end, value_end",
         "first_op = op_end",
         "of requests that came together, the later ones store values of the earlier ones",
@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         "late-is-an-internal-error",
-        "server/status.py",
+        "server/calls/status.py",
         '    (ExpiredRequestError, StatusCode.DEADLINE_EXCEEDED, "deadline"),\n',
         "",
         "a request that was dropped at its deadline is told an internal error, as if it may have been executed",
@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         "serving-metric-stays",
-        "server/exporter.py",
+        "server/signs/exporter.py",
         "self._serving.set(0)",
         "pass",
         "the dashboard shows a server that stops as serving",
@@ -113,7 +113,7 @@ MUTANTS = (
     ),
     Mutant(
         "answer-larger-than-a-message",
-        "server/message_limits.py",
+        "server/account/message_limits.py",
         "message_bytes_max - RESPONSE_BYTES - RESPONSE_BYTES_PER_OP * request_ops_max",
         "message_bytes_max - RESPONSE_BYTES",
         "the answer to a request with many operations and values does not fit a message and is lost",
@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     Mutant(
         "connection-without-a-bound",
-        "server/memory.py",
+        "server/account/memory.py",
         "if self.bytes + size > free - size:",
         "if self.bytes + size < 0:",
         "one client that reads nothing takes all the memory",
@@ -137,7 +137,7 @@ MUTANTS = (
     ),
     Mutant(
         "health-stops-first",
-        "server/receives.py",
+        "server/calls/receives.py",
         "if self._stopped is not None and not outlives_stop:",
         "if self._stopped is not None:",
         "a health check during a drain is refused instead of told NOT_SERVING",
@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "time-to-live-for-zero",
-        "server/options.py",
+        "server/calls/options.py",
         "return np.where(ttls == 0, ttls,",
         "return np.where(ttls == 1, ttls,",
         "an operation without a time to live expires at once",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_SERVER, _CHOSEN, _CLIENT = "server/watch.py", "gpkvs/watch.py", "client/watch.py"
+_SERVER, _CHOSEN, _CLIENT = "server/calls/watch.py", "gpkvs/watch.py", "client/watch.py"
 _TESTS, _INSIDE, _MODEL = "server/test_watch.py::", "server/test_watches_inside.py::", "store/test_watch.py::"
 
 MUTANTS = (
@@ -42,7 +42,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-stop-waits-for-a-reader",
-        "server/rpc.py",
+        "server/calls/rpc.py",
         '_ENDLESS = ("gpkvs.v1.KV.Watch",)',
         "_ENDLESS = ()",
         "a server stops half a minute late for a client that does not read",

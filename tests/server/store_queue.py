@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.request_queue import Answer, RequestQueue
-from gpkvs.server.status import told_of
+from gpkvs.server.calls.request_queue import Answer, RequestQueue
+from gpkvs.server.calls.status import told_of
 from gpkvs.store import Store
 from tests.server.wire import columns_of
 

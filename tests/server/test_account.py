@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from gpkvs.errors import NoSpaceError
-from gpkvs.server.memory import Account, Memory
+from gpkvs.server.account.memory import Account, Memory
 
 
 def test_an_account_gives_back_what_it_took() -> None:

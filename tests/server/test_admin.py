@@ -10,11 +10,11 @@ from typing import Any
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.caller import ANYONE
-from gpkvs.server.admin import AdminService
-from gpkvs.server.backup_notes import BackupNotes
-from gpkvs.server.memory import Account, Memory
-from gpkvs.server.rpc import Call
-from gpkvs.server.slow_log import SlowLog
+from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.calls.admin import AdminService
+from gpkvs.server.calls.rpc import Call
+from gpkvs.server.signs.backup_notes import BackupNotes
+from gpkvs.server.signs.slow_log import SlowLog
 
 
 class Noted(AuditLog):

@@ -17,7 +17,7 @@ from gpkvs.changes import Position
 from gpkvs.client import Client
 from gpkvs.errors import ChangesLostError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from gpkvs.server.backup_notes import BackupNotes
+from gpkvs.server.signs.backup_notes import BackupNotes
 from tests.accounts import Account, Accounts
 from tests.server.access.guarded import Guarded
 from tests.server.wire import Refused

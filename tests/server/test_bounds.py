@@ -7,8 +7,8 @@ import pytest
 from gpkvs.config import GIB, MIB, Limits, ServerConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.machine import anonymous_bytes, machine_bytes
-from gpkvs.server.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, bounds_of
-from gpkvs.server.resident import allocated_bytes, give_back_free
+from gpkvs.server.account.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, bounds_of
+from gpkvs.server.account.resident import allocated_bytes, give_back_free
 
 
 @pytest.mark.parametrize("memory_bytes_max", [64 * MIB, 256 * MIB, GIB, 4 * GIB, 64 * GIB])

@@ -19,14 +19,14 @@ from gpkvs.client import AsyncClient
 from gpkvs.errors import GpkvsError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access.login import Logins
+from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.calls.receives import Receives
+from gpkvs.server.calls.request_queue import Answer, RequestQueue
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.memory import Account, Memory
-from gpkvs.server.receives import Receives
 from gpkvs.server.redis.key_locks import KeyLocks
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
-from gpkvs.server.request_queue import Answer, RequestQueue
-from gpkvs.server.slow_log import SlowLog
+from gpkvs.server.signs.slow_log import SlowLog
 from tests.cancelling import Run, interruptions
 from tests.server.store_queue import StoreQueue
 

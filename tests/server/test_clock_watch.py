@@ -10,7 +10,7 @@ import pytest
 import gpkvs
 from gpkvs.engine.seam import counted_time
 from gpkvs.errors import StoreError
-from gpkvs.server.clock_watch import ClockWatch
+from gpkvs.server.signs.clock_watch import ClockWatch
 from tests.machine_clocks import HOUR_US, MachineClocks
 
 

@@ -14,9 +14,9 @@ from gpkvs.batch import Op
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server import codec, several
-from gpkvs.server.exporter import Metrics
-from gpkvs.server.options import options_of
+from gpkvs.server.calls import codec, several
+from gpkvs.server.calls.options import options_of
+from gpkvs.server.signs.exporter import Metrics
 from tests.server.door.probes import BATCH, parse
 from tests.server.wire import ADD, CHECK, DELETE, EXPIRE, INCREMENT, SET, Operation, batch, i64, u32, u64
 

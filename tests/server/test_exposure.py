@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpkvs.config import ServerConfig
-from gpkvs.server.address import Address
-from gpkvs.server.exposure import exposure_faults, warn_of_exposure
+from gpkvs.server.ports.address import Address
+from gpkvs.server.ports.exposure import exposure_faults, warn_of_exposure
 from tests.serving import error_line, run_gpkvs
 
 HERE = (Address("127.0.0.1", 1), Address("localhost", 1), Address("::1", 1))

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-from gpkvs.server import disk_watch
-from gpkvs.server.disk_watch import DiskWatch
+from gpkvs.server.signs import disk_watch
+from gpkvs.server.signs.disk_watch import DiskWatch
 from tests.server.redis.two_servers import Connection, resp_port
 from tests.serving import Server, StartServer
 

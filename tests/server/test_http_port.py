@@ -23,11 +23,11 @@ from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Users
-from gpkvs.server.address import Address, ListenError
-from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX, HttpPort
-from gpkvs.server.tls import Tls, TlsFiles
+from gpkvs.server.ports.address import Address, ListenError
+from gpkvs.server.ports.tls import Tls, TlsFiles
+from gpkvs.server.signs.exporter import Metrics
 from tests.certificates import HERE, Authority, server_options
 from tests.server.access.everybody import open_to_everybody
 from tests.server.test_faults import wait_until

@@ -23,10 +23,10 @@ from gpkvs.cli.served import _faults_logged
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.media.directory import access_errors
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.address import Address
 from gpkvs.server.gate import Gate
 from gpkvs.server.http_port import HttpPort
-from gpkvs.server.refused_connections import RefusedConnections
+from gpkvs.server.ports.address import Address
+from gpkvs.server.signs.refused_connections import RefusedConnections
 from gpkvs.server.threads import NoThreadError, begun_threads
 from tests.accounts import Account, Accounts
 from tests.certificates import HERE, Authority, server_options
@@ -181,7 +181,7 @@ def test_the_start_says_that_there_is_no_memory() -> None:
 
 
 async def looks_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("gpkvs.server.refused_connections.LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("gpkvs.server.signs.refused_connections.LOOK_SECONDS", 0.001)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     looks, has_looked_again = 0, asyncio.Event()
 

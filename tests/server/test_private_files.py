@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.server.private_files import warn_of_readers
+from gpkvs.server.ports.private_files import warn_of_readers
 from tests.serving import StartServer
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 
-from gpkvs.server.resident import FreeMemory
+from gpkvs.server.account.resident import FreeMemory
 
 
 async def look_without_a_free_file() -> None:

@@ -20,10 +20,10 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.scan import ScanPiece, join_pieces
 from gpkvs.server import threads
 from gpkvs.server.access.caller import ANYONE
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.calls.scan import Scans
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.memory import Account, Memory
-from gpkvs.server.scan import Scans
+from gpkvs.server.signs.exporter import Metrics
 
 KEYS = 1000
 IN_USE = 50  # keys of a step

@@ -15,8 +15,8 @@ import pytest
 from gpkvs.config import StoreConfig
 from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
-from gpkvs.server.running_call import RunningCall
-from gpkvs.server.slow_log import PHASES, SlowCall, SlowLog
+from gpkvs.server.calls.running_call import RunningCall
+from gpkvs.server.signs.slow_log import PHASES, SlowCall, SlowLog
 from gpkvs.store import Store
 from tests import warm
 from tests.accounts import Account, Accounts

@@ -20,11 +20,11 @@ from gpkvs.errors import (
 from gpkvs.server.access.audit import AuditError
 from gpkvs.server.access.caller import ANYONE, LoginError
 from gpkvs.server.access.rights import RightsError
-from gpkvs.server.calls import StatusCode
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.call_types import StatusCode
+from gpkvs.server.calls.request_queue import ExpiredRequestError
+from gpkvs.server.calls.status import status_of, tell
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.request_queue import ExpiredRequestError
-from gpkvs.server.status import status_of, tell
+from gpkvs.server.signs.exporter import Metrics
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from prometheus_client import Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpkvs.server.summed_registry import SummedRegistry
+from gpkvs.server.signs.summed_registry import SummedRegistry
 
 
 class More(Collector):

@@ -40,8 +40,7 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server import app as server_app
 from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
-from gpkvs.server.serve_options import ServeOptions
-from gpkvs.server.tls import (
+from gpkvs.server.ports.tls import (
     Tls,
     TlsFiles,
     TlsFilesError,
@@ -49,6 +48,7 @@ from gpkvs.server.tls import (
     names_of_certificate,
     tls_files,
 )
+from gpkvs.server.serve_options import ServeOptions
 from tests.certificates import HERE, Authority, Pair, server_options
 from tests.server.wire import GET, SET, batch
 from tests.serving import Server, error_line, run_gpkvs
@@ -396,7 +396,7 @@ def with_old_ca(files: TlsFiles) -> None:
 def test_files_that_are_wrong(
     files: TlsFiles, spoil: Callable[[TlsFiles], object], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpkvs.server.tls._SETTLE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("gpkvs.server.ports.tls._SETTLE_SECONDS_MAX", 0.0)
     assert Tls(files).is_good
     spoil(files)
     with pytest.raises(TlsFilesError, match=error) as raised:
@@ -426,13 +426,13 @@ def half(name: str) -> Callable[[TlsFiles], None]:
 def test_a_start_waits_for_files_that_are_being_replaced(
     files: TlsFiles, spoil: Callable[[TlsFiles], None], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpkvs.server.tls._SETTLE_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("gpkvs.server.ports.tls._SETTLE_LOOK_SECONDS", 0.01)
     right = {path: path.read_bytes() for path in files.paths}
     spoil(files)
-    monkeypatch.setattr("gpkvs.server.tls._SETTLE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("gpkvs.server.ports.tls._SETTLE_SECONDS_MAX", 0.0)
     with pytest.raises(TlsFilesUnsettledError, match=error):
         Tls(files)
-    monkeypatch.setattr("gpkvs.server.tls._SETTLE_SECONDS_MAX", 60.0)
+    monkeypatch.setattr("gpkvs.server.ports.tls._SETTLE_SECONDS_MAX", 60.0)
 
     def put_back() -> None:
         for path, data in right.items():

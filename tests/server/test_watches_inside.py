@@ -21,13 +21,13 @@ import gpkvs
 from gpkvs.changes import Changes, Position
 from gpkvs.config import MIB
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server import watch
 from gpkvs.server.access.caller import ANYONE
-from gpkvs.server.bounds import CALL_BYTES
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.account.bounds import CALL_BYTES
+from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.calls import watch
+from gpkvs.server.calls.watch import Watches
 from gpkvs.server.gate import Gate, NotServingError, Serving
-from gpkvs.server.memory import Account, Memory
-from gpkvs.server.watch import Watches
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.watch import Selection
 from tests.conftest import SMALL
 

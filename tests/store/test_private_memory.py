@@ -16,7 +16,7 @@ from gpkvs.engine.tables.table_quota import _require_open_files
 from gpkvs.machine import anonymous_bytes, free_bytes, machine_bytes
 from gpkvs.private_memory import keep_memory_private
 from gpkvs.process_io import process_io
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 prctl = ctypes.CDLL(None).prctl

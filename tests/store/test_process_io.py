@@ -10,8 +10,8 @@ from prometheus_client import generate_latest
 import gpkvs
 from gpkvs.cli.info import as_dict
 from gpkvs.process_io import process_io
-from gpkvs.server.admin import to_message
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.calls.admin import to_message
+from gpkvs.server.signs.exporter import Metrics
 
 
 def test_what_linux_counts() -> None:

@@ -36,8 +36,8 @@ from gpkvs.errors import (
 from gpkvs.media.directory import write_file
 from gpkvs.operations import OperationList
 from gpkvs.recovery.startup.check import check
-from gpkvs.server.calls import StatusCode
-from gpkvs.server.status import status_of
+from gpkvs.server.call_types import StatusCode
+from gpkvs.server.calls.status import status_of
 from tests.conftest import SMALL, assert_clean
 
 HOLD = "import sys, time, gpkvs; gpkvs.open(sys.argv[1]); print('open', flush=True); time.sleep(60)"

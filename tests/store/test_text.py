@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from gpkvs.errors import GpkvsError
-from gpkvs.server.status import status_text
+from gpkvs.server.calls.status import status_text
 from gpkvs.text import counted, no_such, quoted
 
 # What gRPC's percent-encoding leaves alone.

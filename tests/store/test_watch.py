@@ -14,7 +14,7 @@ import gpkvs
 from gpkvs.changes import ChangeKind, Changes, Position
 from gpkvs.client.watch import decode_response
 from gpkvs.errors import InvalidArgumentError, UnknownTableError
-from gpkvs.server.watch import bytes_of, responses_of
+from gpkvs.server.calls.watch import bytes_of, responses_of
 from gpkvs.watch import Change, Selected, Selection, changes_of
 from tests.conftest import SMALL
 

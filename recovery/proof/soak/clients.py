@@ -36,7 +36,7 @@ from gpkvs.recovery.proof.soak.tables import (
     Totals,
     refusal_of,
 )
-from gpkvs.server.metrics_reader import Scrape, ScrapeError
+from gpkvs.server.signs.metrics_reader import Scrape, ScrapeError
 
 NUMBERS = "numbers"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpkvs.recovery.proof.soak.tables import Refusal
-from gpkvs.server.metrics_reader import Scrape
+from gpkvs.server.signs.metrics_reader import Scrape
 
 SHARE_MIN, SHARE_MAX = 0.80, 0.85
 """The clients keep the heap this full. A store that compacts accepts any write up to `SHARE_MAX`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpkvs.server.access.audit import NO_AUDIT
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.sessions import Sessions
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 
 
 def open_to_everybody() -> Logins:

@@ -15,7 +15,7 @@ from gpkvs.server.access.passwords import Passwords
 from gpkvs.server.access.rights import RightsError
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Rights, User, Users
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 from tests.accounts import basic
 
 RIGHT = "right"

@@ -24,7 +24,7 @@ from gpkvs.server.access.audit import AuditError
 from gpkvs.server.access.audit_file import QUEUE_LINES_MAX, REQUIRED_MAX, AuditFile
 from gpkvs.server.access.fold import Fold
 from gpkvs.server.access.rotated_file import RotatedFile
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 
 MIB = 1 << 20
 OpenAudit = Callable[..., AuditFile]

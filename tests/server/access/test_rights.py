@@ -23,7 +23,7 @@ from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.access.patterns import Patterns
 from gpkvs.server.access.rights import CHECKS, RightsError, open_to_all, require_batch
 from gpkvs.server.access.users import Rights, User, Users
-from gpkvs.server.rpc import add_service
+from gpkvs.server.calls.rpc import add_service
 from tests.accounts import Account, Accounts, Header
 from tests.server.access.guarded import Guarded
 from tests.server.wire import (

@@ -14,7 +14,7 @@ from gpkvs.server import watched_files
 from gpkvs.server.access.audit import NO_AUDIT
 from gpkvs.server.access.users import Users
 from gpkvs.server.access.users_file import UsersFile
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 from tests.accounts import Account, Accounts
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from gpkvs.config import Limits, ServerConfig
-from gpkvs.server.bounds import bounds_of
-from gpkvs.server.door.context import Opened
+from gpkvs.server.account.bounds import bounds_of
+from gpkvs.server.calls.context import Opened
 from gpkvs.server.door.library import Event, EventKind, Library, Protocol
 
 MIB = 1 << 20

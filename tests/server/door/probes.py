@@ -10,7 +10,7 @@ from gpkvs.config import Limits
 from gpkvs.engine.seam.engine_batch import EngineRefusal
 from gpkvs.errors import ConflictError
 from gpkvs.server.door.library import _describe, _Refusal, _Table
-from gpkvs.server.door.versions import library_path
+from gpkvs.server.door_library import library_path
 
 METHODS = GET, SET, DELETE, INCREMENT, MULTI_GET, BATCH = range(6)
 

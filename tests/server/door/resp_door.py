@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 from gpkvs.config import DEFAULT_TABLE, MIB, Limits, ServerConfig
 from gpkvs.media.layout import BYTES_LAYOUT
-from gpkvs.server.bounds import bounds_of
+from gpkvs.server.account.bounds import bounds_of
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.library import Event, EventKind, Library, Protocol
 from gpkvs.server.door.turns import Turns
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.store import OpenTable, Store
 
 

@@ -16,8 +16,8 @@ from gpkvs.batch import Op
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-from gpkvs.server.bounds import bounds_of
-from gpkvs.server.door.context import Opened
+from gpkvs.server.account.bounds import bounds_of
+from gpkvs.server.calls.context import Opened
 from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal, Turn
 from gpkvs.store import OpenTable
 from tests.accounts import Header, bearer

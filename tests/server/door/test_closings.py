@@ -12,7 +12,7 @@ import pytest
 from gpkvs.bench.door.frames import DATA, END_HEADERS, GOAWAY, HEADERS, PING, SETTINGS, call_headers, frame, message
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.bounds import bounds_of
+from gpkvs.server.account.bounds import bounds_of
 from gpkvs.server.door.library import Library, Protocol
 from gpkvs.server.door.stats import closed_connections, refused_connections
 from tests.accounts import Account, Accounts

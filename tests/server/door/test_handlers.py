@@ -16,18 +16,18 @@ from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access import rights
 from gpkvs.server.access.caller import LoginError
-from gpkvs.server.calls import Metadata
-from gpkvs.server.door.context import Context, Opened
-from gpkvs.server.door.handlers import Handlers
-from gpkvs.server.exporter import Metrics
-from gpkvs.server.foreign import ForeignServices
+from gpkvs.server.account.memory import Memory
+from gpkvs.server.call_types import Metadata
+from gpkvs.server.calls.context import Context, Opened
+from gpkvs.server.calls.foreign import ForeignServices
+from gpkvs.server.calls.handlers import Handlers
+from gpkvs.server.calls.interceptor import CallMetrics
+from gpkvs.server.calls.receives import Receives
+from gpkvs.server.calls.rpc import Doors, add_service
+from gpkvs.server.calls.service import KVService
 from gpkvs.server.gate import Gate, NotServingError
-from gpkvs.server.interceptor import CallMetrics
-from gpkvs.server.memory import Memory
-from gpkvs.server.receives import Receives
-from gpkvs.server.rpc import Doors, add_service
-from gpkvs.server.service import KVService
-from gpkvs.server.slow_log import SlowLog
+from gpkvs.server.signs.exporter import Metrics
+from gpkvs.server.signs.slow_log import SlowLog
 from tests.server.access.everybody import open_to_everybody
 
 OK, UNIMPLEMENTED, UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED = (

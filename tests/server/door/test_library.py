@@ -9,10 +9,10 @@ import pytest
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.proto.metadata import REQUEST_ID_BYTES_MAX
-from gpkvs.server.bounds import bounds_of
-from gpkvs.server.door import versions
+from gpkvs.server import door_library as versions
+from gpkvs.server.account.bounds import bounds_of
 from gpkvs.server.door.library import Library, SlowCall, _describe
-from gpkvs.server.slow_log import KEY_BYTES_MAX
+from gpkvs.server.signs.slow_log import KEY_BYTES_MAX
 
 MIB, GIB = 1 << 20, 1 << 30
 

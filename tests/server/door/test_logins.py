@@ -15,9 +15,9 @@ from gpkvs.server.access.audit import NO_AUDIT
 from gpkvs.server.access.caller import LoginError
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import load_users
-from gpkvs.server.door.context import Context, Opened
+from gpkvs.server.calls.context import Context, Opened
 from gpkvs.server.door.logins import DoorLogins
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.signs.exporter import Metrics
 from tests.accounts import Account, Accounts, Header
 
 NEVER_NS = (1 << 64) - 1

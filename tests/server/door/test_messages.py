@@ -14,10 +14,10 @@ from gpkvs.batch import HAS_VALUE, RETURNS_VALUE, Op
 from gpkvs.config import Limits
 from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server import codec
-from gpkvs.server.options import options_of
-from gpkvs.server.several import check_several
-from gpkvs.server.wire import require_message
+from gpkvs.server.calls import codec
+from gpkvs.server.calls.options import options_of
+from gpkvs.server.calls.several import check_several
+from gpkvs.server.calls.wire import require_message
 from tests.server.door.probes import (
     BATCH,
     DELETE,
@@ -91,7 +91,7 @@ def times_of(column: bytes) -> tuple[int, ...]:
 
 
 def decoded(method: int, message: Message, limits: Limits) -> kv_pb2.BatchRequest:
-    """Check a message as `gpkvs.server.service` does."""
+    """Check a message as `gpkvs.server.calls.service` does."""
     if isinstance(message, kv_pb2.BatchRequest):
         if message.numbers and limits is not NUMBERS:
             raise GpkvsError("the table's layout is not u64")

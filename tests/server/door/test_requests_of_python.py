@@ -22,9 +22,9 @@ from gpkvs.errors import (
     UnknownTableError,
 )
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
+from gpkvs.server.calls.request_queue import Answer, ConnectionGoneError, ExpiredRequestError, error_of
 from gpkvs.server.door.library import Event, Refusal, Turn
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.request_queue import Answer, ConnectionGoneError, ExpiredRequestError, error_of
 from tests.server.door.held_door import VALUE, HeldDoor
 from tests.server.door.toy_engine import ToyEngine
 from tests.server.wire import ABSENT, CHECK, DELETE, GET, SET, batch, u32, u64

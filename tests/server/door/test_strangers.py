@@ -15,7 +15,7 @@ import pytest
 from gpkvs.bench.door.frames import GOAWAY, PREFACE, SETTINGS, frame, frames_of
 from gpkvs.config import Limits, ServerConfig
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
-from gpkvs.server.bounds import bounds_of
+from gpkvs.server.account.bounds import bounds_of
 from gpkvs.server.door.library import EventKind, Library, Protocol
 from gpkvs.server.door.stats import refused_connections
 from tests.accounts import Account, Accounts, Header

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from gpkvs.config import Limits, ServerConfig
-from gpkvs.server.bounds import bounds_of
+from gpkvs.server.account.bounds import bounds_of
 from gpkvs.server.door.library import Library, Protocol
 from gpkvs.server.door.stats import closed_connections, refused_connections
-from gpkvs.server.tls import TlsFilesError
+from gpkvs.server.ports.tls import TlsFilesError
 from tests.certificates import HERE, Authority, Pair
 from tests.tools import require
 

@@ -9,8 +9,8 @@ from typing import cast
 from gpkvs.config import Limits
 from gpkvs.errors import UnknownTableError
 from gpkvs.server.access.caller import ANYONE, Caller
+from gpkvs.server.account.memory import Account, Memory
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.memory import Account, Memory
 from gpkvs.server.redis.executor import Executor
 from gpkvs.server.redis.reply import OK, Error
 from gpkvs.server.redis.service import Service

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpkvs.config import Limits
-from gpkvs.server.memory import Account, Memory, Room
+from gpkvs.server.account.memory import Account, Memory, Room
 from gpkvs.server.redis import executor, scripts
 from gpkvs.server.redis.command import COMMANDS, NO_KEYS, Command, Step
 from gpkvs.server.redis.overlay import Overlay

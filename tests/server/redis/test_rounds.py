@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
-from gpkvs.server.memory import Account, Memory, Room
+from gpkvs.server.account.memory import Account, Memory, Room
 from gpkvs.server.redis.command import COMMANDS, Step
 from gpkvs.server.redis.reply import Error, Reply
 from gpkvs.server.redis.rounds import Rounds

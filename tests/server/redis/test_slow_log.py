@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from gpkvs.server.calls.running_call import RunningCall
 from gpkvs.server.redis import service  # noqa: F401 - registers the commands
 from gpkvs.server.redis.slow_log import PROTOCOL, end_command, words_of
-from gpkvs.server.running_call import RunningCall
-from gpkvs.server.slow_log import SlowLog
+from gpkvs.server.signs.slow_log import SlowLog
 from tests.accounts import Account, Accounts
 from tests.server.redis.two_servers import Connection, redis_server, resp_port
 from tests.serving import Server

@@ -20,7 +20,7 @@ from gpkvs.recovery.proof.soak.expiring import ExpiringKeys, Lease
 from gpkvs.recovery.proof.soak.heap_use import HeapUse, breaks_promise, heap_use
 from gpkvs.recovery.proof.soak.memory import SECONDS_MIN, MemoryOfLife
 from gpkvs.recovery.proof.soak.tables import Fate, Refusal, SoakTable
-from gpkvs.server.metrics_reader import Scrape
+from gpkvs.server.signs.metrics_reader import Scrape
 from tests.conftest import assert_clean
 
 

@@ -10,7 +10,7 @@ It counts by connection, by kind and in all:
 A connection may hold as much as it leaves free: one alone gets half, several share it, and a connection that holds
 little always finds room. The server refuses a request beyond this before it is executed, and where it can before it is
 received. How many bytes the GETs of a request bring is known only when they were executed: the room of one
-transaction's values is kept free for that (`gpkvs.server.bounds`).
+transaction's values is kept free for that (`gpkvs.server.account.bounds`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Literal
 
 from gpkvs.errors import NoSpaceError
-from gpkvs.server.bounds import CALL_BYTES
-from gpkvs.server.calls import CallContext
+from gpkvs.server.account.bounds import CALL_BYTES
+from gpkvs.server.call_types import CallContext
 
 Kind = Literal["calls", "requests", "answers", "batch"]
 KINDS: tuple[Kind, ...] = ("calls", "requests", "answers", "batch")

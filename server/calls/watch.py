@@ -30,9 +30,9 @@ from gpkvs.errors import ChangesLostError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.rights import require_watch
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.account.memory import Account
 from gpkvs.server.gate import Gate, NotServingError, Serving
-from gpkvs.server.memory import Account
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.server.threads import PausingThread, begun_threads
 from gpkvs.watch import READ_BYTES, Selected, Selection
 

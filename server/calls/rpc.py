@@ -16,17 +16,17 @@ from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.rights import Check, RightsError, check_of
-from gpkvs.server.calls import CallContext, Handler, Service, stream_stream, stream_unary
-from gpkvs.server.door.handlers import Handlers
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.call_types import CallContext, Handler, Service, stream_stream, stream_unary
+from gpkvs.server.calls.handlers import Handlers
+from gpkvs.server.calls.interceptor import of_type
+from gpkvs.server.calls.receives import Receives
+from gpkvs.server.calls.running_call import RunningCall, begin_grpc, request_id_of
+from gpkvs.server.calls.status import ErrorStatus, tell
+from gpkvs.server.calls.wire import require_message
 from gpkvs.server.gate import Gate
-from gpkvs.server.interceptor import of_type
-from gpkvs.server.memory import Account, Memory
-from gpkvs.server.receives import Receives
-from gpkvs.server.running_call import RunningCall, begin_grpc, request_id_of
-from gpkvs.server.slow_log import SlowLog
-from gpkvs.server.status import ErrorStatus, tell
-from gpkvs.server.wire import require_message
+from gpkvs.server.signs.exporter import Metrics
+from gpkvs.server.signs.slow_log import SlowLog
 
 
 class Call(NamedTuple):

@@ -27,13 +27,13 @@ from gpkvs.errors import (
 from gpkvs.server.access.audit import AuditError
 from gpkvs.server.access.caller import LoginError
 from gpkvs.server.access.rights import RightsError
-from gpkvs.server.calls import StatusCode
-from gpkvs.server.exporter import Metrics
-from gpkvs.server.full_log import FullLog
+from gpkvs.server.call_types import StatusCode
+from gpkvs.server.calls.receives import SlowRequestError
+from gpkvs.server.calls.request_queue import ConnectionGoneError, ExpiredRequestError
+from gpkvs.server.calls.wire import UnsupportedError
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.receives import SlowRequestError
-from gpkvs.server.request_queue import ConnectionGoneError, ExpiredRequestError
-from gpkvs.server.wire import UnsupportedError
+from gpkvs.server.signs.exporter import Metrics
+from gpkvs.server.signs.full_log import FullLog
 
 _log = logging.getLogger("gpkvs.server")
 _FULL_LOG = FullLog()

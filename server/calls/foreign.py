@@ -1,6 +1,6 @@
 """gRPC's own services, health and reflection: their messages pass the same checks as those of ours.
 
-The services are made when somebody first calls one (`gpkvs.server.grpc_services`).
+The services are made when somebody first calls one (`gpkvs.server.calls.grpc_services`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from google.protobuf.message import DecodeError
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.access.caller import ANYONE, Caller
 from gpkvs.server.access.rights import CHECKS, check_of, open_to_all
-from gpkvs.server.calls import CallContext, Details, Find, Handler, stream_stream, stream_unary
-from gpkvs.server.door.context import AbortError
-from gpkvs.server.interceptor import of_type
-from gpkvs.server.memory import Account
-from gpkvs.server.rpc import Doors, abort
-from gpkvs.server.wire import require_message
+from gpkvs.server.account.memory import Account
+from gpkvs.server.call_types import CallContext, Details, Find, Handler, stream_stream, stream_unary
+from gpkvs.server.calls.context import AbortError
+from gpkvs.server.calls.interceptor import of_type
+from gpkvs.server.calls.rpc import Doors, abort
+from gpkvs.server.calls.wire import require_message
 
 if TYPE_CHECKING:
-    from gpkvs.server.grpc_services import GrpcServices
+    from gpkvs.server.calls.grpc_services import GrpcServices
 
 GrpcHandler = Any  # grpc.RpcMethodHandler; grpc has no types
 
@@ -145,7 +145,7 @@ class ForeignServices:
 
 
 def _load() -> ModuleType:
-    from gpkvs.server import grpc_services  # noqa: PLC0415 - it loads grpcio, without which the server serves all else
+    from gpkvs.server.calls import grpc_services  # noqa: PLC0415 - it loads grpcio, without which the server serves all else
 
     return grpc_services
 

@@ -16,7 +16,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from gpkvs.server.tls import Material, TlsFiles, TlsFilesError, TlsFilesUnsettledError
+from gpkvs.server.ports.tls import Material, TlsFiles, TlsFilesError, TlsFilesUnsettledError
 
 _log = logging.getLogger("gpkvs.server")
 

@@ -21,10 +21,10 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.scan import PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece, join_pieces
 from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.rights import require_read, require_scan
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.account.memory import Account
+from gpkvs.server.calls.running_call import running
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.memory import Account
-from gpkvs.server.running_call import running
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.server.threads import Made, PausingThread
 
 # A piece takes so little of a message that one long record more fits.

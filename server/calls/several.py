@@ -17,10 +17,10 @@ from gpkvs.batch import HAS_VALUE, Op
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server import codec
-from gpkvs.server.exporter import Metrics
-from gpkvs.server.options import Clock
-from gpkvs.server.status import tell
+from gpkvs.server.calls import codec
+from gpkvs.server.calls.options import Clock
+from gpkvs.server.calls.status import tell
+from gpkvs.server.signs.exporter import Metrics
 
 _REQUESTS_MAX: Final = 1024
 # What a failure takes in the response, at most, so that responses fit their messages.

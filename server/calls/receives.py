@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpkvs.errors import GpkvsError
 from gpkvs.server.access.caller import ANYONE, Caller, LoginError
-from gpkvs.server.calls import CallContext
+from gpkvs.server.call_types import CallContext
 
 
 class SlowRequestError(GpkvsError):

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gpkvs.server.calls import CallContext, Details, Find, Handler, StatusCode
-from gpkvs.server.exporter import SECONDS
+from gpkvs.server.call_types import CallContext, Details, Find, Handler, StatusCode
+from gpkvs.server.signs.exporter import SECONDS
 
 _LABELS = ["grpc_type", "grpc_service", "grpc_method"]
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from gpkvs.server.calls import Details, Find, Handler, Interceptor, Service, StatusCode
-from gpkvs.server.door.context import AbortError, Context
+from gpkvs.server.call_types import Details, Find, Handler, Interceptor, Service, StatusCode
+from gpkvs.server.calls.context import AbortError, Context
 
 Serve = Callable[[Context, str], Awaitable[None]]
 """Serves a call of this path."""
@@ -70,7 +70,7 @@ class Handlers:
             return
         if handler.response_serializer is not None:
             context.serialize = handler.response_serializer
-        # No other kinds: handlers read their messages themselves (`gpkvs.server.rpc`, `gpkvs.server.foreign`).
+        # No other kinds: handlers read their messages themselves (`server/calls/rpc.py`, `server/calls/foreign.py`).
         if handler.stream_unary:
             context.respond(await handler.stream_unary(None, context))
         else:

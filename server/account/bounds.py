@@ -5,7 +5,7 @@
     engine       the working memory of one transaction: some copies of its bytes, some columns for its operations.
                  Smaller ones share it while they wait for a flush
     changes      the newest changes, for watches: a sixteenth at most
-    clients      the rest: open calls, requests that wait, responses (`gpkvs.server.memory`)
+    clients      the rest: open calls, requests that wait, responses (`gpkvs.server.account.memory`)
 
 A message is at most a 64th of all memory: a client may have several on their way.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gpkvs.config import MIB, Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.machine import machine_bytes
-from gpkvs.server.message_limits import message_limits
+from gpkvs.server.account.message_limits import message_limits
 
 if TYPE_CHECKING:
     from gpkvs.batch import BatchResult
@@ -84,7 +84,7 @@ class Bounds:
     receive_bytes_max
         Bytes of messages that are being received, beyond the first bytes of each.
     clients_bytes_max
-        Bytes of open calls, requests and responses (`gpkvs.server.memory.Memory`).
+        Bytes of open calls, requests and responses (`gpkvs.server.account.memory.Memory`).
     changes_bytes
         Bytes of the newest changes, which the store holds while somebody watches.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpkvs.config import ServerConfig
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.server.address import Address
+from gpkvs.server.ports.address import Address
 
 _log = logging.getLogger("gpkvs.server")
 

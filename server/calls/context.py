@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from gpkvs.server.calls import Metadata, StatusCode
+from gpkvs.server.call_types import Metadata, StatusCode
 
 
 class AbortError(Exception):

@@ -19,12 +19,12 @@ from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.connections import end_of
-from gpkvs.server.backup_notes import BackupNotes
-from gpkvs.server.calls import StatusCode
+from gpkvs.server.call_types import StatusCode
+from gpkvs.server.calls.rpc import Call
+from gpkvs.server.calls.status import status_of
 from gpkvs.server.gate import Gate
-from gpkvs.server.rpc import Call
-from gpkvs.server.slow_log import PHASES, Entry, SlowLog
-from gpkvs.server.status import status_of
+from gpkvs.server.signs.backup_notes import BackupNotes
+from gpkvs.server.signs.slow_log import PHASES, Entry, SlowLog
 from gpkvs.server.threads import begun_threads
 
 _MILLISECOND_NS = 1_000_000

@@ -13,8 +13,8 @@ from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
-from gpkvs.server.message_limits import RESPONSE_BYTES_PER_OP
-from gpkvs.server.options import Clock, Options, columns_of, decode_options
+from gpkvs.server.account.message_limits import RESPONSE_BYTES_PER_OP
+from gpkvs.server.calls.options import Clock, Options, columns_of, decode_options
 from gpkvs.store import OpenTable, Store
 
 _COLUMN_BYTES_PER_OP = 13  # of a response beside its values: status, version, value length

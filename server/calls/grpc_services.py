@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from gpkvs.server.calls import Details
+from gpkvs.server.call_types import Details
 
 
 class GrpcServices:

@@ -10,19 +10,19 @@ from google.protobuf.message import DecodeError
 
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server import codec
 from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.rights import RightsError, require_batch
-from gpkvs.server.calls import CallContext
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.account.memory import Account
+from gpkvs.server.call_types import CallContext
+from gpkvs.server.calls import codec
+from gpkvs.server.calls.receives import Receives
+from gpkvs.server.calls.running_call import RunningCall, running
+from gpkvs.server.calls.status import tell
+from gpkvs.server.calls.wire import require_message
 from gpkvs.server.gate import NotServingError, Serving
-from gpkvs.server.memory import Account
-from gpkvs.server.receives import Receives
-from gpkvs.server.running_call import RunningCall, running
-from gpkvs.server.status import tell
-from gpkvs.server.wire import require_message
+from gpkvs.server.signs.exporter import Metrics
 
 
 class Pipeline:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     Counter,
@@ -26,12 +27,14 @@ from gpkvs.engine.seam.left import Left
 from gpkvs.engine.seam.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process_io import process_io
-from gpkvs.server.backup_notes import BackupNotes
-from gpkvs.server.disk_watch import DiskWatch
-from gpkvs.server.memory import Kind
-from gpkvs.server.summed_registry import SummedRegistry
-from gpkvs.server.table_counts import TableCounts
-from gpkvs.server.tls import Tls
+from gpkvs.server.account.memory import Kind
+from gpkvs.server.signs.backup_notes import BackupNotes
+from gpkvs.server.signs.disk_watch import DiskWatch
+from gpkvs.server.signs.summed_registry import SummedRegistry
+from gpkvs.server.signs.table_counts import TableCounts
+
+if TYPE_CHECKING:
+    from gpkvs.server.ports.tls import Tls
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OPERATIONS = tuple(4**power for power in range(11))  # 1 to 1,048,576

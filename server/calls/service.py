@@ -18,24 +18,24 @@ from gpkvs.errors import (
     NumberOverflowError,
 )
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server import codec
 from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.login import Logins
-from gpkvs.server.calls import CallContext
-from gpkvs.server.exporter import Metrics
+from gpkvs.server.account.memory import Account
+from gpkvs.server.call_types import CallContext
+from gpkvs.server.calls import codec
+from gpkvs.server.calls.options import Options, options_of
+from gpkvs.server.calls.pipeline import Pipeline
+from gpkvs.server.calls.receives import Receives
+from gpkvs.server.calls.rpc import Call
+from gpkvs.server.calls.scan import Scans
+from gpkvs.server.calls.several import check_several, run_several
 from gpkvs.server.gate import Gate
-from gpkvs.server.memory import Account
-from gpkvs.server.options import Options, options_of
-from gpkvs.server.pipeline import Pipeline
-from gpkvs.server.receives import Receives
-from gpkvs.server.rpc import Call
-from gpkvs.server.scan import Scans
-from gpkvs.server.several import check_several, run_several
+from gpkvs.server.signs.exporter import Metrics
 from gpkvs.server.threads import NoThreadError
 from gpkvs.text import quoted
 
 if TYPE_CHECKING:
-    from gpkvs.server.watch import Watches
+    from gpkvs.server.calls.watch import Watches
 
 _OK, _CORRUPT = int(Status.OK), int(Status.CORRUPT)
 # The event loop makes a message of each value: 10 ms for so many.
@@ -171,7 +171,7 @@ class KVService:
             If the system gives no thread.
         """
         if self._watches is None:
-            from gpkvs.server.watch import Watches  # noqa: PLC0415
+            from gpkvs.server.calls.watch import Watches  # noqa: PLC0415
 
             try:
                 self._watches = Watches(self._gate, self._metrics)

@@ -200,6 +200,6 @@ def _load_settled(files: TlsFiles) -> Material:
 
 
 def _load(files: TlsFiles) -> Material:
-    from gpkvs.server.certificates import load  # noqa: PLC0415 - without TLS, its library need not be loaded
+    from gpkvs.server.ports.certificates import load  # noqa: PLC0415 - without TLS, its library need not be loaded
 
     return load(files)

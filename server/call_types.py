@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 Metadata = Sequence[tuple[str, str]]
-CallContext = Any  # `gpkvs.server.door.context.Context`, which imports this; or what stands for it in tests
+CallContext = Any  # `gpkvs.server.calls.context.Context`, which imports this; or what stands for it in tests
 
 
 class StatusCode(Enum):

@@ -23,11 +23,11 @@ from gpkvs.errors import (
     UnknownTableError,
 )
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.calls import StatusCode
+from gpkvs.server.account.memory import Account
+from gpkvs.server.account.message_limits import response_bytes
+from gpkvs.server.call_types import StatusCode
+from gpkvs.server.calls.running_call import RunningCall, running
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.memory import Account
-from gpkvs.server.message_limits import response_bytes
-from gpkvs.server.running_call import RunningCall, running
 
 _NEVER = (1 << 64) - 1
 # Answers that bring no response.

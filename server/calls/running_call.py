@@ -12,8 +12,8 @@ from typing import Final
 
 from gpkvs.proto.metadata import REQUEST_ID_BYTES_MAX, REQUEST_ID_KEY
 from gpkvs.server.access.connections import end_of
-from gpkvs.server.calls import CallContext, Metadata
-from gpkvs.server.slow_log import KEY_BYTES_MAX, SlowCall, SlowLog
+from gpkvs.server.call_types import CallContext, Metadata
+from gpkvs.server.signs.slow_log import KEY_BYTES_MAX, SlowCall, SlowLog
 
 _ID_BYTES = 8
 

@@ -1,0 +1,1 @@
+"""Addresses, files of TLS, and the port of the metrics."""

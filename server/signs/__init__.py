@@ -1,0 +1,1 @@
+"""Signs of life: metrics, logs, the slow log, what is watched."""
