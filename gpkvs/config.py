@@ -1,7 +1,7 @@
 """Settings of a store and of a server; units stand in the names.
 
 A field with a `Setting` is also an option of `gpkvs serve`. It is declared only here:
-`gpkvs.cli.config_options` makes the option from it.
+`gpkvs.cli.options.config_options` makes the option from it.
 """
 
 from __future__ import annotations

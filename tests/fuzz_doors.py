@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from gpkvs.batch import HAS_VALUE
-from gpkvs.cli.sizes import parse_bytes
+from gpkvs.cli.options.sizes import parse_bytes
 from gpkvs.client import Client
 from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from gpkvs.cli.environment import is_handed_over
-from gpkvs.cli.interrupt import ctrl_c_ends_at_once, end_at_once_on_ctrl_c
+from gpkvs.cli.options.environment import is_handed_over
+from gpkvs.cli.terminal.interrupt import ctrl_c_ends_at_once, end_at_once_on_ctrl_c
 from gpkvs.garbage import loading_modules
 
 
@@ -18,7 +18,7 @@ def main() -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with ctrl_c_ends_at_once(), loading_modules():  # it takes long enough that somebody may press Ctrl-C
         if is_handed_over():
-            from gpkvs.cli.served import run  # noqa: PLC0415
+            from gpkvs.cli.serving.served import run  # noqa: PLC0415
         else:
             from gpkvs.cli.main import run  # noqa: PLC0415
     try:

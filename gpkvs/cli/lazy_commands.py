@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gpkvs.cli.interrupt import ctrl_c_ends_at_once
+from gpkvs.cli.terminal.interrupt import ctrl_c_ends_at_once
 from gpkvs.garbage import loading_modules
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
 
-from gpkvs.cli.environment import unread_variables
-from gpkvs.cli.exit_status import EVERY, WRONG_OPTIONS
 from gpkvs.cli.lazy_commands import LazyGroup
-from gpkvs.cli.program import end_unexpectedly, run_program
+from gpkvs.cli.options.environment import unread_variables
+from gpkvs.cli.terminal.exit_status import EVERY, WRONG_OPTIONS
+from gpkvs.cli.terminal.program import end_unexpectedly, run_program
 from gpkvs.text import quoted
 
 
@@ -36,112 +36,115 @@ class Gpkvs(LazyGroup):
         "Try, measure, prove": ("demo", "bench", "ycsb", "drill", "consistency", "soak", "bitflip", "crash"),
     }
     subcommands: ClassVar = {
-        "serve": ("gpkvs.cli.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
-        "config": ("gpkvs.cli.config_show:app", "Show the settings of a server, and where each comes from."),
+        "serve": ("gpkvs.cli.serving.serve:serve_command", "Serve a store over gRPC until SIGTERM or Ctrl-C."),
+        "config": ("gpkvs.cli.serving.config_show:app", "Show the settings of a server, and where each comes from."),
         "size": (
-            "gpkvs.cli.size:size_command",
+            "gpkvs.cli.data.size:size_command",
             "Say how much disk and memory a store takes, part by part, before there is one.",
         ),
-        "get": ("gpkvs.cli.kv:get_command", "Print the value of a key, byte for byte."),
-        "set": ("gpkvs.cli.kv:set_command", "Store a value under a key; it is durable when this returns."),
-        "delete": ("gpkvs.cli.kv:delete_command", "Remove a key, if it is there; that is durable when this returns."),
+        "get": ("gpkvs.cli.keys.kv:get_command", "Print the value of a key, byte for byte."),
+        "set": ("gpkvs.cli.keys.kv:set_command", "Store a value under a key; it is durable when this returns."),
+        "delete": (
+            "gpkvs.cli.keys.kv:delete_command",
+            "Remove a key, if it is there; that is durable when this returns.",
+        ),
         "incr": (
-            "gpkvs.cli.updates:incr_command",
+            "gpkvs.cli.keys.updates:incr_command",
             "Add to the number that a key holds, and print the sum; it is durable when this returns.",
         ),
         "append": (
-            "gpkvs.cli.updates:append_command",
+            "gpkvs.cli.keys.updates:append_command",
             "Add text to the end of a key's value; it is durable when this returns. A key that is not there is made.",
         ),
         "expire": (
-            "gpkvs.cli.updates:expire_command",
+            "gpkvs.cli.keys.updates:expire_command",
             "Change when a key expires; that is durable when this returns.",
         ),
         "ttl": (
-            "gpkvs.cli.updates:ttl_command",
+            "gpkvs.cli.keys.updates:ttl_command",
             'Print how many seconds a key will still be there, or "never" if it does not expire.',
         ),
         "exists": (
-            "gpkvs.cli.kv:exists_command",
+            "gpkvs.cli.keys.kv:exists_command",
             "Say by the exit status whether a key is there, without reading its value.",
         ),
         "scan": (
-            "gpkvs.cli.scan:scan_command",
+            "gpkvs.cli.keys.scan:scan_command",
             "Show the keys of a table with their values, in no order that means anything.",
         ),
         "count": (
-            "gpkvs.cli.scan:count_command",
+            "gpkvs.cli.keys.scan:count_command",
             "Print how many keys a table has.",
         ),
         "watch": (
-            "gpkvs.cli.watch:watch_command",
+            "gpkvs.cli.keys.watch:watch_command",
             "Show what changes in a table, in order, until Ctrl-C.",
         ),
         "export": (
-            "gpkvs.cli.export:export_command",
+            "gpkvs.cli.data.export:export_command",
             "Write all records of a table to a file: keys, values and when they expire; as parquet with versions, too.",
         ),
         "import": (
-            "gpkvs.cli.export:import_command",
+            "gpkvs.cli.data.export:import_command",
             "Store the records of a file, or of a Redis, in a table: keys that are there get the values of the source.",
         ),
         "info": (
-            "gpkvs.cli.info:info_command",
+            "gpkvs.cli.keys.info:info_command",
             "Show a server's store: durability, sizes, tables, limits, the last recovery.",
         ),
-        "table": ("gpkvs.cli.table:app", "Make, list and drop the tables of a running server."),
+        "table": ("gpkvs.cli.keys.table:app", "Make, list and drop the tables of a running server."),
         "user": (
-            "gpkvs.cli.user:app",
+            "gpkvs.cli.keys.user:app",
             "Make, change and remove the users of a server, in the file that `gpkvs serve --users` reads.",
         ),
-        "top": ("gpkvs.cli.top:top_command", "Watch a server: throughput, time by phase, batches, queue, space."),
+        "top": ("gpkvs.cli.keys.top:top_command", "Watch a server: throughput, time by phase, batches, queue, space."),
         "slowlog": (
-            "gpkvs.cli.slowlog:slowlog_command",
+            "gpkvs.cli.keys.slowlog:slowlog_command",
             "Show the last calls that took long, and what their time went into.",
         ),
         "backup": (
-            "gpkvs.cli.backup:backup_command",
+            "gpkvs.cli.data.backup:backup_command",
             "Back up the store of a server while it serves: all tables, as they were at one moment.",
         ),
         "archive": (
-            "gpkvs.cli.archive:archive_command",
+            "gpkvs.cli.data.archive:archive_command",
             "Archive all that changes on a server, so that any moment can be restored, until SIGTERM or Ctrl-C.",
         ),
         "restore": (
-            "gpkvs.cli.restore:restore_command",
+            "gpkvs.cli.data.restore:restore_command",
             "Make a store as it was at a moment, of an archive or a backup.",
         ),
-        "ycsb": ("gpkvs.cli.ycsb:app", "Load a running server with records and measure it, in YCSB's words."),
+        "ycsb": ("gpkvs.cli.keys.ycsb:app", "Load a running server with records and measure it, in YCSB's words."),
         "doctor": (
-            "gpkvs.cli.doctor:doctor_command",
+            "gpkvs.cli.serving.doctor:doctor_command",
             "Say what this machine gives a store, what is wrong, and the command that mends it.",
         ),
         "check": (
-            "gpkvs.cli.check:check_command",
+            "gpkvs.cli.data.check:check_command",
             "Verify every structure and every record's checksum, read-only.",
         ),
         "recover": (
-            "gpkvs.cli.check:recover_command",
+            "gpkvs.cli.data.check:recover_command",
             "Roll back the batch that a crash interrupted, if any, and say what was done.",
         ),
         "copy": (
-            "gpkvs.cli.copy:copy_command",
+            "gpkvs.cli.data.copy:copy_command",
             "Copy a store that no process has open into a new one: of other sizes, or of an older format into today's.",
         ),
         "drill": (
-            "gpkvs.cli.drill:drill_command",
+            "gpkvs.cli.proof.drill:drill_command",
             "Kill a real server under load, restart it, and check its store, again and again.",
         ),
         "consistency": (
-            "gpkvs.cli.consistency:consistency_command",
+            "gpkvs.cli.proof.consistency:consistency_command",
             "Prove that the responses to clients are strictly serializable, while the server is killed under them.",
         ),
         "soak": (
-            "gpkvs.cli.soak:soak_command",
+            "gpkvs.cli.proof.soak:soak_command",
             "Keep a real server nearly full for a long time, and see that it loses, leaks and refuses nothing.",
         ),
         "bitflip": (
-            "gpkvs.cli.bitflip:bitflip_command",
+            "gpkvs.cli.proof.bitflip:bitflip_command",
             "Invert bits of a store's files, one store after the other, and open, read, write and check each.",
         ),
         "bench": (
@@ -149,11 +152,11 @@ class Gpkvs(LazyGroup):
             "Measure the engine and the server beside other stores, and keep the figures.",
         ),
         "crash": (
-            "gpkvs.cli.crash:crash_command",
+            "gpkvs.cli.proof.crash:crash_command",
             "Visit the states that a power failure can leave behind, and recover every one of them.",
         ),
         "demo": (
-            "gpkvs.cli.demo:demo_command",
+            "gpkvs.cli.proof.demo:demo_command",
             "Kill a server with SIGKILL under full load, start it again, and show that it has lost nothing.",
         ),
     }

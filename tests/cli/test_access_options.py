@@ -13,8 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpkvs.cli.access import takes_access
 from gpkvs.cli.main import app as gpkvs
+from gpkvs.cli.options.access import takes_access
 from gpkvs.credentials import VARIABLES, Access, TlsCredentials
 from gpkvs.errors import InvalidArgumentError
 from tests.accounts import Account, Accounts

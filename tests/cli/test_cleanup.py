@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.cli.cleanup import scratch_directory
+from gpkvs.cli.terminal.cleanup import scratch_directory
 from gpkvs.errors import GpkvsError
 from tests.serving import COMMAND
 
@@ -32,7 +32,7 @@ main()
 IN_A_TRANSACTION = """
 import os, signal, sys, time, gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.cli.cleanup import ended_by_signals
+from gpkvs.cli.terminal.cleanup import ended_by_signals
 from gpkvs.engine.seam.native_commit import NativeCommit
 from gpkvs.engine.host.own_batch import OwnBatch
 from gpkvs.engine.host.own_turn import OwnTurn
@@ -75,7 +75,7 @@ with ended_by_signals():
 # Told to end while it has the lock of a child's status, without which nobody can wait for the child.
 IN_A_POLL = """
 import os, signal, subprocess, sys, time
-from gpkvs.cli.cleanup import ended_by_signals
+from gpkvs.cli.terminal.cleanup import ended_by_signals
 
 class Lock:
     def __init__(self, lock):
@@ -110,7 +110,7 @@ with ended_by_signals():
 IN_A_REMOVAL = """
 import os, signal, sys, tempfile, time
 from pathlib import Path
-from gpkvs.cli.cleanup import ended_by_signals, scratch_directory
+from gpkvs.cli.terminal.cleanup import ended_by_signals, scratch_directory
 
 remove = os.rmdir
 def told(*given, **named):
@@ -128,7 +128,7 @@ with ended_by_signals():
 # Told to end in a finalizer, which lets no exception out.
 IN_A_FINALIZER = """
 import os, signal, sys, time
-from gpkvs.cli.cleanup import ended_by_signals
+from gpkvs.cli.terminal.cleanup import ended_by_signals
 
 class Dropped:
     def __del__(self):
@@ -148,7 +148,7 @@ with ended_by_signals():
 # Told to end, and then cleaning up fails.
 IN_VAIN = """
 import os, signal, time
-from gpkvs.cli.cleanup import ended_by_signals
+from gpkvs.cli.terminal.cleanup import ended_by_signals
 with ended_by_signals():
     try:
         os.kill(os.getpid(), signal.SIGTERM)

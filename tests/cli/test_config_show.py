@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 import gpkvs
-from gpkvs.cli import serve
-from gpkvs.cli.config_options import given_settings
-from gpkvs.cli.hand_over import Settings
 from gpkvs.cli.lazy_commands import load
 from gpkvs.cli.main import Gpkvs, app
+from gpkvs.cli.options.config_options import given_settings
+from gpkvs.cli.serving import serve
+from gpkvs.cli.serving.hand_over import Settings
 from gpkvs.config import StoreConfig
 from gpkvs.media.layout import ROOT_OFFSETS
 from gpkvs.store import Store

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import gpkvs
-from gpkvs.cli import demo_story
 from gpkvs.cli.main import app
+from gpkvs.cli.proof import demo_story
 from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerProcess
 from tests.conftest import assert_clean
 

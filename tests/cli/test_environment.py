@@ -12,9 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpkvs.cli.environment import known_variables, unread_variables
 from gpkvs.cli.lazy_commands import load
 from gpkvs.cli.main import app
+from gpkvs.cli.options.environment import known_variables, unread_variables
 from tests.serving import StartServer
 
 ROOT = Path(__file__).parents[2]

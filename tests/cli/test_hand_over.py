@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.cli.environment import HANDED_OVER, unread_variables
-from gpkvs.cli.hand_over import Settings, hand_over, take_over
-from gpkvs.cli.settings_file import Reload
+from gpkvs.cli.options.environment import HANDED_OVER, unread_variables
+from gpkvs.cli.options.settings_file import Reload
+from gpkvs.cli.serving.hand_over import Settings, hand_over, take_over
 from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.server.serve_options import ServeOptions
 from tests.serving import START_SECONDS_MAX, run_gpkvs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.cli.environment import unread_variables
+from gpkvs.cli.options.environment import unread_variables
 from tests.serving import error_line, run_gpkvs
 
 GONE = "there is one door since 0.2: remove the "

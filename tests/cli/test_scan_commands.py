@@ -15,9 +15,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpkvs.batch import Op
-from gpkvs.cli import kv, typed_keys
+from gpkvs.cli.keys import kv
+from gpkvs.cli.keys.scan_run import printable
 from gpkvs.cli.main import app
-from gpkvs.cli.scan_run import printable
+from gpkvs.cli.options import typed_keys
 from gpkvs.client import Client
 from gpkvs.proto.v1 import kv_pb2
 from tests.conftest import assert_clean

@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpkvs.cli.config_options import options_from_configs
 from gpkvs.cli.main import app
-from gpkvs.cli.sizes import format_bytes, parse_bytes
+from gpkvs.cli.options.config_options import options_from_configs
+from gpkvs.cli.options.sizes import format_bytes, parse_bytes
 from gpkvs.config import Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.account.message_limits import message_limits

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import gpkvs
 from gpkvs import Batch, Op
 from gpkvs.cli.main import app
-from gpkvs.cli.sizes import format_bytes, parse_count
+from gpkvs.cli.options.sizes import format_bytes, parse_count
 from gpkvs.client import Client
 from gpkvs.config import KIB, MIB, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import REST_BYTES, Estimate, Load, estimate

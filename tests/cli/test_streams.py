@@ -235,7 +235,7 @@ def test_nobody_hears_the_errors(tmp_path: Path) -> None:
 )
 def test_an_unexpected_error_has_a_status_of_its_own(error: str) -> None:
     code = (
-        "import gpkvs.cli.check as check\n"
+        "import gpkvs.cli.data.check as check\n"
         "from gpkvs.cli.__main__ import main\n"
         f"def fails(path): raise {error}\n"
         "check.check = fails\n"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.cli.top_screen import _phases
+from gpkvs.cli.keys.top_screen import _phases
 from gpkvs.engine.seam.meter import COMMIT_PHASES, PHASES
 from gpkvs.text import readable_seconds
 from tests.record_header import HEADER_BYTES

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpkvs.cli.users_file import edit_users
+from gpkvs.cli.keys.users_file import edit_users
 from gpkvs.server.access.users import UsersError, load_users
 
 TOKEN = f"""

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from gpkvs.cli.main import app
-from gpkvs.cli.sizes import parse_bytes
+from gpkvs.cli.options.sizes import parse_bytes
 from gpkvs.config import HEAP_BYTES_MAX, HEAP_BYTES_USUAL, LOG_BYTES_MAX, Sizes
 
 TEXT = (Path(__file__).parents[2] / "deploy/gpkvs.toml").read_text()

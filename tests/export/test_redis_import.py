@@ -280,5 +280,5 @@ def test_a_lost_connection_is_not_made_again(tmp_path: Path) -> None:
 
 
 def test_redis_is_loaded_when_it_is_asked_for() -> None:
-    code = "import sys, gpkvs.cli.import_run; sys.exit('redis' in sys.modules)"
+    code = "import sys, gpkvs.cli.data.import_run; sys.exit('redis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

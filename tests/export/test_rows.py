@@ -229,7 +229,7 @@ def test_a_table_that_is_made_anew_meanwhile(
     server: Server, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pick: random.Random
 ) -> None:
     fill(client, "from", "float32[2]", pick)
-    monkeypatch.setattr("gpkvs.cli.export_run.layout_at", lambda *_: "int32[2]")
+    monkeypatch.setattr("gpkvs.cli.data.export_run.layout_at", lambda *_: "int32[2]")
     said = refusal(server, "export", "--out", tmp_path / "out", "--table", "from")
     assert "the table has the layout float32[2] now, and had int32[2]: it was made anew" in said
 

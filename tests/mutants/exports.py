@@ -44,7 +44,7 @@ MUTANTS = (
     ),
     Mutant(
         "export-stopped-unsaved",
-        "gpkvs/cli/export_run.py",
+        "gpkvs/cli/data/export_run.py",
         "            writer.save()\n",
         "",
         "an export that is ended by a signal forgets what came since the last save",
@@ -76,7 +76,7 @@ MUTANTS = (
     ),
     Mutant(
         "import-gives-up",
-        "gpkvs/cli/import_run.py",
+        "gpkvs/cli/data/import_run.py",
         "                if isinstance(error, TlsError) or time.monotonic() + delay_s > give_up:",
         "                if delay_s:",
         "an import does not wait for a server that is restarted",
@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "import-needs-to-read",
-        "gpkvs/cli/typed_keys.py",
+        "gpkvs/cli/options/typed_keys.py",
         "kv_pb2.BatchRequest(table=table, layout=_NO_LAYOUT)",
         "kv_pb2.BatchRequest(table=table, layout=_NO_LAYOUT, ops=bytes([kv_pb2.OP_EXISTS]))",
         "who restores a table must be able to read it",
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "export-makes-a-store",
-        "gpkvs/cli/export_run.py",
+        "gpkvs/cli/data/export_run.py",
         "gpkvs.open(asked.data, create=False)",
         "gpkvs.open(asked.data)",
         "an export of a directory that was mistyped makes a store there",
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "import-makes-tables-of-bytes",
-        "gpkvs/cli/import_run.py",
+        "gpkvs/cli/data/import_run.py",
         "client.create_table(name, layout=source.layout, exist_ok=True)",
         "client.create_table(name, exist_ok=True)",
         "--create makes a table into which numbers cannot be imported",
@@ -180,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         "scan-begins-again",
-        "gpkvs/cli/scan_run.py",
+        "gpkvs/cli/keys/scan_run.py",
         "cursor=behind, ",
         "",
         "gpkvs scan --cursor shows the same keys again",
@@ -188,7 +188,7 @@ MUTANTS = (
     ),
     Mutant(
         "typed-rows-overflow",
-        "gpkvs/cli/typed_rows.py",
+        "gpkvs/cli/options/typed_rows.py",
         "return None if has_overflown else data.tobytes()",
         "return data.tobytes()",
         "gpkvs set stores infinity where somebody typed a number",

@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "notes-are-the-backup",
-        "gpkvs/cli/server_notes.py",
+        "gpkvs/cli/data/server_notes.py",
         "        except grpc.RpcError as error:\n            return error\n",
         "        except grpc.RpcError as error:\n            raise SystemExit(1) from error\n",
         "a new gpkvs cannot back up an older server",

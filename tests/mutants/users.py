@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _USERS, _PATTERNS = "server/access/users.py", "server/access/patterns.py"
 _PASSWORDS, _THROTTLE = "server/access/passwords.py", "server/access/throttle.py"
-_FILE = "gpkvs/cli/users_file.py"
+_FILE = "gpkvs/cli/keys/users_file.py"
 _USERS_TESTS, _PASSWORDS_TESTS = "server/access/test_users.py::", "server/access/test_passwords.py::"
 _THROTTLE_TESTS, _FILE_TESTS = "server/access/test_throttle.py::", "cli/test_users_file.py::"
 

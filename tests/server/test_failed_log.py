@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpkvs.cli.exit_status import UNEXPECTED, WRONG_OPTIONS
+from gpkvs.cli.terminal.exit_status import UNEXPECTED, WRONG_OPTIONS
 from tests.serving import START_SECONDS_MAX
 
 # A fault of the product: nothing that a user does brings one.

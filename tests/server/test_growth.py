@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from gpkvs.batch import Batch, Op
-from gpkvs.cli.info import _growth
+from gpkvs.cli.keys.info import _growth
 from gpkvs.client import Client
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import admin_pb2

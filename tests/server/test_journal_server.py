@@ -10,7 +10,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import Batch, Op
-from gpkvs.cli.info import as_dict
+from gpkvs.cli.keys.info import as_dict
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.conftest import SMALL

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from gpkvs.cli.served import _faults_logged
+from gpkvs.cli.serving.served import _faults_logged
 from gpkvs.errors import GpkvsError, NoSpaceError
 from gpkvs.media.directory import access_errors
 from gpkvs.proto.v1 import kv_pb2

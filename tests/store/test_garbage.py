@@ -15,11 +15,11 @@ from tests.serving import Server
 # What a command finds when it calls a server, and when the process ends. A module that is loaded says what it found.
 COMMAND = """
 import atexit, gc, sys
-import gpkvs.cli.interrupt
+import gpkvs.cli.terminal.interrupt
 from gpkvs.cli.__main__ import main
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name in ("typer", "gpkvs.cli.kv"):
+        if name in ("typer", "gpkvs.cli.keys.kv"):
             print("LOADING", gc.isenabled(), file=sys.stderr)
 sys.meta_path.insert(0, Finder())
 atexit.register(lambda: print("END", gc.isenabled(), gc.get_freeze_count() > 10_000, file=sys.stderr))

@@ -61,7 +61,7 @@ def test_a_call_of_one_key_loads_what_it_takes(server: Server) -> None:
 
 
 def test_a_server_loads_neither_what_reads_a_command_line_nor_grpcio() -> None:
-    loaded = set(run("import sys, gpkvs.cli.served; print('\\n'.join(sys.modules))").split())
+    loaded = set(run("import sys, gpkvs.cli.serving.served; print('\\n'.join(sys.modules))").split())
     assert {"gpkvs.store", "gpkvs.server.door.native_door", "numpy"} <= loaded
     assert loaded.isdisjoint({"typer", "click", "rich", "pydantic", "grpc", "grpc_health", "grpc_reflection"})
 

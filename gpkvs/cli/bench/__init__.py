@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import typer
 
-from gpkvs.cli.exit_status import EVERY
 from gpkvs.cli.lazy_commands import LazyGroup
+from gpkvs.cli.terminal.exit_status import EVERY
 
 
 class Bench(LazyGroup):

@@ -14,9 +14,9 @@ from gpkvs.bench.disk.options import DiskOptions, server_options_of
 from gpkvs.bench.report.tables import tables_of
 from gpkvs.bench.server.benchmark import run_server
 from gpkvs.cli.bench.shared import chosen, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 _ALL_DISK_PARTS = (*DISK_PARTS, "server")
 

@@ -10,9 +10,9 @@ import typer
 from gpkvs.bench.expiry.benchmark import ExpiryOptions, expiry_rows, run_expiry
 from gpkvs.bench.peers.contender import Promise
 from gpkvs.cli.bench.shared import DIRECTORY, JSON, PROMISE, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "measured", 1: "something is missing, or a store returns wrong values"})

@@ -11,9 +11,9 @@ from gpkvs.bench.gpm.benchmark import PARTS, SIZES, WORKLOADS, GpmOptions, run_g
 from gpkvs.bench.gpm.tables import draw_gpm, gpm_tables
 from gpkvs.bench.report.results import write_result
 from gpkvs.cli.bench.shared import JSON, chosen, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "measured", 1: "something is missing"})

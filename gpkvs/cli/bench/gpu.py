@@ -10,9 +10,9 @@ import typer
 from gpkvs.bench.gpu.benchmark import PARTS as GPU_PARTS
 from gpkvs.bench.gpu.benchmark import GpuOptions, gpu_tables, run_gpu
 from gpkvs.cli.bench.shared import GPU_DIRECTORY, JSON, chosen, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "measured", 1: "something is missing"})

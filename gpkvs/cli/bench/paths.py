@@ -9,9 +9,9 @@ import typer
 
 from gpkvs.bench.gpu.paths import PathsOptions, draw_paths, paths_tables, run_paths
 from gpkvs.cli.bench.shared import GPU_DIRECTORY, JSON, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "measured", 1: "something is missing"})

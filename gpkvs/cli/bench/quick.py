@@ -13,9 +13,9 @@ from gpkvs.bench.quick.options import BATCH, QuickOptions
 from gpkvs.bench.quick.picture import bars, heading, remarks, table
 from gpkvs.bench.report.plot import draw
 from gpkvs.cli.bench.shared import JSON, keep, shown, writing
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "measured", 1: "a store or server does not do what it should, or a file cannot be written"})

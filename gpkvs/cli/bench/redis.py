@@ -15,9 +15,9 @@ from gpkvs.bench.redis.options import PARTS as REDIS_PARTS
 from gpkvs.bench.redis.options import RedisOptions
 from gpkvs.bench.report.tables import tables_of
 from gpkvs.cli.bench.shared import DIRECTORY, JSON, PROMISE, chosen, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 from gpkvs.config import FormatName
 
 

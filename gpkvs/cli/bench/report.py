@@ -9,8 +9,8 @@ import typer
 
 from gpkvs.bench.report.report import KINDS, write_report
 from gpkvs.cli.bench.shared import chosen
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "written", 1: "there are no results, or the document has no marks"})

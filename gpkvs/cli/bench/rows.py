@@ -18,10 +18,10 @@ from gpkvs.bench.rows.gpu_benchmark import run_gpu_rows
 from gpkvs.bench.rows.gpu_options import GpuRowsOptions
 from gpkvs.bench.rows.options import PEERS, RowsOptions
 from gpkvs.cli.bench.shared import JSON, PROFILE, chosen, print_result, shown, writing
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
-from gpkvs.cli.sizes import format_bytes, parse_bytes
+from gpkvs.cli.options.sizes import format_bytes, parse_bytes
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 def _both(name: str, text: Callable[[Any], str] = str) -> str:

@@ -12,9 +12,9 @@ from gpkvs.bench.peers.contender import Promise
 from gpkvs.bench.report.tables import tables_of
 from gpkvs.bench.scan.benchmark import SCAN_PEERS, ScanOptions, run_scan
 from gpkvs.cli.bench.shared import DIRECTORY, JSON, PROMISE, chosen, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "measured", 1: "something is missing, or a scan returns too few or too many records"})

@@ -14,9 +14,9 @@ from gpkvs.bench.report.tables import tables_of
 from gpkvs.bench.security.benchmark import run_security
 from gpkvs.bench.security.options import SecurityOptions
 from gpkvs.cli.bench.shared import DIRECTORY, JSON, PROMISE, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "measured", 1: "something is missing, or a server does not do what it should"})

@@ -14,9 +14,9 @@ from gpkvs.bench.report.tables import tables_of
 from gpkvs.bench.server.benchmark import PARTS, run_server
 from gpkvs.bench.server.measured_server import ServerBenchOptions
 from gpkvs.cli.bench.shared import DIRECTORY, JSON, PROFILE, PROMISE, chosen, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 
 
 @exits({0: "measured", 1: "something is missing, or a server does not do what it should"})

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gpkvs.bench.peers.contender import BenchError
 from gpkvs.bench.report.results import write_result
 from gpkvs.bench.report.tables import Rows
-from gpkvs.cli.output import failures_exit
+from gpkvs.cli.terminal.output import failures_exit
 
 DIRECTORY = "Where the benchmark makes its stores, and removes them: a tmpfs for `process`, a disk for `msync`."
 PROMISE = "What an acknowledged batch survives, in all stores alike: the death of the process, or a loss of power."

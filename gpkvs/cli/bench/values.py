@@ -11,10 +11,10 @@ from gpkvs.bench.report.tables import tables_of
 from gpkvs.bench.values.benchmark import run_values
 from gpkvs.bench.values.options import DISK_PARTS, MEMORY_PARTS, PEERS, ValuesOptions
 from gpkvs.cli.bench.shared import chosen, print_result, shown
-from gpkvs.cli.cleanup import ended_by_signals
-from gpkvs.cli.exit_status import exits
-from gpkvs.cli.output import failures_exit
-from gpkvs.cli.sizes import format_bytes, parse_bytes
+from gpkvs.cli.options.sizes import format_bytes, parse_bytes
+from gpkvs.cli.terminal.cleanup import ended_by_signals
+from gpkvs.cli.terminal.exit_status import exits
+from gpkvs.cli.terminal.output import failures_exit
 from gpkvs.config import FormatName
 
 _PARTS = (*MEMORY_PARTS, *DISK_PARTS)

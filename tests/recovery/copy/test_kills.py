@@ -106,7 +106,7 @@ def test_the_command(tmp_path: Path) -> None:
 # Ended by a signal, the command kills the children of its process: not those of this one.
 SIGNALLED = """
 import os, sys
-import gpkvs.cli.copy as command
+import gpkvs.cli.data.copy as command
 from gpkvs.cli.__main__ import main
 
 class Interrupted(command.Bar):

@@ -1,0 +1,1 @@
+"""Commands on the keys and tables of a server."""

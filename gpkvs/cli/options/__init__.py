@@ -1,0 +1,1 @@
+"""What users give: options, settings, the connection to a server."""

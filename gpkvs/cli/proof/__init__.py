@@ -1,0 +1,1 @@
+"""Commands that prove: crashes, drills, damage, wear, consistency; and the demo."""

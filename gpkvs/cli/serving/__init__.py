@@ -1,0 +1,1 @@
+"""gpkvs serve, and what says how it would run here."""

@@ -1,0 +1,1 @@
+"""What users see: output, progress, errors and exit statuses; and what an interrupt does."""
