@@ -22,7 +22,7 @@ LOCKS := $(wildcard requirements/*.txt)
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(DEV_BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite doors phases conformance docs docs-all site nightly loaded faults mutants doors fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto lock clean undo pair wheel
+.PHONY: help install install-test install-dev demo test suite phases conformance docs docs-all site nightly loaded faults mutants fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto faces lock clean undo pair wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -95,7 +95,7 @@ BY_UNDO := $(if $(CI),$(addprefix tests/engine/test_,model.py u64.py full_store.
 	$(wildcard tests/engine/test_*.py))) \
 	tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
 
-test: suite doors docs phases pair undo  ## the whole test suite
+test: suite docs phases pair undo  ## the whole test suite
 
 # In three processes, whatever the machine has: tests wait for servers and disks half of the time. A file's tests stay
 # together, since they share servers. A process that crashes ends the run, and the report names the test: with another in
@@ -104,15 +104,6 @@ IN_PROCESSES := -n 3 --dist loadfile --max-worker-restart 0
 
 suite: install-test
 	$(BIN)/python -m pytest -q $(IN_PROCESSES) tests --ignore tests/docs --ignore tests/conformance
-
-# What a client sees of a server, again behind gRPC's own server: it is the native door's oracle. Only the native door
-# speaks the Redis protocol. CI leaves out how much memory it takes, and what is the same code behind either door.
-NOT_BY_DOOR := $(if $(CI),$(addprefix --ignore tests/server/test_,memory.py watch.py backup_notes.py lifecycle.py \
-	http_port.py quota.py))
-
-doors: install-test
-	GPKVS_DOOR=grpcio $(BIN)/python -m pytest -q $(IN_PROCESSES) tests/server --ignore tests/server/door \
-		--ignore tests/server/redis $(NOT_BY_DOOR)
 
 phases: install-test
 	$(BIN)/python -m pytest -q --backend cpu-phases $(BY_PHASES)
@@ -162,7 +153,7 @@ mutants: install-test  ## put mistakes into copies of the code: a test must see 
 fuzz: install-test  ## throw broken messages at the server's decoding and a real store (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-fuzz-doors: install-test  ## send the same calls to both doors: answers and stores must be the same (SECONDS=30 SEED=...)
+fuzz-doors: install-test  ## send the same calls to a server and to its oracle: answers and stores must be the same (SECONDS=30 SEED=...)
 	$(BIN)/python -m tests.fuzz_doors --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis: replies must be the same (SECONDS=30, or COMMANDS=100000; SEED=...)
@@ -171,11 +162,12 @@ fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis
 fuzz-frames: build/address  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
 	build/address/fuzz_http2 $(SECONDS) $(or $(SEED),$(shell date +%s))
 
-check: install-test install-dev  ## ruff, mypy, the layers, the texts that mutants replace, and the generated protobuf files
+check: install-test install-dev  ## ruff, mypy, the layers, the texts that mutants replace, and the generated files
 	$(DEV_BIN)/ruff check .
 	$(DEV_BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(DEV_BIN)/lint-imports --no-cache
+	$(DEV_BIN)/python -m tools.async_faces --check
 	$(BIN)/python -m pytest -q -k "every_mutant_says or text_of_a_mistake" tests/mutants/test_runner.py \
 		tests/recovery/proof/diskfail/test_explorer.py
 	@mkdir -p build/proto
@@ -260,6 +252,9 @@ lock: install-dev  ## requirements/: the versions that make installs, anew
 
 proto: install-dev  ## regenerate the protobuf files
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+faces: install-dev  ## the asynchronous faces again, of the blocking ones
+	$(DEV_BIN)/python -m tools.async_faces
 
 clean:  ## remove what make made
 	rm -rf $(VENV) $(DEV) $(WHEEL) build dist

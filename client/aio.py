@@ -308,7 +308,7 @@ class AsyncClient(AsyncKeyValues):
         result = await self._execute_message(message, timeout, changes=False)
         return placed_of(result, operations.keys, buffers)
 
-    def _request_bounds(self) -> RequestBounds:
+    def _request_bounds(self, table: str | None) -> RequestBounds:
         return request_bounds(self._limits, self._message_bytes_max)
 
     async def _commit_numbers(self, batch: Batch, table: str | None, timeout: Timeout) -> RequestResult:
@@ -319,7 +319,7 @@ class AsyncClient(AsyncKeyValues):
     ) -> RequestResult:
         return await self._execute_columns(batch, ttls_of(batch, ttl), table, timeout, layout)
 
-    def _numbers_max(self) -> int:
+    def _numbers_max(self, table: str | None) -> int:
         return numbers_max(self._limits, self._message_bytes_max)
 
     async def execute(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
 from types import TracebackType
@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
 from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
-from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
+from gpkvs.byte_strings import ByteStrings, byte_strings_of
 from gpkvs.changes import Position
 from gpkvs.client.async_rows import AsyncRows
 from gpkvs.client.following import AsyncFollowing
 from gpkvs.config import DEFAULT_TABLE, Limits
-from gpkvs.errors import ConflictError, GpkvsError, InvalidArgumentError
-from gpkvs.face import Numbers, Strings, WholeNumbers
+from gpkvs.errors import ConflictError, CorruptRecordError, GpkvsError, InvalidArgumentError
+from gpkvs.face import Face, Numbers, Strings, WholeNumbers
 from gpkvs.numbers import (
-    check_values,
-    column_of,
     deletes_of,
     deltas_of,
     found_of,
@@ -33,10 +31,8 @@ from gpkvs.numbers import (
     joined,
     joined_found,
     pairs_of,
-    parts_of,
     require_no_ttl,
     sets_of,
-    values_of,
 )
 from gpkvs.operations import (
     Bytes,
@@ -63,7 +59,6 @@ from gpkvs.string_requests import StringRequests
 from gpkvs.text import quoted
 from gpkvs.transaction import (
     ATTEMPTS,
-    Pair,
     TransactionState,
     check_attempts,
     delay_s,
@@ -75,7 +70,7 @@ Default = TypeVar("Default")
 Returned = TypeVar("Returned")
 
 
-class AsyncKeyValues(ABC):
+class AsyncKeyValues(Face):
     """Keys and their values; the base of `AsyncClient` and the handles of its tables.
 
     All is as in `gpkvs.face.KeyValues`, whose methods say what each one does, with ``await``: there are no ``db[key]``
@@ -126,30 +121,14 @@ class AsyncKeyValues(ABC):
         """
 
     @abstractmethod
-    def _numbers_max(self) -> int:
-        """Return how many numbers one request may have."""
-
-    @abstractmethod
     async def _read_into(
         self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
     ) -> list[int | None]:
         """Execute a request of GETs whose values go into buffers (`gpkvs.buffers.placed_of`)."""
 
     @abstractmethod
-    def _request_bounds(self) -> RequestBounds:
-        """Return how much goes into one request of several."""
-
-    @abstractmethod
-    def _require_open(self) -> None:
-        """Refuse to go on where it was closed."""
-
-    @abstractmethod
     def _require_here(self) -> None:
         """Refuse to go on in the child of a fork."""
-
-    def _operations(self) -> OperationList:
-        self._require_open()
-        return OperationList((), self._known_limits)
 
     def _on_key(self, op: Op, key: Key, table: str | None, timeout: Timeout) -> Awaitable[Any]:
         """Execute an operation that has a key and nothing else."""
@@ -223,7 +202,7 @@ class AsyncKeyValues(ABC):
         pair = (await self._pairs([key], table, timeout))[0]
         return None if pair is None else (as_given(key, pair[0]), pair[1])
 
-    async def _pairs(self, keys: Iterable[Key], table: str | None, timeout: Timeout) -> list[Pair]:
+    async def _pairs(self, keys: Iterable[Key], table: str | None, timeout: Timeout) -> list[tuple[bytes, int] | None]:
         """Return value and version of each key."""
         operations = self._operations()
         for key in keys:
@@ -250,6 +229,7 @@ class AsyncKeyValues(ABC):
         for key in keys:
             operations.get(key)
         if not len(operations):
+            self._require_timeout(timeout)
             return {}
         values = await self._commit(operations, table, timeout)
         pairs = zip(operations.given_keys, values, strict=True)
@@ -376,7 +356,8 @@ class AsyncKeyValues(ABC):
         """
         operations = self._operations()
         operations.incr(key, delta, ttl=ttl)
-        return cast(int, await self._one(operations, table, timeout))
+        total: int = await self._one(operations, table, timeout)
+        return total
 
     async def append(
         self,
@@ -390,13 +371,15 @@ class AsyncKeyValues(ABC):
         """Add bytes to the end of a key's value; return its new version; as `KeyValues.append`, errors as `set`."""
         operations = self._operations()
         operations.append(key, value, ttl=ttl)
-        return cast(int, await self._one(operations, table, timeout))
+        version: int = await self._one(operations, table, timeout)
+        return version
 
     async def expire(self, key: Key, ttl: Ttl, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> bool:
         """Have a key expire after `ttl` seconds, or never (None); return whether it is there; errors as `set`."""
         operations = self._operations()
         operations.expire(key, ttl)
-        return cast(bool, await self._one(operations, table, timeout))
+        is_there: bool = await self._one(operations, table, timeout)
+        return is_there
 
     async def ttl(self, key: Key, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> float | None:
         """Return the seconds until a key expires; `math.inf`: it does not, None: it is not there; errors as `get`."""
@@ -495,6 +478,7 @@ class AsyncKeyValues(ABC):
     def transaction(self, *, table: str | None = None, timeout: Timeout = OWN_TIMEOUT) -> AsyncTransactionBlock:
         """Return an optimistic transaction for one ``async with`` block; as `KeyValues.transaction`."""
         self._require_open()
+        self._require_timeout(timeout)
         return AsyncTransactionBlock(AsyncTransaction(self, table, timeout))
 
     async def transact(
@@ -562,15 +546,15 @@ class AsyncKeyValues(ABC):
         NoSpaceError, OutcomeUnknownError, NotExecutedError
             As for `set`.
         """
-        column = column_given("keys", keys)
+        column = self._keys_of(keys, table)
         if isinstance(column, ByteStrings):
             theirs = byte_strings_of("values", values)
             await self._run_strings(Op.SET, column, theirs, table, timeout, atomic=atomic, ttl=ttl_ms(ttl))
             return
-        numbers, held = column_of("keys", column), column_of("values", values)
+        numbers, held = self._column("keys", column), self._column("values", values)
         require_no_ttl(ttl, numbers)
         pairs_of(numbers, held)  # they must be as many, also where they are cut
-        for part in self._parts(numbers, atomic=atomic):
+        for part in self._parts(numbers, table, timeout, atomic=atomic):
             await self._commit_numbers(sets_of(numbers[part], held[part]), table, timeout)
 
     async def _run_strings(
@@ -586,7 +570,7 @@ class AsyncKeyValues(ABC):
     ) -> StringRequests:
         """Execute one kind of operation on many keys of bytes."""
         self._require_open()
-        requests = StringRequests(op, keys, values, self._request_bounds(), atomic=atomic)
+        requests = StringRequests(op, keys, values, self._request_bounds(table), atomic=atomic)
         await self._run_requests(requests, ttl, table, timeout)
         return requests
 
@@ -594,16 +578,21 @@ class AsyncKeyValues(ABC):
         self, requests: StringRequests, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
     ) -> None:
         """Execute requests, one after the other."""
+        self._require_timeout(timeout)
         while batch := requests.next():
             try:
                 requests.took(await self._commit_columns(batch, ttl, table, timeout, layout))
             except InvalidArgumentError as error:
                 requests.refused(error)
+            except CorruptRecordError as error:
+                raise self._damaged(table, error) from None
 
     def rows(self, layout: str, *, table: str | None = None) -> AsyncRows:
         """Return the rows of a table as arrays; as `KeyValues.rows`, and a server refuses a table of another layout."""
         self._require_open()
-        return AsyncRows(self, require_row_layout(layout), table)
+        of_rows = require_row_layout(layout)
+        self._require_rows(layout, table)
+        return AsyncRows(self, of_rows, table)
 
     @overload
     async def get_many(  # type: ignore[overload-overlap] # no array of numbers speaks Arrow
@@ -652,18 +641,19 @@ class AsyncKeyValues(ABC):
         found : (n,) bool
             Which keys are there.
         """
-        column = column_given("keys", keys)
+        column = self._keys_of(keys, table)
         if isinstance(column, ByteStrings):
             read = await self._run_strings(Op.GET, column, None, table, timeout, atomic=atomic)
             return read.values(), read.found()
-        keys = column_of("keys", column)
-        requests = (gets_of(keys[part]) for part in self._parts(keys, atomic=atomic))
-        return joined([_numbers(await self._commit_numbers(request, table, timeout)) for request in requests], keys)
+        keys = self._column("keys", column)
+        results = []
+        for part in self._parts(keys, table, timeout, atomic=atomic):
+            results.append(await self._get_numbers(keys[part], table, timeout))
+        return joined(results, keys)
 
-    def _parts(self, keys: U64, *, atomic: bool) -> list[slice]:
-        """Return how numbers are cut into requests."""
-        self._require_open()
-        return parts_of(len(keys), self._numbers_max(), atomic=atomic)
+    async def _get_numbers(self, keys: U64, table: str | None, timeout: Timeout) -> tuple[U64, NDArray[np.bool_]]:
+        """Read numbers by one request."""
+        return self._values_found(await self._commit_numbers(gets_of(keys), table, timeout))
 
     async def delete_many(
         self,
@@ -674,12 +664,15 @@ class AsyncKeyValues(ABC):
         timeout: Timeout = OWN_TIMEOUT,
     ) -> NDArray[np.bool_]:
         """Remove many keys; return which of them were there; parameters and errors as `set_many`."""
-        column = column_given("keys", keys)
+        column = self._keys_of(keys, table)
         if isinstance(column, ByteStrings):
             return (await self._run_strings(Op.DELETE, column, None, table, timeout, atomic=atomic)).found()
-        numbers = column_of("keys", column)
-        requests = (deletes_of(numbers[part]) for part in self._parts(numbers, atomic=atomic))
-        return joined_found([found_of(await self._commit_numbers(request, table, timeout)) for request in requests])
+        numbers = self._column("keys", column)
+        found = [
+            found_of(await self._commit_numbers(deletes_of(numbers[part]), table, timeout))
+            for part in self._parts(numbers, table, timeout, atomic=atomic)
+        ]
+        return joined_found(found)
 
     async def incr_many(
         self,
@@ -691,12 +684,13 @@ class AsyncKeyValues(ABC):
         timeout: Timeout = OWN_TIMEOUT,
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Add to many numbers of a u64 table; return the sums, and where it was done; as `KeyValues.incr_many`."""
-        keys = column_of("keys", keys)
+        keys = self._column("keys", keys)
         deltas = deltas_of(deltas, len(keys))
-        requests = (increments_of(keys[part], deltas[part]) for part in self._parts(keys, atomic=atomic))
-        sums, done = joined(
-            [_numbers(await self._commit_numbers(request, table, timeout)) for request in requests], keys
-        )
+        results = []
+        for part in self._parts(keys, table, timeout, atomic=atomic):
+            batch = increments_of(keys[part], deltas[part])
+            results.append(self._values_found(await self._commit_numbers(batch, table, timeout)))
+        sums, done = joined(results, keys)
         return sums.view(np.int64), done
 
     @overload
@@ -736,9 +730,10 @@ class AsyncKeyValues(ABC):
         changed or not.
         """
         self._require_open()
+        self._require_timeout(timeout)
         memory = KeyBuffers(keys, buffers, writable=True)
         sizes: list[int | None] = []
-        for request, into in memory.gets(self._request_bounds(), atomic=atomic):
+        for request, into in memory.gets(self._request_bounds(table), atomic=atomic):
             sizes += await self._read_into(request, into, table, timeout)
         return memory.told(sizes)
 
@@ -781,16 +776,12 @@ class AsyncKeyValues(ABC):
         As `KeyValues.set_from`; errors as `set`.
         """
         self._require_open()
+        self._require_timeout(timeout)
         memory = KeyBuffers(keys, buffers, writable=False)
         versions: list[Any] = []
-        for request in memory.sets(self._request_bounds(), ttl, atomic=atomic):
+        for request in memory.sets(self._request_bounds(table), ttl, atomic=atomic):
             versions += await self._commit(request, table, timeout)
         return memory.told(versions)
-
-
-def _numbers(result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
-    check_values(result)
-    return values_of(result, found_of(result))
 
 
 class AsyncTable(AsyncKeyValues):
@@ -868,16 +859,16 @@ class AsyncTable(AsyncKeyValues):
     ) -> list[int | None]:
         return await self._db._read_into(operations, buffers, self.name if table is None else table, timeout)
 
-    def _request_bounds(self) -> RequestBounds:
-        return self._db._request_bounds()
+    def _request_bounds(self, table: str | None) -> RequestBounds:
+        return self._db._request_bounds(self.name if table is None else table)
 
     async def _commit_columns(
         self, batch: Batch, ttl: int, table: str | None, timeout: Timeout, layout: str = ""
     ) -> RequestResult:
         return await self._db._commit_columns(batch, ttl, self.name if table is None else table, timeout, layout)
 
-    def _numbers_max(self) -> int:
-        return self._db._numbers_max()
+    def _numbers_max(self, table: str | None) -> int:
+        return self._db._numbers_max(self.name if table is None else table)
 
 
 class AsyncScan(ScanItems[Item], AsyncIterator[Item]):

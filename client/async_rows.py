@@ -98,7 +98,7 @@ class AsyncRows:
     ) -> RowRequests:
         db = self._db
         db._require_open()
-        bounds = db._request_bounds()
+        bounds = db._request_bounds(self._table)
         requests = RowRequests(op, self.layout, keys, rows, bounds, atomic=atomic, condition=condition, out=out)
         await db._run_requests(requests, ttl_ms(ttl), self._table, timeout, self.layout.name)
         return requests

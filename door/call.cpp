@@ -13,7 +13,6 @@ namespace door {
 
 namespace {
 
-constexpr int CODE_CANCELLED = 1;
 
 std::string seconds_text(double seconds) {
     char text[32];
@@ -95,7 +94,7 @@ void Call::count_in(MethodStats& stats) {
 
 void Call::count_unheard() {
     stats_ = counted_in_;
-    count_end(CODE_CANCELLED);
+    count_end(CANCELLED_CODE);
 }
 
 void Call::count_end(int code) {
@@ -184,7 +183,7 @@ void Call::end(const Status& status) {
 
 void Call::close() {
     is_finished_ = true;
-    count_end(CODE_CANCELLED);
+    count_end(CANCELLED_CODE);
     if (Handler* handler = std::exchange(handler_, nullptr)) handler->over();
 }
 

@@ -26,6 +26,7 @@ class Subscriptions;
 // Codes of gRPC that the door itself ends calls with.
 enum Code {
     OK = 0,
+    CANCELLED_CODE = 1,
     DEADLINE_EXCEEDED = 4,
     NOT_FOUND = 5,
     RESOURCE_EXHAUSTED = 8,

@@ -220,6 +220,7 @@ void Connection::stop_looking() {
 
 void Connection::tell_answered(Request* request) {
     lent_--;
+    if (request->python) return thread.door.forward.answered(*request->python);  // Python knows how long it took
     const u64 ended_ns = std::max(thread.now(), request->durable_ns);
     if (thread.door.slow_log.is_slow(ended_ns - request->submitted_ns)) note_slow(*request);
     answered(request);

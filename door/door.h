@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "../gpkvs/kernels/engine_batch.h"
+#include "../gpkvs/kernels/protocol.cuh"
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,74 +14,76 @@ extern "C" {
 
 typedef struct Door Door;
 
-// Bounds of server/bounds.py, server/config.py and server/several.py.
-typedef struct DoorConfig {
-    uint64_t threads;  // of connections; 0: as many as suit the machine
-    uint64_t connections_max;
-    uint64_t clients_bytes_max;
-    uint64_t message_bytes_max;
-    uint64_t message_requests_max;
-    uint64_t stream_requests_max;
-    uint64_t stream_bytes_max;
-    uint64_t receive_bytes_max;
-    uint64_t queue_requests_max;
-    uint64_t batch_ops_max;
-    uint64_t batch_bytes_max;
-    uint64_t batch_result_bytes_max;
-    uint64_t engine_bytes;
-    uint64_t slow_ns;         // a call that takes so long is noted; ~0: none is
-    uint64_t slow_calls_max;  // that are kept until Python takes them
-    double receive_seconds_max;
-} DoorConfig;
+// What the server grants its clients.
+#define DOOR_CONFIG_FIELDS(F)                                                          \
+    F(uint64_t, threads)        /* of connections; 0: as many as suit the machine */   \
+    F(uint64_t, connections_max)                                                       \
+    F(uint64_t, clients_bytes_max)                                                     \
+    F(uint64_t, message_bytes_max)                                                     \
+    F(uint64_t, message_requests_max)                                                  \
+    F(uint64_t, stream_requests_max)                                                   \
+    F(uint64_t, stream_bytes_max)                                                      \
+    F(uint64_t, receive_bytes_max)                                                     \
+    F(uint64_t, queue_requests_max)                                                    \
+    F(uint64_t, batch_ops_max)                                                         \
+    F(uint64_t, batch_bytes_max)                                                       \
+    F(uint64_t, batch_result_bytes_max)                                                \
+    F(uint64_t, engine_bytes)                                                          \
+    F(uint64_t, slow_ns)        /* a call that takes so long is noted; ~0: none is */  \
+    F(uint64_t, slow_calls_max) /* that are kept until Python takes them */            \
+    F(double, receive_seconds_max)
+STRUCT(DoorConfig, DOOR_CONFIG_FIELDS);
 
-typedef struct DoorTable {
-    const char* name;
-    uint32_t id;
-    uint32_t holds_numbers;
-    const char* layout;
-    uint64_t key_bytes_min;
-    uint64_t key_bytes_max;
-    uint64_t value_bytes_min;
-    uint64_t value_bytes_max;
-    uint64_t request_ops_max;
-    uint64_t result_bytes_max;
-} DoorTable;
+#define DOOR_TABLE_FIELDS(F)       \
+    F(const char*, name)           \
+    F(uint32_t, id)                \
+    F(uint32_t, holds_numbers)     \
+    F(const char*, layout)         \
+    F(uint64_t, key_bytes_min)     \
+    F(uint64_t, key_bytes_max)     \
+    F(uint64_t, value_bytes_min)   \
+    F(uint64_t, value_bytes_max)   \
+    F(uint64_t, request_ops_max)   \
+    F(uint64_t, result_bytes_max)
+STRUCT(DoorTable, DOOR_TABLE_FIELDS);
 
 // A script of Redis that the door executes: the SHA-1 of its text, in small letters, what it does (scripts.hpp), and how many keys
 // it has; 0: any number.
-typedef struct DoorScript {
-    char name[41];
-    uint8_t program;
-    uint8_t keys;
-} DoorScript;
+#define DOOR_SCRIPT_FIELDS(F) \
+    F(char, name[41])    \
+    F(uint8_t, program)  \
+    F(uint8_t, keys)
+STRUCT(DoorScript, DOOR_SCRIPT_FIELDS);
 
 // What a client is told of a request that was not executed.
-typedef struct DoorRefusal {
-    int code;  // gRPC's
-    const char* text;
-    const char* full;  // what is full, or ""
-    bool is_refusal;   // the request surely changed nothing
-    const EngineRefusal* conflict;  // null: no check of the request stopped it
-} DoorRefusal;
+#define DOOR_REFUSAL_FIELDS(F)                                                        \
+    F(int, code)                      /* gRPC's */                                    \
+    F(const char*, text)                                                              \
+    F(const char*, full)              /* what is full, or "" */                       \
+    F(bool, is_refusal)               /* the request surely changed nothing */        \
+    F(const EngineRefusal*, conflict) /* null: no check of the request stopped it */
+STRUCT(DoorRefusal, DOOR_REFUSAL_FIELDS);
 
 // A call that took long, or a message of a stream, or a command of Redis. Its time is the sum of the four.
-typedef struct DoorSlowCall {
-    uint64_t ended_us;      // since 1970
-    uint64_t waiting_ns;    // until the engine ran it
-    uint64_t executing_ns;  // until its results were there, and what it changes was known
-    uint64_t durable_ns;    // until that was durable, with the waiting for other batches
-    uint64_t answering_ns;  // until its connection had the answer
-    uint64_t caller;        // 0: nobody logs in, or the door does not know who it was
-    uint64_t operations, bytes_in, bytes_out;  // of keys and values
-    uint64_t key_bytes;     // of the first key; `key` has its beginning
-    uint64_t words;         // of a command of Redis
-    uint32_t table_id;
-    uint32_t protocol;      // a DoorProtocol
-    char command[24];
-    char peer[64];
-    char request_id[65];
-    uint8_t key[32];
-} DoorSlowCall;
+#define DOOR_SLOW_CALL_FIELDS(F)                                                                 \
+    F(uint64_t, ended_us)     /* since 1970 */                                                   \
+    F(uint64_t, waiting_ns)   /* until the engine ran it */                                      \
+    F(uint64_t, executing_ns) /* until its results were there, and what it changes was known */  \
+    F(uint64_t, durable_ns)   /* until that was durable, with the waiting for other batches */   \
+    F(uint64_t, answering_ns) /* until its connection had the answer */                          \
+    F(uint64_t, caller)       /* 0: nobody logs in, or the door does not know who it was */      \
+    F(uint64_t, operations)                                                                      \
+    F(uint64_t, bytes_in)     /* of keys and values */                                           \
+    F(uint64_t, bytes_out)                                                                       \
+    F(uint64_t, key_bytes)    /* of the first key; `key` has its beginning */                    \
+    F(uint64_t, words)        /* of a command of Redis */                                        \
+    F(uint32_t, table_id)                                                                        \
+    F(uint32_t, protocol)     /* a DoorProtocol */                                               \
+    F(char, command[24])                                                                         \
+    F(char, peer[64])                                                                            \
+    F(char, request_id[65])                                                                      \
+    F(uint8_t, key[32])
+STRUCT(DoorSlowCall, DOOR_SLOW_CALL_FIELDS);
 
 enum DoorProtocol { DOOR_GRPC, DOOR_RESP };
 enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED };
@@ -88,63 +91,79 @@ enum DoorTurn { TURN_IDLE, TURN_INTERRUPTED, TURN_LEFT, TURN_DUE, TURN_STOPPED }
 // What happens to a call that Python serves. It begins with OPEN. Of a call that the door is to serve, LOGIN asks who makes
 // it: Python says so (`logged_in`) and finishes with OK, or with the status with which the call ends. Either ends with OVER,
 // or when Python finishes it; events that were under way then still come.
-enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, EVENT_OVER, EVENT_LOGIN };
-typedef struct DoorEvent {
-    uint64_t call;  // a number that no other call ever has
-    uint32_t kind;
-    uint32_t is_counted;  // of OPEN: the door has counted its start
-    // Of OPEN and LOGIN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too.
-    uint64_t connection;
-    uint64_t deadline_ns;  // of CLOCK_MONOTONIC; ~0: none
-    uint64_t caller;       // whom the door takes its caller for; 0 if it does not know
-    const char* path;
-    const char* metadata;
-    const char* peer;
-    const char* names;
-    // Of MESSAGE.
-    const uint8_t* data;
-    uint64_t bytes;
-} DoorEvent;
+enum DoorEventKind { EVENT_OPEN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_SENT, EVENT_OVER, EVENT_LOGIN, EVENT_ANSWER };
+#define DOOR_EVENT_FIELDS(F)                                                                                               \
+    F(uint64_t, id)          /* a number that no other call ever has; of ANSWER the ticket of a request */                 \
+    F(uint32_t, kind)                                                                                                      \
+    F(uint32_t, is_counted)  /* of OPEN: the door has counted its start */                                                 \
+    /* Of OPEN and LOGIN. Metadata are lines, "name: value" each; the names of the client's certificate are lines too. */  \
+    F(uint64_t, connection)                                                                                                \
+    F(uint64_t, deadline_ns) /* of CLOCK_MONOTONIC; ~0: none */                                                            \
+    F(uint64_t, caller)      /* whom the door takes its caller for; 0 if it does not know */                               \
+    F(const char*, path)                                                                                                   \
+    F(const char*, metadata)                                                                                               \
+    F(const char*, peer)                                                                                                   \
+    F(const char*, names)                                                                                                  \
+    /* Of MESSAGE, and of ANSWER: a BatchResponse. An ANSWER may have none: then `code` says why. */                       \
+    F(const uint8_t*, data)                                                                                                \
+    F(uint64_t, bytes)                                                                                                     \
+    /* Of ANSWER. The times are of CLOCK_MONOTONIC; 0: it was not executed. */                                             \
+    F(uint32_t, code)                                                                                                      \
+    F(uint32_t, is_refusal)  /* the request surely changed nothing */                                                      \
+    F(uint64_t, submitted_ns)                                                                                              \
+    F(uint64_t, began_ns)                                                                                                  \
+    F(uint64_t, planned_ns)                                                                                                \
+    F(uint64_t, durable_ns)
+STRUCT(DoorEvent, DOOR_EVENT_FIELDS);
 
 // What the door has counted since its start; the buckets of histograms are those of server/exporter.py and one for all above.
-typedef struct DoorHistogram {
-    uint64_t counts[17];  // the first ones count
-    uint64_t sum;
-} DoorHistogram;
-typedef struct DoorMethodStats {
-    uint64_t started;
-    uint64_t handled[17];  // by gRPC's code
-    DoorHistogram ns;
-} DoorMethodStats;
+#define DOOR_HISTOGRAM_FIELDS(F)                        \
+    F(uint64_t, counts[17]) /* the first ones count */  \
+    F(uint64_t, sum)
+STRUCT(DoorHistogram, DOOR_HISTOGRAM_FIELDS);
+#define DOOR_METHOD_STATS_FIELDS(F)                \
+    F(uint64_t, started)                           \
+    F(uint64_t, handled[17]) /* by gRPC's code */  \
+    F(DoorHistogram, ns)
+STRUCT(DoorMethodStats, DOOR_METHOD_STATS_FIELDS);
 // In so many ways the door executes commands of Redis.
 #define DOOR_REDIS_COMMANDS 57
 // Their names, with a space behind each; one may come several times. Null where there is no memory.
 DOOR_EXPORT const char* gpkvs_door_redis_commands(void);
-typedef struct DoorRespStats {
-    uint64_t commands[DOOR_REDIS_COMMANDS];  // that the door executes, in the order of their names
-    uint64_t errors[3];     // ERR, OOM, EXECABORT
-    uint64_t opened, closed;  // connections
-    uint64_t messages;        // of keys that changed
-} DoorRespStats;
-typedef struct DoorStats {
-    DoorMethodStats methods[7];  // Get, Set, Delete, Increment, MultiGet, Batch, Pipeline; those that were forwarded are counted as started only
-    uint64_t refused[4];         // memory_full, queue_full, unsupported, slow
-    // connections_full, files_full, memory_full, http1, tls, plain, handshake, foreign, gave_way, silent; then those that were
-    // closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone, behind
-    uint64_t connections_refused[18];
-    uint64_t cancelled, expired, conflicts;
-    uint64_t operations[16][6];  // by Op and Status of gpkvs/batch.py
-    DoorHistogram batch_operations, batch_requests, batch_ns;
-    DoorRespStats resp;
-    uint64_t slow, slow_unnoted;  // calls that took long; of these, those that the slow log does not have
-} DoorStats;
+#define DOOR_RESP_STATS_FIELDS(F)                                                                         \
+    F(uint64_t, commands[DOOR_REDIS_COMMANDS]) /* that the door executes, in the order of their names */  \
+    F(uint64_t, errors[3])                     /* ERR, OOM, EXECABORT */                                  \
+    F(uint64_t, opened) F(uint64_t, closed)    /* connections */                                          \
+    F(uint64_t, messages)                      /* of keys that changed */
+STRUCT(DoorRespStats, DOOR_RESP_STATS_FIELDS);
+#define DOOR_STATS_FIELDS(F)                                                                                                 \
+    /* Get, Set, Delete, Increment, MultiGet, Batch, Pipeline; those that were forwarded are counted as started only */      \
+    F(DoorMethodStats, methods[7])                                                                                           \
+    F(uint64_t, refused[4])                     /* memory_full, queue_full, unsupported, slow */                             \
+    /* connections_full, files_full, memory_full, http1, tls, plain, handshake, foreign, gave_way, silent; then those        \
+       that were closed: slow, flood, unreachable, unread, memory_full, invalid, user_gone, behind */                        \
+    F(uint64_t, connections_refused[18])                                                                                     \
+    F(uint64_t, cancelled) F(uint64_t, expired) F(uint64_t, conflicts)                                                       \
+    F(uint64_t, operations[OPERATION_NUMBERS][STATUS_NUMBERS])                                                               \
+    F(DoorHistogram, batch_operations) F(DoorHistogram, batch_requests) F(DoorHistogram, batch_ns)                           \
+    F(DoorRespStats, resp)                                                                                                   \
+    F(uint64_t, slow) F(uint64_t, slow_unnoted) /* calls that took long; of these, those that the slow log does not have */
+STRUCT(DoorStats, DOOR_STATS_FIELDS);
 
 // The same of each table that there is.
-typedef struct DoorTableStats {
-    uint32_t id;
-    uint64_t operations[16][6];
-    uint64_t bytes_in, bytes_out;  // of keys and values that came, and of values that were returned
-} DoorTableStats;
+#define DOOR_TABLE_STATS_FIELDS(F)                                                                                     \
+    F(uint32_t, id)                                                                                                    \
+    F(uint64_t, operations[OPERATION_NUMBERS][STATUS_NUMBERS])                                                         \
+    F(uint64_t, bytes_in) F(uint64_t, bytes_out) /* of keys and values that came, and of values that were returned */
+STRUCT(DoorTableStats, DOOR_TABLE_STATS_FIELDS);
+
+// All of these structs, for Python. Any thread, without a door.
+#define DOOR_STRUCTS(S)                                                                                                        \
+    S(DoorConfig, DOOR_CONFIG_FIELDS) S(DoorTable, DOOR_TABLE_FIELDS) S(DoorScript, DOOR_SCRIPT_FIELDS)                        \
+    S(DoorRefusal, DOOR_REFUSAL_FIELDS) S(DoorSlowCall, DOOR_SLOW_CALL_FIELDS) S(DoorEvent, DOOR_EVENT_FIELDS)                 \
+    S(DoorHistogram, DOOR_HISTOGRAM_FIELDS) S(DoorMethodStats, DOOR_METHOD_STATS_FIELDS)                                       \
+    S(DoorRespStats, DOOR_RESP_STATS_FIELDS) S(DoorStats, DOOR_STATS_FIELDS) S(DoorTableStats, DOOR_TABLE_STATS_FIELDS)
+DOOR_EXPORT const char* gpkvs_door_structs(void);
 
 // For a thread of Python's that is to call the door later: what the door keeps for it is there then (loop.hpp).
 DOOR_EXPORT void gpkvs_door_begin_thread(void);
@@ -220,6 +239,12 @@ DOOR_EXPORT int gpkvs_door_ask(Door* door, uint64_t call);  // this and the next
 DOOR_EXPORT int gpkvs_door_respond(Door* door, uint64_t call, const uint8_t* response, uint64_t bytes);
 // Ends a call after its responses. Trailers are lines, "name: value" each. Anything later for this call is ignored.
 DOOR_EXPORT int gpkvs_door_finish(Door* door, uint64_t call, int code, const char* text, const char* trailers);
+// Makes a request of a BatchRequest on a table, over a connection, in that one's place in the queue. An ANSWER with the ticket comes
+// in any case. It must keep the table's limits, and is one request.
+DOOR_EXPORT int gpkvs_door_submit(Door* door, uint64_t connection, uint64_t ticket, uint32_t table_id, uint64_t deadline_ns,
+                                  const uint8_t* message, uint64_t bytes);  // this and the next: 0, or -ENOMEM
+// Nobody waits for it any more: it is not executed if it is in no batch yet. The ANSWER comes all the same.
+DOOR_EXPORT int gpkvs_door_withdraw(Door* door, uint64_t connection, uint64_t ticket);
 // A connection that speaks RESP is one call with the path "/redis": each command that the door does not execute by itself is a
 // MESSAGE: how many words it has, their lengths (u32 each), and they themselves; more commands may stand behind it, up to 64
 // in all. If the client watches keys, a MESSAGE with these comes before (resp_message.hpp), and they are Python's from then on.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "door.hpp"
+#include "python_request.hpp"
 #include "resp_session.hpp"
 #include "subscriptions.hpp"
 
@@ -62,22 +63,42 @@ void Forwarded::ask() {
 }
 
 Event::Event(Account& account, u64 id, DoorEventKind kind, const Connection& connection, const CallHead& call)
-    : account_(account), call_(id), kind_(kind), is_counted_(call.is_counted()), connection_(connection.id),
+    : account_(account), id_(id), kind_(kind), is_counted_(call.is_counted()), connection_(connection.id),
       deadline_ns_(call.deadline_ns), caller_(call.caller ? call.caller->id : 0), path_(call.path), peer_(connection.peer), metadata_(call.metadata) {
     for (const std::string& name : connection.transport->names()) names_ += name + '\n';
     charged_bytes_ = opening_bytes(connection, call);
     account_.change(CALLS, (i64)charged_bytes_);
 }
 
-Event::Event(Account& account, u64 call, Message&& message)
-    : account_(account), call_(call), kind_(EVENT_MESSAGE), message_bytes_(message.size()) {
-    message_ = message.leave(account);
+Event::Event(Account& account, u64 id, Message&& message) : account_(account), id_(id), kind_(EVENT_MESSAGE) {
+    take(std::move(message));
 }
 
 Event::~Event() {
     account_.change(CALLS, -(i64)charged_bytes_);
-    if (message_) account_.change(REQUESTS, -(i64)message_bytes_);
+    if (message_) account_.change(message_kind_, -(i64)message_bytes_);
     free(message_);
+}
+
+void Event::take(Message&& message) {
+    message_kind_ = message.kind();
+    message_bytes_ = message.size();
+    message_ = message.leave(account_);
+}
+
+void Event::answer(Message&& response, bool is_refusal) {
+    is_refusal_ = is_refusal;
+    take(std::move(response));
+}
+
+void Event::answer_nothing(int code, bool is_refusal) {
+    code_ = code;
+    is_refusal_ = is_refusal;
+}
+
+void Event::take_times(const PythonRequest& request) {
+    const u64 times_ns[] = {request.submitted_ns, request.began_ns, request.planned_ns, request.durable_ns};
+    std::copy(times_ns, times_ns + 4, times_ns_);
 }
 
 u64 Event::opening_bytes(const Connection& connection, const CallHead& call) {
@@ -85,8 +106,8 @@ u64 Event::opening_bytes(const Connection& connection, const CallHead& call) {
 }
 
 DoorEvent Event::view() const {
-    return {call_, kind_, is_counted_, connection_, deadline_ns_, caller_, path_.c_str(), metadata_.c_str(), peer_.c_str(),
-            names_.c_str(), message_, message_bytes_};
+    return {id_, kind_, is_counted_, connection_, deadline_ns_, caller_, path_.c_str(), metadata_.c_str(), peer_.c_str(),
+            names_.c_str(), message_, message_bytes_, (u32)code_, is_refusal_, times_ns_[0], times_ns_[1], times_ns_[2], times_ns_[3]};
 }
 
 Forward::Forward(Account& account) : account_(account), file_(wake_up_file()) {}
@@ -161,6 +182,77 @@ void Forward::note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
     guard(responder, [&] { door::note_login(responder.responds_over(), forwarded->call_, caller, end_ns, idle_ns); });
 }
 
+void Forward::submit(Connection* connection, std::list<Event>&& answer, u32 table_id, u64 deadline_ns, u8* message, u64 size) {
+    if (!connection) {
+        free(message);
+        answer.front().answer_nothing(CANCELLED_CODE, true);
+        return tell(std::move(answer));
+    }
+    auto& requests = calls_[connection->thread.number].requests;
+    const u64 ticket = answer.front().id();
+    PythonRequest* request = nullptr;
+    try {
+        request = new PythonRequest(*connection, std::move(answer));
+        request->deadline_ns = deadline_ns;
+        requests.emplace(ticket, request);
+    } catch (const std::bad_alloc&) {
+        free(message);
+        std::list<Event> left = request ? std::move(request->answer) : std::move(answer);
+        delete request;
+        left.front().answer_nothing(RESOURCE_EXHAUSTED, true);
+        return tell(std::move(left));
+    }
+    if (std::optional<Refusal> refusal = lend(*request, table_id, message, size)) {
+        request->outcome = REFUSED;
+        request->refusal = std::make_shared<const Refusal>(std::move(*refusal));
+        answered(*request);
+    }
+}
+
+// Returns why not.
+std::optional<Refusal> Forward::lend(PythonRequest& request, u32 table_id, u8* bytes, u64 size) {
+    ConnectionAccount& account = request.connection->account;
+    if (!account.admit(REQUESTS, size)) {
+        free(bytes);
+        return request.no_room(size);
+    }
+    Message message(account, REQUESTS, bytes, size);
+    if (!request.take_batch(table_id, message)) return Refusal{INTERNAL, "a handler made a request that keeps no limits", "", true};
+    return request.lend();
+}
+
+void Forward::withdraw(u32 thread, u64 ticket) {
+    auto& requests = calls_[thread].requests;
+    const auto found = requests.find(ticket);
+    if (found != requests.end()) found->second->is_cancelled = true;
+}
+
+void Forward::answered(PythonRequest& back) {
+    const std::unique_ptr<PythonRequest> request(&back);
+    ConnectionAccount& account = request->connection->account;
+    calls_[request->connection->thread.number].requests.erase(request->ticket());
+    Event& event = request->answer.front();
+    event.take_times(*request);
+    const bool is_done = request->outcome == DONE;
+    try {
+        if (request->outcome == CANCELLED) {
+            event.answer_nothing(CANCELLED_CODE, true);
+        } else if (const std::optional<Refusal> refusal = request->why_not_done()) {
+            MessageWriter writer;
+            respond_failed(0, *refusal, &writer);
+            event.answer(writer.message(account), refusal->is_refusal);
+        } else {
+            Message response = request->make_response();
+            if (response.has_lent()) response = response.flat();
+            if (!response.is_there()) throw std::bad_alloc();
+            event.answer(std::move(response), false);
+        }
+    } catch (const std::bad_alloc&) {
+        event.answer_nothing(is_done ? INTERNAL : RESOURCE_EXHAUSTED, !is_done);
+    }
+    tell(std::move(request->answer));
+}
+
 u64 Forward::take(DoorEvent* events, u64 room) {
     taken_.clear();
     {
@@ -168,7 +260,8 @@ u64 Forward::take(DoorEvent* events, u64 room) {
         auto end = events_.begin();
         for (u64 i = 0; i < room && end != events_.end(); i++) ++end;
         taken_.splice(taken_.begin(), events_, events_.begin(), end);
-        for (const Event& event : taken_) unheard_.erase(event.call());
+        for (const Event& event : taken_)
+            if (event.is_of_call()) unheard_.erase(event.id());
         u64 count;
         if (events_.empty()) (void)!read(file_, &count, sizeof count);
     }
@@ -266,6 +359,29 @@ int gpkvs_door_finish(Door* door, u64 call, int code, const char* text, const ch
 int gpkvs_door_logged_in(Door* door, u64 call, u64 caller, u64 end_ns, u64 idle_ns) {
     return in_thread(door, Forward::thread_of(call),
                      [=] { door->forward.note_login(call, caller, end_ns, idle_ns); });
+}
+
+int gpkvs_door_submit(Door* door, u64 connection, u64 ticket, u32 table_id, u64 deadline_ns, const u8* message, u64 bytes) {
+    u8* const copy = (u8*)malloc(bytes + !bytes);
+    if (!copy) return -ENOMEM;
+    memcpy(copy, message, bytes);
+    const u64 thread = Forward::thread_of(connection);
+    try {
+        const auto answer = std::make_shared<std::list<Event>>();
+        answer->emplace_back(door->account, ticket, EVENT_ANSWER);
+        door->threads[thread]->post([=] {
+            door->forward.submit(door->threads[thread]->find(connection), std::move(*answer), table_id, deadline_ns, copy, bytes);
+        });
+        return 0;
+    } catch (const std::bad_alloc&) {
+        free(copy);
+        return -ENOMEM;
+    }
+}
+
+int gpkvs_door_withdraw(Door* door, u64 connection, u64 ticket) {
+    const u32 thread = Forward::thread_of(connection);
+    return in_thread(door, thread, [=] { door->forward.withdraw(thread, ticket); });
 }
 
 int gpkvs_door_set_session(Door* door, u64 call, u32 table, u32 protocol, bool hands_all, bool is_silent) {

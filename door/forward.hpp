@@ -4,40 +4,53 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "call.hpp"
 #include "door.h"
+#include "request.hpp"
 
 namespace door {
 
 class Forward;
+class PythonRequest;
 class Thread;
 
 // What Python is to be told. Its bytes are charged to the server: they may outlive the connection.
 class Event {
   public:
-    Event(Account& account, u64 call, DoorEventKind kind) : account_(account), call_(call), kind_(kind) {}
+    Event(Account& account, u64 id, DoorEventKind kind) : account_(account), id_(id), kind_(kind) {}
     // Python is to serve a call, or to say who makes it. std::bad_alloc.
     Event(Account& account, u64 id, DoorEventKind kind, const Connection& connection, const CallHead& call);
-    Event(Account& account, u64 call, Message&& message);
+    Event(Account& account, u64 id, Message&& message);
     Event(const Event&) = delete;
     ~Event();
 
     // What the beginning of this call takes.
     static u64 opening_bytes(const Connection& connection, const CallHead& call);
+    // An answer: a BatchResponse; or none, where the request was cancelled or there is no memory.
+    void answer(Message&& response, bool is_refusal);
+    void answer_nothing(int code, bool is_refusal);
+    void take_times(const PythonRequest& request);
     // As Python sees it, while this is there.
     DoorEvent view() const;
-    u64 call() const { return call_; }
+    u64 id() const { return id_; }
+    bool is_of_call() const { return kind_ == EVENT_OPEN || kind_ == EVENT_LOGIN; }
 
   private:
+    void take(Message&& message);
+
     Account& account_;
-    const u64 call_;
+    const u64 id_;
     const DoorEventKind kind_;
-    bool is_counted_ = false;
+    bool is_counted_ = false, is_refusal_ = false;
+    int code_ = 0;
     u64 connection_ = 0, deadline_ns_ = NEVER, caller_ = 0;
     std::string path_, peer_, metadata_, names_;
+    u64 times_ns_[4] = {};
+    Kind message_kind_ = REQUESTS;
     u8* message_ = nullptr;
     u64 message_bytes_ = 0, charged_bytes_ = 0;
 };
@@ -94,6 +107,14 @@ class Forward {
     void set_subscriptions(u64 call, std::shared_ptr<const Subscriptions> subscriptions);
     // Who makes it (access.hpp).
     void note_login(u64 call, u64 caller, u64 end_ns, u64 idle_ns);
+    // Makes a request of a BatchRequest, which are bytes of malloc, over a connection; null: it is gone. `answer` is the event
+    // that is told when it is back.
+    void submit(Connection* connection, std::list<Event>&& answer, u32 table_id, u64 deadline_ns, u8* message, u64 size);
+    // Nobody waits for it any more.
+    void withdraw(u32 thread, u64 ticket);
+
+    // A request of Python's is back; it is freed.
+    void answered(PythonRequest& request);
 
     // Python's event loop.
 
@@ -114,6 +135,7 @@ class Forward {
     struct Calls {
         u64 opened = 0;
         std::unordered_map<u64, std::unique_ptr<Forwarded>> open;
+        std::unordered_map<u64, PythonRequest*> requests;  // that are not back
     };
 
     Forwarded* begin(DoorEventKind kind, CallHead& call, Responder& responder);
@@ -126,6 +148,7 @@ class Forward {
     template <class Function>
     static void guard(Responder& responder, Function function);
     Forwarded* find(u64 call);
+    std::optional<Refusal> lend(PythonRequest& request, u32 table_id, u8* message, u64 size);
 
     Account& account_;
     Calls calls_[THREADS_MAX];

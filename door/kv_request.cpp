@@ -10,7 +10,7 @@ namespace door {
 
 namespace {
 
-// Room for a response beside what its operations take (server/codec.py).
+// Room for a response beside what its operations take (server/message_limits.py).
 constexpr u64 RESPONSE_BYTES = 64;
 // Of each of several requests that a check stops: a text and some numbers.
 constexpr u64 FAILURE_BYTES = 256;
@@ -64,6 +64,8 @@ KvRequest::KvRequest(Call& call, Handler& handler) : account_(call.account()), o
     Request::call = &handler;
 }
 
+KvRequest::KvRequest(Connection& over) : account_(over.account), origin_(nullptr) { connection = &over; }
+
 KvRequest::~KvRequest() { drop(); }
 
 void KvRequest::look(Method method, const Message& message) { parse(method, message, &said_, this); }
@@ -102,7 +104,7 @@ bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* va
     const Table* const table = thread.tables().find(name_of(said_));
     if (!table || !may(call, table->id, *this)) return false;
     const bool has_value = !value || value->upload;
-    if (has_value && !keeps_limits(said_, *this, *table)) return false;
+    if (has_value && !(is_of_layout(said_, *this, *table) && keeps_limits(said_, *this, *table))) return false;
     if (requests > thread.door.config.message_requests_max) return false;
     table_id = table->id;
     table_ = *table;
@@ -115,13 +117,23 @@ bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* va
     return true;
 }
 
+bool KvRequest::take_batch(u32 id, Message& message) {
+    if (!parse(Method::BATCH, message, &said_, this) || request_ops) return false;
+    const Table* const table = connection->thread.tables().find(id);
+    if (table && !keeps_limits(said_, *this, *table)) return false;
+    if (table) table_ = *table;
+    table_id = id;
+    taken_ = std::move(message);
+    return true;
+}
+
 std::optional<Refusal> KvRequest::lend() {
     if (no_room_) return *no_room_;
     const u64 planned_bytes = response_bytes();
     if (!account_.admit(ANSWERS, planned_bytes)) return no_room(planned_bytes);
     planned_bytes_ = planned_bytes;
     if (connection->submit(this)) return std::nullopt;
-    connection->thread.stats.refused[STATS_QUEUE_FULL].add();
+    if (!python) connection->thread.stats.refused[STATS_QUEUE_FULL].add();
     const u64 most = connection->thread.door.config.queue_requests_max;
     return Refusal{RESOURCE_EXHAUSTED, queue_text(most), "queue", true};
 }
@@ -162,7 +174,7 @@ Refusal KvRequest::why_not_whole(const Message& message, const LargeValue& value
 }
 
 Refusal KvRequest::no_room(u64 bytes) const {
-    connection->thread.stats.refused[STATS_MEMORY_FULL].add();
+    if (!python) connection->thread.stats.refused[STATS_MEMORY_FULL].add();
     return {RESOURCE_EXHAUSTED, memory_text(account_, bytes), "memory", true};
 }
 

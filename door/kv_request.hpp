@@ -13,12 +13,17 @@ class KvRequest : public Request {
   public:
     // `handler` hears when it is back.
     KvRequest(Call& call, Handler& handler);
+    // One that no call of the door makes.
+    explicit KvRequest(Connection& connection);
     ~KvRequest();
 
     // Takes a message of a call if it is plain, its caller may do that, and the door may serve it. Else Python does: then
     // the message stays where it is.
     // `value`: what came in pieces beside the message. Of a value without room, only its refusal is left.
     bool take(Call& call, Method method, Message& message, LargeValue* value = nullptr);
+
+    // The same of a BatchRequest on a table with this id, whose sender may do all.
+    bool take_batch(u32 table_id, Message& message);
 
     // Finds the id of a message that is refused.
     void look(Method method, const Message& message);

@@ -53,6 +53,7 @@ class Message {
     }
 
     bool is_there() const { return data_; }
+    Kind kind() const { return kind_; }
     u8* data() { return data_; }
     const u8* data() const { return data_; }
     u64 size() const { return size_; }
@@ -82,6 +83,22 @@ class Message {
             size -= part;
             if (is_lent && part == left) lent_->pop_front();
         }
+    }
+
+    // The whole as one piece, charged as this is; it is not there where there is no memory.
+    Message flat() {
+        Message made = charged(*account_, kind_, whole_size());
+        if (!made.is_there()) return made;
+        u8* to = made.data_;
+        u64 from = 0;
+        for (const Lent& lent : *lent_) {
+            memcpy(to, data_ + from, lent.at - from);
+            memcpy(to + lent.at - from, lent.value.data(), lent.value.size());
+            to += lent.at - from + lent.value.size();
+            from = lent.at;
+        }
+        memcpy(to, data_ + from, size_ - from);
+        return made;
     }
 
     // Of bytes of malloc only:

@@ -336,10 +336,13 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
            (!said->looks_first || are_numbers(*request));
 }
 
-bool keeps_limits(const Said& said, const Request& request, const Table& table) {
+bool is_of_layout(const Said& said, const Request& request, const Table& table) {
     if (said.numbers && !table.holds_numbers) return false;
     if (!said.layout.empty() && said.layout != table.layout) return false;
-    if (table.holds_numbers && (request.expiries || request.ttls || said.needs_record)) return false;
+    return !table.holds_numbers || !(request.expiries || request.ttls || said.needs_record);
+}
+
+bool keeps_limits(const Said& said, const Request& request, const Table& table) {
     if (said.looks_first && !response_fits(request, table)) return false;
     return request.n && request.n <= table.request_ops_max &&
            lengths_fit(request.key_lengths, request.key_size, request.n, request.key_bytes, table.key_bytes_min,

@@ -44,7 +44,9 @@ u64 multi_get_bytes(const Request& request);
 void take_multi_get(const u8* message, u64 size, u8* to, Request* request);
 bool parse_batch(const u8* message, u64 size, Said* said, Request* request);
 
-// Whether a table is what a message takes it for, and the columns of its request keep the table's limits and add up.
+// Whether a table is what a message takes it for, and may have such operations. The engine refuses others, in Python's words.
+bool is_of_layout(const Said& said, const Request& request, const Table& table);
+// Whether the columns of a request keep the table's limits and add up.
 bool keeps_limits(const Said& said, const Request& request, const Table& table);
 
 // Whether a record that a request wanted to read fails its checksum.

@@ -1,4 +1,5 @@
-// One stream of batches: many in flight, responses in order, bounded in number and bytes (server/pipeline.py).
+// One stream of batches: many in flight, responses in order, bounded in number and bytes. It reads the next message while there
+// is room, so a slow client takes at most the room of its own stream.
 //
 // It becomes a call of Python's too, the companion, when Python is needed: to end it since its caller is gone or the server
 // stops, or for a message that is not plain. Python gets those messages, and responds to them. All are executed in order:

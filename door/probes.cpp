@@ -31,7 +31,7 @@ bool gpkvs_door_parse(int method, const uint8_t* message, uint64_t size, const D
         columns.resize(multi_get_bytes(request) + 1);
         take_multi_get(message, size, columns.data(), &request);
     }
-    if (!keeps_limits(said, request, limits)) return false;
+    if (!is_of_layout(said, request, limits) || !keeps_limits(said, request, limits)) return false;
     const auto lengths_of = [](const u8* column, u64 count) { return DoorBytes{column, column ? 4 * count : 0}; };
     const auto numbers_of = [&](const u8* column) { return DoorBytes{column, column ? 8 * request.n : 0}; };
     *parsed = {said.id,

@@ -1,4 +1,4 @@
-// The requests that wait for the engine: bounded, and fair to connections (server/fair_queue.py).
+// The requests that wait for the engine, clients' and those of Python's handlers: bounded, and fair to connections.
 #pragma once
 #include <atomic>
 #include <chrono>

@@ -46,7 +46,7 @@ constexpr u64 OPERATIONS_BOUNDS[] = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536
 using Nanoseconds = Histogram<sizeof NANOSECONDS_BOUNDS / sizeof *NANOSECONDS_BOUNDS>;
 using Operations = Histogram<sizeof OPERATIONS_BOUNDS / sizeof *OPERATIONS_BOUNDS>;
 
-constexpr u64 OPS = 16, STATUSES = 6;  // those of operations.hpp
+constexpr u64 OPS = OPERATION_NUMBERS, STATUSES = STATUS_NUMBERS;
 
 // Of the engine's thread.
 struct EngineStats {

@@ -1,4 +1,4 @@
-// What clients are told of refusals that the door decides, in the words of server/memory.py and server/batcher.py.
+// What clients are told of refusals that the door decides, in the words of server/memory.py.
 #pragma once
 #include <string>
 

@@ -8,7 +8,9 @@ namespace door {
 
 namespace {
 
-// With fewer operations the next batch waits for the flush of the one before, as server/batcher.py explains.
+// With fewer operations the next batch waits for the flush of the one before. Each batch and each flush costs the same whatever
+// its size: 50 clients with one call each did 1,000 calls a second when every batch started early (2 in a batch), and 1,600 when
+// none did (5 in a batch).
 constexpr u64 EARLY_OPERATIONS_MIN = 4096;
 
 // The engine takes, measured (server/bounds.py): copies of keys, of values and of results, and columns of a plan.
@@ -142,7 +144,7 @@ Verdict Turn::judge(Request* request, u64 now) {
         return drop(request, CANCELLED);
     }
     if (request->deadline_ns <= now) {
-        door_.engine_stats.expired.add();
+        if (!request->python) door_.engine_stats.expired.add();
         return drop(request, EXPIRED);
     }
     if (refusal_.now()) {
@@ -224,7 +226,7 @@ int Turn::run_reservation() {
     Request& request = *first_;
     u64 lacks = 0;
     const int ran = engine_->reserve(engine_->self, request.reserve_bytes, &request.reserved, &lacks);
-    if (ran != ENGINE_LEFT) give_back(lacks ? REFUSED : DONE, lacks ? stopped_by({0, (u32)lacks, 0, 0, 0}) : nullptr);
+    if (ran != ENGINE_LEFT) give_back(lacks ? REFUSED : DONE, lacks ? stopped_by(request, {0, (u32)lacks, 0, 0, 0}) : nullptr);
     return ran;
 }
 
@@ -234,9 +236,12 @@ void Turn::learn(u64 covered) {
     else returning_max_ += std::min(returning_max_ / 8 + 1, NEVER - returning_max_);
 }
 
-std::shared_ptr<const Refusal> Turn::stopped_by(const EngineRefusal& refusal) try {
-    if (!refusal.lacks) return std::make_shared<const Refusal>(Refusal{ABORTED, conflict_text(refusal), "", true, refusal});
-    lacking_[refusal.lacks].requests++;
+std::shared_ptr<const Refusal> Turn::stopped_by(const Request& request, const EngineRefusal& refusal) try {
+    if (!refusal.lacks) {
+        if (!request.python) door_.engine_stats.conflicts.add();
+        return std::make_shared<const Refusal>(Refusal{ABORTED, conflict_text(refusal), "", true, refusal});
+    }
+    if (!request.python) lacking_[refusal.lacks].requests++;
     return lacking_[refusal.lacks].refusal;
 } catch (const std::bad_alloc&) {
     return door_.no_memory;
@@ -249,11 +254,9 @@ void Turn::refuse_stopped() {
     EngineRefusal* const end = next + results_->refusal_count;
     for (u64 number = 0; next < end; number += request->requests, request = request->next) {
         if (next->request >= number + request->requests) continue;
-        if (!request->request_ops) request->refusal = stopped_by(*next++);
+        if (!request->request_ops) request->refusal = stopped_by(*request, *next++);
         else next = take_stopped(*request, number, next, end);
     }
-    door_.engine_stats.conflicts.add(
-        (u64)std::count_if(results_->refusals, end, [](const EngineRefusal& refusal) { return !refusal.lacks; }));
 }
 
 // The same of the requests of one message, of which the first has a number; returns the next refusal of the batch.
@@ -263,7 +266,8 @@ EngineRefusal* Turn::take_stopped(Request& request, u64 first_number, EngineRefu
     for (u64 number = 0; number < request.requests; number++) {
         const u64 last = op + request.operations_of(number);
         if (next < end && next->request == first_number + number) {
-            if (next->lacks) results_->lacking[next->lacks] = stopped_by(*next);
+            if (next->lacks) results_->lacking[next->lacks] = stopped_by(request, *next);
+            else door_.engine_stats.conflicts.add();
             next++->request = number;
             request.stopped_count++;
             request.stopped += (u32)(last - op);

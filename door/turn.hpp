@@ -1,5 +1,5 @@
-// The turns of the engine's thread: it makes batches of the requests that wait, and runs them one after the other
-// (server/batcher.py). While one runs, the next one's requests gather. A small batch may run in the thread that brought it.
+// The turns of the engine's thread: it makes batches of the requests that wait, and runs them one after the other. While one
+// runs, the next one's requests gather; there is no timer. A small batch may run in the thread that brought it.
 #pragma once
 #include <array>
 #include <atomic>
@@ -73,7 +73,7 @@ class Turn {
     static bool give_room(void* self, u64 operations, u64 returning, u64 value_bytes, u64 refusals,
                           EngineRoom* room);
     void refuse_stopped();
-    std::shared_ptr<const Refusal> stopped_by(const EngineRefusal& refusal);
+    std::shared_ptr<const Refusal> stopped_by(const Request& request, const EngineRefusal& refusal);
     EngineRefusal* take_stopped(Request& request, u64 first_number, EngineRefusal* next, EngineRefusal* end);
     void share_out(u64 covered, u64 gate);
     u64 planned_ns() const;

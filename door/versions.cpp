@@ -10,3 +10,5 @@ const char* gpkvs_door_versions(void) {
                                     OpenSSL_version(OPENSSL_FULL_VERSION_STRING);
     return text.c_str();
 }
+
+const char* gpkvs_door_structs(void) { return DOOR_STRUCTS(STRUCT_TEXT); }

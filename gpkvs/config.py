@@ -18,7 +18,6 @@ DurabilityName = Literal["auto", "fence", "flush", "msync", "process", "none"]
 BackendName = Literal["auto", "cpu", "cuda"]
 CommitName = Literal["auto", "undo", "journal"]
 FormatName = Literal["auto", "3", "4"]
-DoorName = Literal["grpcio", "native"]
 
 HEAP_BYTES_MAX = 1 << 44  # that references can name
 SEGMENT_BYTES_MIN = 64 * KIB  # of a heap, which has two at least
@@ -334,10 +333,6 @@ class ServerConfig:
             none_means="nowhere",
         ),
     ] = None
-    door: Annotated[
-        DoorName,
-        Setting("What serves gRPC: native, or grpcio, gRPC's own server, which takes far more processor time.", SERVER),
-    ] = "native"
     drain_seconds_max: Annotated[
         float,
         Setting(

@@ -73,7 +73,58 @@ Strings: TypeAlias = (
 """Many byte strings (`gpkvs.byte_strings.column_given`)."""
 
 
-class KeyValues(ABC):
+class Face(ABC):
+    """What the blocking face and the asynchronous one share: nothing here waits."""
+
+    _known_limits: Limits | None = None  # of keys and values, where they are known before the table is
+
+    @abstractmethod
+    def _require_open(self) -> None:
+        """Refuse to go on where it was closed."""
+
+    def _require_timeout(self, timeout: Timeout) -> None:  # noqa: B027 - a client takes any
+        """Refuse a timeout where nothing is waited for; for calls that may end without a request."""
+
+    def _operations(self) -> OperationList:
+        """Return an empty request."""
+        self._require_open()
+        return OperationList((), self._known_limits)
+
+    def _keys_of(self, keys: Any, table: str | None) -> Any:
+        """Return a column of keys: `ByteStrings`, or what is to be taken for numbers."""
+        return column_given("keys", keys)
+
+    def _damaged(self, table: str | None, error: CorruptRecordError) -> CorruptRecordError:
+        """Return an error of a damaged record with what is known here of where it is."""
+        return error
+
+    def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
+        """Return numbers without sign as a contiguous array."""
+        return column_of(name, numbers)
+
+    @abstractmethod
+    def _numbers_max(self, table: str | None) -> int:
+        """Return how many numbers one request may have."""
+
+    @abstractmethod
+    def _request_bounds(self, table: str | None) -> RequestBounds:
+        """Return how much goes into one request of several."""
+
+    def _parts(self, keys: U64, table: str | None, timeout: Timeout, *, atomic: bool) -> list[slice]:
+        """Return how numbers are cut into requests."""
+        self._require_open()
+        self._require_timeout(timeout)
+        return parts_of(len(keys), self._numbers_max(table), atomic=atomic)
+
+    def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
+        check_values(result)
+        return values_of(result, found_of(result))
+
+    def _require_rows(self, layout: str, table: str | None) -> None:  # noqa: B027 - a client does not know
+        """Refuse a table of another layout, where it is known."""
+
+
+class KeyValues(Face):
     """Keys and their values; the base of `Store`, `Client` and the handles of their tables.
 
     Keys and values are `bytes`; `bytearray`, `memoryview` and contiguous arrays of uint8 are taken alike. What a method
@@ -90,21 +141,8 @@ class KeyValues(ABC):
 
     __iter__ = None  # else Python would try `self[0]`
 
-    _known_limits: Limits | None = None  # of keys and values, where they are known before the table is
     _puts_values = False  # whether it puts values where a batch says (`Batch.into`)
     _gpu_rows: GpuArrays | None = None  # what takes arrays of a GPU
-
-    @abstractmethod
-    def _require_open(self) -> None:
-        """Refuse to go on where it was closed."""
-
-    def _require_timeout(self, timeout: Timeout) -> None:  # noqa: B027 - a client takes any
-        """Refuse a timeout where nothing is waited for; for calls that may end without a request."""
-
-    def _operations(self) -> OperationList:
-        """Return an empty request."""
-        self._require_open()
-        return OperationList((), self._known_limits)
 
     @abstractmethod
     def _commit(self, operations: OperationList, table: str | None, timeout: Timeout) -> list[Result]:
@@ -123,31 +161,11 @@ class KeyValues(ABC):
         `ttl`: after how many milliseconds keys of SETs expire, 0: never. `layout`: that of the table; empty: any.
         """
 
-    def _keys_of(self, keys: Any, table: str | None) -> Any:
-        """Return a column of keys: `ByteStrings`, or what is to be taken for numbers."""
-        return column_given("keys", keys)
-
-    def _damaged(self, table: str | None, error: CorruptRecordError) -> CorruptRecordError:
-        """Return an error of a damaged record with what is known here of where it is."""
-        return error
-
-    @abstractmethod
-    def _numbers_max(self, table: str | None) -> int:
-        """Return how many numbers one request may have."""
-
     @abstractmethod
     def _read_into(
         self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
     ) -> list[int | None]:
         """Execute a request of GETs whose values go into buffers (`gpkvs.buffers.placed_of`)."""
-
-    @abstractmethod
-    def _request_bounds(self, table: str | None) -> RequestBounds:
-        """Return how much goes into one request of several."""
-
-    def _column(self, name: str, numbers: Numbers) -> NDArray[Any]:
-        """Return numbers without sign as a contiguous array."""
-        return column_of(name, numbers)
 
     def _one(self, operations: OperationList, table: str | None, timeout: Timeout) -> Any:
         """Execute a request of one operation."""
@@ -824,16 +842,6 @@ class KeyValues(ABC):
         """Read numbers by one request."""
         return self._values_found(self._commit_numbers(gets_of(keys), table, timeout))
 
-    def _parts(self, keys: U64, table: str | None, timeout: Timeout, *, atomic: bool) -> list[slice]:
-        """Return how numbers are cut into requests."""
-        self._require_open()
-        self._require_timeout(timeout)
-        return parts_of(len(keys), self._numbers_max(table), atomic=atomic)
-
-    def _values_found(self, result: RequestResult) -> tuple[U64, NDArray[np.bool_]]:
-        check_values(result)
-        return values_of(result, found_of(result))
-
     def delete_many(
         self,
         keys: Numbers | Strings,
@@ -927,9 +935,6 @@ class KeyValues(ABC):
     ) -> None:
         """Have a GPU keep rows that were stored; only who has `_gpu_rows` is asked."""
         raise NotImplementedError
-
-    def _require_rows(self, layout: str, table: str | None) -> None:  # noqa: B027 - a client does not know
-        """Refuse a table of another layout, where it is known."""
 
     @overload
     def get_into(

@@ -165,6 +165,9 @@ library.gpkvs_lines_written_back.argtypes = []
 library.gpkvs_lines_written_back.restype = ctypes.c_uint64
 library.gpkvs_audits.argtypes = []
 library.gpkvs_audits.restype = ctypes.c_char_p
+for _list in ("operations", "conditions", "statuses", "engine_structs", "engine_table_fields"):
+    _function = getattr(library, f"gpkvs_{_list}")
+    _function.argtypes, _function.restype = [], ctypes.c_char_p
 library.gpkvs_crc32c.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
 library.gpkvs_crc32c.restype = ctypes.c_uint32
 library.gpkvs_pack_records.argtypes = [*[ctypes.c_void_p] * 5, ctypes.c_uint64, ctypes.c_void_p]
@@ -327,6 +330,11 @@ blob_pages_free_after = _locked("gpkvs_blob_pages_free_after", *[_WORD] * 3)
 blob_pages_release = _locked("gpkvs_blob_pages_release", _WORD, returns=_WORD)
 blob_pages_newest = _locked("gpkvs_blob_pages_newest", returns=_WORD)
 blob_pages_count = _locked("gpkvs_blob_pages_count", ctypes.c_void_p)
+
+
+def number(name: str) -> int:
+    """Return a constant of native code's (`GPKVS_NUMBER` in kernels/cpu.cpp)."""
+    return int(ctypes.c_uint64.in_dll(library, f"gpkvs_{name}").value)
 
 
 def kernel_symbol(name: str) -> KernelSymbol:

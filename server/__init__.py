@@ -1,4 +1,4 @@
-"""The gRPC server: RPC handlers -> batcher -> the store's engine, one transaction a batch.
+"""The gRPC server: RPC handlers -> queue -> the store's engine, one transaction a batch.
 
 gRPC reads its environment when it is loaded, which a module of this package does: what it must find there is set here.
 """

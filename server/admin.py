@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpkvs.changes import Position
-from gpkvs.config import DoorName, Sizes
+from gpkvs.config import Sizes
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
 from gpkvs.info import StoreInfo, TableInfo
 from gpkvs.media.layout import BYTES_LAYOUT
@@ -62,14 +62,12 @@ class AdminService:
         gate: Gate,
         audit: AuditLog,
         slow_log: SlowLog,
-        door: DoorName,
         notes: BackupNotes,
         tables_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._gate = gate
         self._audit = audit
         self._slow_log = slow_log
-        self._door = door
         self._notes = notes
         self._tables_changed = tables_changed
         # Not the engine's thread: this one reserves files and counts records while batches run.
@@ -83,7 +81,7 @@ class AdminService:
         self._audit.note("admin", **_fields(call))
         serving = self._gate.serving()
         message = to_message(serving.store.info(), serving.message_bytes_max)
-        message.door = self._door
+        message.door = "native"
         if self._notes.last_backup:
             message.last_backup.CopyFrom(self._notes.last_backup)
         if self._notes.last_archive:

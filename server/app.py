@@ -16,11 +16,9 @@ import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvloop
 
-from gpkvs.config import ServerConfig
 from gpkvs.config_checks import raise_faults
 from gpkvs.engine.table_quota import raise_open_files
 from gpkvs.errors import GpkvsError, InvalidArgumentError
@@ -31,7 +29,6 @@ from gpkvs.server.access.audit_file import open_audit
 from gpkvs.server.access.users_file import UsersFile
 from gpkvs.server.address import Address, parse_address
 from gpkvs.server.admin import AdminService
-from gpkvs.server.batcher import Batcher
 from gpkvs.server.bounds import bounds_of, memory_bytes_of
 from gpkvs.server.clock_watch import ClockWatch
 from gpkvs.server.disk_watch import DiskWatch
@@ -56,9 +53,6 @@ from gpkvs.server.threads import begun_threads
 from gpkvs.server.tls import Tls, tls_files
 from gpkvs.store import Store
 from gpkvs.text import counted
-
-if TYPE_CHECKING:
-    from gpkvs.server.grpcio_door import GrpcioDoor
 
 _log = logging.getLogger("gpkvs.server")
 
@@ -126,18 +120,9 @@ class _Server:
         self._helpers = begun_threads("helper", _HELPERS)
         config = options.server
         self._slow_log = SlowLog(config.slow_log_over_ms, config.slow_log_entries_max, self._metrics.call_was_slow)
-        self._door = self._make_door(config)
+        self._door = NativeDoor(config, self._bounds, self._metrics, self._slow_log, self._tls, self._helpers)
         users = self._users_file.users if self._users_file else None
         self._logins = self._door.make_logins(users, self._metrics, self._audit)
-        # Waits until batches are durable, while the engine runs the next one.
-        self._flush_thread = begun_threads("flush")
-
-    def _make_door(self, config: ServerConfig) -> GrpcioDoor | NativeDoor:
-        if config.door == "native":
-            return NativeDoor(config, self._bounds, self._metrics, self._slow_log, self._tls, self._helpers)
-        from gpkvs.server.grpcio_door import GrpcioDoor  # noqa: PLC0415 - it loads grpcio
-
-        return GrpcioDoor(config, self._bounds, self._tls, self._helpers)
 
     async def run(self) -> None:
         """Start, serve, stop."""
@@ -157,7 +142,6 @@ class _Server:
             if self._options.ready_file:
                 _require_writable(self._options.ready_file)
             stack.callback(self._door.close)
-            stack.callback(self._flush_thread.shutdown)
             stack.push_async_callback(self._logins.stop)  # when no call logs in any more
             address = await self._start_grpc(gate)
             stack.push_async_callback(self._door.stop, 0.0)
@@ -210,7 +194,6 @@ class _Server:
                 gate,
                 self._audit,
                 self._slow_log,
-                self._options.server.door,
                 self._metrics.backup_notes,
                 self._door.tables_changed,
             ),
@@ -223,7 +206,6 @@ class _Server:
 
     async def _start_resp(self, gate: Gate, address: Address) -> Address:
         """Open the port of the Redis protocol."""
-        assert isinstance(self._door, NativeDoor)  # `setting_faults` has seen to that
         service = RedisService(
             gate, self._door.memory, self._logins, self._door.redis_stats, self._slow_log, self._door.tell
         )
@@ -245,7 +227,7 @@ class _Server:
             limits=self._bounds.limits,
             batch_result_bytes_max=self._bounds.batch_result_bytes_max,
             changes_bytes=self._bounds.changes_bytes,
-            lent_value_bytes_max=options.store.limits.value_bytes_max if isinstance(self._door, NativeDoor) else 0,
+            lent_value_bytes_max=options.store.limits.value_bytes_max,
         )
         store = Store(options.data, config, on_progress=log_progress)
         give_back_free()  # what recovery needed
@@ -268,31 +250,12 @@ class _Server:
         config = self._bounds.config
         log_store(store, config.message_bytes_max)
         log_memory(self._memory_bytes_max, self._bounds)
-        batcher = Batcher(
-            store.begin_requests,
-            self._door.engine_thread,
-            self._flush_thread,
-            self._bounds,
-            self._door.memory,
-            self._metrics,
-            self._door.maintenance(store),
-            lambda: store.meter.planned_ns,
-        )
         self._slow_log.attach(store)
         self._metrics.tables.attach(store)
-        serving = Serving(
-            store,
-            batcher,
-            config.message_bytes_max,
-            config.stream_requests_max,
-            config.stream_bytes_max,
-            self._door.queue_requests,
-            config.watches_max,
-        )
-        gate.open(serving)
+        gate.open(Serving(store, self._door.queue, config.message_bytes_max, config.watches_max))
         self._door.open(store)
         self._metrics.watch_memory(self._door.memory_bytes, self._memory_bytes_max)
-        self._metrics.attach(store.info, store.meter, lambda: serving.queue_requests, lambda: store.changes_held_bytes)
+        self._metrics.attach(store.info, store.meter, self._door.queue_requests, lambda: store.changes_held_bytes)
         self._metrics.watch_clock(lambda: store.clock_back_seconds)
         await self._foreign.set_serving(True)
         warn_of_readers(self._options.data)
@@ -300,13 +263,12 @@ class _Server:
             warn_of_readers(audit_log)
         warn_of_exposure(self._options.server, *addresses)
         log_access(self._options.server, self._users_file.users if self._users_file else None)
-        log_addresses(addresses, door=self._options.server.door, tls=self._tls is not None)
+        log_addresses(addresses, tls=self._tls is not None)
         if self._options.ready_file:
             _write_whole(self._options.ready_file, "".join(f"{address}\n" for address in addresses if address))
 
         await stop.wait()
         gate.close()
-        batcher.stop_maintenance()
         self._door.shut(NotServingError(gate.refusal))
         if self._options.ready_file:
             _remove(self._options.ready_file)
@@ -321,10 +283,9 @@ class _Server:
         except TimeoutError:
             _log.warning(
                 "%s still waiting after %.0f s (drain_seconds_max): dropped, and not executed",
-                counted(serving.queue_requests, "request"),
+                counted(self._door.queue_requests(), "request"),
                 config.drain_seconds_max,
             )
-            batcher.abandon(NotServingError(gate.refusal))
             self._door.abandon()
         gate.end()
         left = config.drain_seconds_max - (time.monotonic() - began)

@@ -1,6 +1,6 @@
 """How `memory_bytes_max` is shared out, and which limits are lowered to fit their shares.
 
-    a quarter    what gRPC's core holds of calls that no handler has seen yet: connections x streams of each
+    a quarter    what the door holds of calls that are not there whole yet: connections x streams of each
     an eighth    messages that are being received, beyond the first bytes of each
     engine       the working memory of one transaction: some copies of its bytes, some columns for its operations.
                  Smaller ones share it while they wait for a flush
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 # Calls of one connection at the same time; further ones wait in the client. HTTP/2 (RFC 9113) recommends no fewer.
 CONNECTION_CALLS_MAX = 100
-# What a client may send of a message before the server asks for it (HTTP/2's window of a stream).
+# What a client may send of a message before the server asks for it (HTTP/2's window of a stream; door/call.hpp).
 WINDOW_BYTES = 16 << 10
 # Until its handshake is over, a connection takes the place of another one.
 HANDSHAKE_SECONDS = 10
-# A call beside its messages: its tasks, its context and gRPC's own state (measured: about 25 KB).
+# A call of Python's beside its messages: its tasks, its context and the door's state (measured: about 25 KB).
 CALL_BYTES = 24 << 10
-# A call that gRPC's core keeps until a handler takes it: its own state and the first bytes of the message.
+# A call whose message is not there yet: its own state and the first bytes of the message.
 _PENDING_CALL_BYTES = (8 << 10) + WINDOW_BYTES
 
 _MEMORY_BYTES_MIN = 64 * MIB
@@ -96,16 +96,6 @@ class Bounds:
     receive_bytes_max: int
     clients_bytes_max: int
     changes_bytes: int
-
-    @property
-    def connection_receives_max(self) -> int:
-        """Messages of one connection that are asked for at once."""
-        return self.receive_bytes_max // self.config.message_bytes_max
-
-    @property
-    def pending_calls_max(self) -> int:
-        """Calls that gRPC's core may keep until a handler takes them: as many as there can be, so it drops none."""
-        return self.connections_max * CONNECTION_CALLS_MAX
 
     def working_bytes(self, payload_bytes: int, operations: int) -> int:
         """Return the memory that a transaction takes while it runs, with the values that it may read."""

@@ -1,7 +1,7 @@
-"""gRPC's calls as handlers see them, behind either door.
+"""gRPC's calls as handlers see them.
 
-These are gRPC's own interfaces, as far as this server uses them. They stand here because the native door serves without
-grpcio: a process loads that library when it serves, or when somebody asks for health or reflection.
+These are gRPC's own interfaces, as far as this server uses them. They stand here because the server serves without
+grpcio: a process loads that library when somebody asks for health or reflection.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 Metadata = Sequence[tuple[str, str]]
-CallContext = Any  # grpc.aio.ServicerContext, or the native door's Context; grpc has no types
+CallContext = Any  # `gpkvs.server.door.context.Context`, which imports this; or what stands for it in tests
 
 
 class StatusCode(Enum):
-    """The statuses of gRPC, with the values that they have in `grpc.StatusCode`: grpcio takes these as well."""
+    """The statuses of gRPC, with the values that they have in `grpc.StatusCode`."""
 
     OK = (0, "ok")
     CANCELLED = (1, "cancelled")
@@ -36,16 +36,11 @@ class StatusCode(Enum):
     UNAUTHENTICATED = (16, "unauthenticated")
 
 
-class Details(Protocol):
+class Details(NamedTuple):
     """What is known of a call when its handler is looked for: `grpc.HandlerCallDetails`."""
 
-    @property
-    def method(self) -> str:
-        """``/service/method``."""
-
-    @property
-    def invocation_metadata(self) -> Metadata:
-        """Its headers."""
+    method: str  # ``/service/method``
+    invocation_metadata: Metadata
 
 
 class Handler(NamedTuple):
@@ -86,14 +81,7 @@ Find = Callable[[Details], Awaitable[Handler | None]]
 
 
 class Interceptor(Protocol):
-    """Sees what serves a call, and may exchange it: `grpc.aio.ServerInterceptor`."""
+    """Sees what serves a call, and may exchange it."""
 
     async def intercept_service(self, continuation: Find, details: Details, /) -> Handler | None:
         """Return the handler of a call, or None."""
-
-
-class Registrar(Protocol):
-    """What services are added to: `grpc.aio.Server`, or the native door's `Handlers`."""
-
-    def add_generic_rpc_handlers(self, services: Any, /) -> None:
-        """Serve these too."""

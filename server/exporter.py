@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import accumulate
 
-import numpy as np
 from prometheus_client import (
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
@@ -23,7 +22,6 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from gpkvs.batch import BatchResult, Op, Status
 from gpkvs.engine.left import Left
 from gpkvs.engine.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
@@ -47,29 +45,6 @@ class Metrics:
         self.registry = SummedRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(_ProcessIoCollector())
-        operations = Counter(
-            "gpkvs_operations",
-            "Operations executed, by kind and by what became of them",
-            ["op", "status"],
-            registry=self.registry,
-        )
-        self._operations = {
-            len(Status) * op + status: operations.labels(op.name.lower(), status.name.lower())
-            for op in Op
-            for status in Status
-        }
-        self._batch_ops = Histogram(
-            "gpkvs_batch_operations", "Operations in a transaction", buckets=OPERATIONS, registry=self.registry
-        )
-        self._batch_requests = Histogram(
-            "gpkvs_batch_requests", "Requests in a transaction", buckets=OPERATIONS, registry=self.registry
-        )
-        self._batch_seconds = Histogram(
-            "gpkvs_batch_seconds",
-            "Time of a transaction from its start in the engine until it is durable",
-            buckets=SECONDS,
-            registry=self.registry,
-        )
         self._refused = Counter(
             "gpkvs_requests_refused",
             "Requests refused before they were executed, or dropped while they waited, by reason",
@@ -170,18 +145,6 @@ class Metrics:
             "gpkvs_scan_seconds", "Time of reading these pieces, with the wait for the store", registry=self.registry
         )
 
-    def batch_done(self, result: BatchResult, seconds: float) -> None:
-        """Note a transaction."""
-        part = result.part
-        self.tables.batch_done(result)
-        self._batch_ops.observe(len(part.batch) if part else 0)
-        self._batch_requests.observe(result.requests)
-        self._batch_seconds.observe(seconds)
-        if part:
-            counts = np.bincount(len(Status) * part.batch.ops + part.result.status)
-            for kind in np.flatnonzero(counts).tolist():
-                self._operations[kind].inc(int(counts[kind]))
-
     def piece_scanned(self, keys: int, damaged: int, seconds: float) -> None:
         """Note a piece of a scan."""
         self._scan_pieces.inc()
@@ -196,10 +159,6 @@ class Metrics:
     def watch_lost(self) -> None:
         """Note a watch that cannot go on: what comes next is not held any more."""
         self._watch_lost.inc()
-
-    def request_dropped(self, reason: str) -> None:
-        """Note a request whose client gave up before it was executed."""
-        self._refused.labels(reason).inc()
 
     def requests_refused(self, reason: str, count: int = 1) -> None:
         """Note requests that were refused before they were executed."""
@@ -471,6 +430,6 @@ def _meter_families(meter: Meter) -> Iterator[Metric]:
     yield HistogramMetricFamily(
         "gpkvs_expiry_lag_seconds",
         "How long after their expiry these keys were removed; nobody saw them meanwhile",
-        buckets=list(zip(bounds, np.cumsum(meter.expiry_lags).tolist(), strict=True)),
+        buckets=list(zip(bounds, accumulate(meter.expiry_lags), strict=True)),
         sum_value=meter.expiry_lag_seconds,
     )

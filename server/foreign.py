@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.access.caller import ANYONE, Caller
 from gpkvs.server.access.rights import CHECKS, check_of, open_to_all
-from gpkvs.server.calls import Details, Find, Handler, stream_stream, stream_unary
+from gpkvs.server.calls import CallContext, Details, Find, Handler, stream_stream, stream_unary
+from gpkvs.server.door.context import AbortError
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account
 from gpkvs.server.rpc import Doors, abort
@@ -25,7 +26,6 @@ from gpkvs.server.wire import require_message
 if TYPE_CHECKING:
     from gpkvs.server.grpc_services import GrpcServices
 
-Context = Any  # grpc.aio.ServicerContext, which gRPC's handlers take
 GrpcHandler = Any  # grpc.RpcMethodHandler; grpc has no types
 
 _PREFIX = "/grpc."
@@ -96,28 +96,27 @@ class ForeignServices:
         return self._services
 
     def _guarded(
-        self, method: str, run: Callable[[GrpcHandler, Context, Visit], Awaitable[Any]], handler: GrpcHandler
-    ) -> Callable[[object, Context], Awaitable[Any]]:
+        self, method: str, run: Callable[[GrpcHandler, CallContext, Visit], Awaitable[Any]], handler: GrpcHandler
+    ) -> Callable[[object, CallContext], Awaitable[Any]]:
         doors, is_open = self._doors, check_of(method) is open_to_all
-        abort_errors = _load().ABORT_ERRORS
 
-        async def guarded(_requests: object, context: Context) -> Any:
+        async def guarded(_requests: object, context: CallContext) -> Any:
             account = doors.memory.open(context)
             try:
                 caller = ANYONE if is_open else await doors.logins.caller(context)
                 account.require_room()
                 return await run(handler, context, Visit(caller, account))
-            except abort_errors:  # the service said why
+            except AbortError:  # the service said why
                 raise
             except Exception as error:  # noqa: BLE001 - a client gets a status, whatever happens
                 await abort(context, error, method, doors.logins, doors.metrics)
 
         return guarded
 
-    async def _unary_unary(self, handler: GrpcHandler, context: Context, visit: Visit) -> Any:
+    async def _unary_unary(self, handler: GrpcHandler, context: CallContext, visit: Visit) -> Any:
         return await handler.unary_unary(await self._request(handler, context, visit), context)
 
-    async def _unary_stream(self, handler: GrpcHandler, context: Context, visit: Visit) -> None:
+    async def _unary_stream(self, handler: GrpcHandler, context: CallContext, visit: Visit) -> None:
         responses = handler.unary_stream(await self._request(handler, context, visit), context)
         if isinstance(responses, Awaitable):  # it writes by itself
             await responses
@@ -125,21 +124,19 @@ class ForeignServices:
         async for response in responses:
             await context.write(response)
 
-    async def _stream_stream(self, handler: GrpcHandler, context: Context, visit: Visit) -> None:
+    async def _stream_stream(self, handler: GrpcHandler, context: CallContext, visit: Visit) -> None:
         async for response in handler.stream_stream(self._requests(handler, context, visit), context):
             await context.write(response)
 
-    async def _request(self, handler: GrpcHandler, context: Context, visit: Visit) -> Any:
+    async def _request(self, handler: GrpcHandler, context: CallContext, visit: Visit) -> Any:
         data = await self._read(context, visit, is_stream=False)
         return _parse(handler, require_message(data))
 
-    async def _read(self, context: Context, visit: Visit, *, is_stream: bool) -> object:
+    async def _read(self, context: CallContext, visit: Visit, *, is_stream: bool) -> object:
         """Receive a message, also while the server stops: a health check must be told so."""
-        return await self._doors.receives.read(
-            context, visit.account.connection, caller=visit.caller, is_stream=is_stream, outlives_stop=True
-        )
+        return await self._doors.receives.read(context, caller=visit.caller, is_stream=is_stream, outlives_stop=True)
 
-    async def _requests(self, handler: GrpcHandler, context: Context, visit: Visit) -> AsyncIterator[Any]:
+    async def _requests(self, handler: GrpcHandler, context: CallContext, visit: Visit) -> AsyncIterator[Any]:
         while True:
             data = await self._read(context, visit, is_stream=True)
             if data is None:
@@ -148,7 +145,7 @@ class ForeignServices:
 
 
 def _load() -> ModuleType:
-    from gpkvs.server import grpc_services  # noqa: PLC0415 - it loads grpcio, without which the native door serves
+    from gpkvs.server import grpc_services  # noqa: PLC0415 - it loads grpcio, without which the server serves all else
 
     return grpc_services
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpkvs.config import ServerConfig
 from gpkvs.errors import GpkvsError
-from gpkvs.server.batcher import Batcher
 from gpkvs.store import Store
+
+if TYPE_CHECKING:
+    from gpkvs.server.request_queue import RequestQueue
 
 
 class NotServingError(GpkvsError):
@@ -18,20 +21,12 @@ class NotServingError(GpkvsError):
 
 @dataclass(frozen=True)
 class Serving:
-    """An open store, its batcher, the bounds of calls, and the requests that wait elsewhere."""
+    """An open store, the queue of requests, and the bounds of calls."""
 
     store: Store
-    batcher: Batcher
+    queue: RequestQueue
     message_bytes_max: int
-    stream_requests_max: int
-    stream_bytes_max: int
-    door_requests: Callable[[], int] = lambda: 0
     watches_max: int = ServerConfig.watches_max
-
-    @property
-    def queue_requests(self) -> int:
-        """Requests that wait to get into a batch."""
-        return self.batcher.queue_requests + self.door_requests()
 
     def now_ms(self) -> int:
         """Return the time by which keys expire, in milliseconds since 1970."""

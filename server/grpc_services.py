@@ -10,10 +10,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from gpkvs.server.calls import Details
-from gpkvs.server.door.context import AbortError
-
-ABORT_ERRORS = (AbortError, grpc.aio.AbortError)
-"""What ends a handler that said why, behind either door."""
 
 
 class GrpcServices:

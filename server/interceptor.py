@@ -101,7 +101,7 @@ class _Call:
         self._series, self._context = series, context
 
     def __enter__(self) -> None:
-        if not getattr(self._context, "is_counted", False):  # by a door that handed it on
+        if not self._context.is_counted:  # by the door, which handed it on
             self._series.started.inc()
         self._began = time.perf_counter()
 

@@ -11,9 +11,6 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LOG_LEVEL: LogLevel = "info"
 
-# What grpcio raises where a client went away; its module is loaded only where it serves.
-_RESPONSE_UNSENT = "ExecuteBatchError"
-
 # What every record has, and what formatting it adds.
 _NOT_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -49,26 +46,10 @@ class _Json(_Text):
         return json.dumps({**line, **fields}, default=str)
 
 
-class _FaultsOfTheServer(logging.Filter):
-    """Drops gRPC's tracebacks for what only clients can help.
-
-    They are for each response whose client went away, and for each header that is not UTF-8: that one repeats the
-    header, which may be a password.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        kind = record.exc_info[0] if record.exc_info else None
-        return kind is None or not (
-            kind.__name__ == _RESPONSE_UNSENT
-            or (issubclass(kind, UnicodeDecodeError) and record.name.startswith("grpc."))
-        )
-
-
 def configure(log_format: LogFormat, level: LogLevel) -> None:
     """Log everything from a level on to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
-    handler.addFilter(_FaultsOfTheServer())
     logging.basicConfig(handlers=[handler], force=True)
     set_level(level)
 

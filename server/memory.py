@@ -2,9 +2,9 @@
 
 It counts by connection, by kind and in all:
 
-- ``calls``: each open call, with what gRPC holds for it;
+- ``calls``: each open call, with what the door holds for it;
 - ``requests``: each request, from its receipt to the end of its transaction;
-- ``answers``: each response, from the moment it is planned until gRPC has sent it, or the call has ended;
+- ``answers``: each response, from the moment it is planned until the door has sent it, or the call has ended;
 - ``batch``: the working memory of the transactions in progress.
 
 A connection may hold as much as it leaves free: one alone gets half, several share it, and a connection that holds
@@ -20,7 +20,6 @@ from typing import Literal
 from gpkvs.errors import NoSpaceError
 from gpkvs.server.bounds import CALL_BYTES
 from gpkvs.server.calls import CallContext
-from gpkvs.server.turns import Turns
 
 Kind = Literal["calls", "requests", "answers", "batch"]
 KINDS: tuple[Kind, ...] = ("calls", "requests", "answers", "batch")
@@ -28,7 +27,7 @@ KINDS: tuple[Kind, ...] = ("calls", "requests", "answers", "batch")
 # What a room takes without counting it, and in which steps it counts.
 _ROOM_FREE_BYTES, _ROOM_STEP_BYTES = 16 << 10, 64 << 10
 
-# A message that is being sent is there twice: the bytes that were given to gRPC, and its copy of them.
+# A message that is being sent is there twice: the bytes that were given to the door, and its copy of them.
 _SENT_COPIES = 2
 
 
@@ -39,17 +38,12 @@ class Memory:
     ----------
     clients_bytes_max
         How much open calls, requests and responses may take together. The working memory of a batch comes on top.
-    turns
-        How many messages of one connection are asked for at once.
     """
 
-    def __init__(self, clients_bytes_max: int, turns: int) -> None:
+    def __init__(self, clients_bytes_max: int) -> None:
         self.clients_bytes_max = clients_bytes_max
-        self.turns = turns
         self.by_kind: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self.clients_bytes = 0  # all kinds but the batch
-        # Whether messages that are being received take too much; nothing here counts them (`gpkvs.server.receive`).
-        self.is_short = False
         self._connections: dict[str, Connection] = {}
 
     @property
@@ -69,7 +63,7 @@ class Memory:
         return account
 
     def connection(self, peer: str) -> Connection:
-        """Return what a connection holds, by the name that gRPC gives it."""
+        """Return what a connection holds, by its name as gRPC writes it."""
         found = self._connections.get(peer)
         if found is None:
             found = self._connections[peer] = Connection(self, peer)
@@ -85,10 +79,6 @@ class Memory:
         if self._connections.get(peer) is connection:
             del self._connections[peer]
 
-    def batch(self, size: int) -> None:
-        """Count the working memory of a batch; a negative size gives it back."""
-        self.by_kind["batch"] += size
-
 
 class Connection:
     """What one connection holds.
@@ -98,17 +88,17 @@ class Connection:
     memory
         The account of the server, which counts it too.
     peer
-        Its name, as gRPC has it.
+        Its name, as gRPC writes it.
     """
 
-    __slots__ = ("_memory", "_peer", "bytes", "request_bytes", "turns")
+    __slots__ = ("_memory", "_peer", "bytes", "id", "request_bytes")
 
     def __init__(self, memory: Memory, peer: str) -> None:
         self._memory = memory
         self._peer = peer
+        self.id = 0  # the door's
         self.bytes = 0
         self.request_bytes = 0  # of these, of the kind ``requests``
-        self.turns = Turns(memory.turns)
 
     def change(self, kind: Kind, size: int) -> None:
         """Count more, or less."""
@@ -130,11 +120,6 @@ class Connection:
                 "memory",
                 f"this connection holds {self.bytes:,} bytes and asks for {size:,}, {max(free, 0):,} are free for all "
                 "(--memory-max): read the responses that wait, then try again",
-            )
-        if memory.is_short and self.bytes > CALL_BYTES:
-            return NoSpaceError(
-                "memory",
-                "the server receives more than it has memory for (--memory-max): try again",
             )
         return None
 
@@ -168,21 +153,16 @@ class Account:
         if refusal is not None:
             raise refusal
 
-    def admit(self, request_bytes: int, response_bytes: int) -> None:
-        """Count a request and the response that is planned for it.
+    def admit(self, response_bytes: int) -> None:
+        """Count a response that is planned.
 
         Raises
         ------
         NoSpaceError
-            If there is no room for both.
+            If there is no room for it.
         """
-        self.require_room(request_bytes + _SENT_COPIES * response_bytes)
-        self.connection.change("requests", request_bytes)
+        self.require_room(_SENT_COPIES * response_bytes)
         self.change_responses(response_bytes)
-
-    def release(self, request_bytes: int) -> None:
-        """Count a request no longer: nobody needs its columns."""
-        self.connection.change("requests", -request_bytes)
 
     def change_responses(self, size: int) -> None:
         """Count a response's bytes; a negative size gives back what was planned too much, or was sent."""

@@ -12,6 +12,11 @@ RESPONSE_BYTES_PER_OP: Final = 16  # room for status, version and value length o
 _MESSAGE_BYTES_PER_OP_MIN: Final = 64
 
 
+def response_bytes(operations: int, value_bytes: int) -> int:
+    """Return about what a response takes in memory or as a message."""
+    return RESPONSE_BYTES + RESPONSE_BYTES_PER_OP * operations + value_bytes
+
+
 def message_limits(limits: Limits, message_bytes_max: int) -> Limits:
     """Lower the limits so far that every response fits one message.
 

@@ -5,7 +5,7 @@ Most requests have none of them, and pay for none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -24,11 +24,6 @@ class Options(NamedTuple):
     conditions: bytes = b""
     expected: bytes = b""
     expiries: bytes = b""
-
-    def behind(self, operations: int) -> Options | None:
-        """Return what the operations behind the first few ask for, or None if that is nothing."""
-        columns = self.conditions[operations:], self.expected[8 * operations :], self.expiries[8 * operations :]
-        return _options(*columns)
 
 
 Clock = Callable[[], int]
@@ -110,12 +105,7 @@ def _expiry_of(now_ms: int, ttl_ms: int, field: str, index: int | None = None) -
     return expiry_ms
 
 
-def join_options(options: Sequence[Options | None], operations: Sequence[int]) -> dict[str, Any]:
-    """Join what requests with so many operations ask for to columns of `gpkvs.batch.Batch`; some may be left out."""
-    columns: dict[str, Any] = {}
-    for name, dtype in (("conditions", np.dtype("u1")), ("expected", np.dtype("<u8")), ("expiries", np.dtype("<u8"))):
-        parts = [getattr(of_request, name) if of_request else b"" for of_request in options]
-        if any(parts):
-            filled = [part or bytes(dtype.itemsize * count) for part, count in zip(parts, operations, strict=True)]
-            columns[name] = np.frombuffer(b"".join(filled), dtype)
-    return columns
+def columns_of(options: Options) -> dict[str, Any]:
+    """Return what operations ask for as columns of `gpkvs.batch.Batch`; some may be left out."""
+    dtypes = (("conditions", "u1"), ("expected", "<u8"), ("expiries", "<u8"))
+    return {name: np.frombuffer(column, dtype) for (name, dtype), column in zip(dtypes, options, strict=True) if column}

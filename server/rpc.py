@@ -16,12 +16,13 @@ from gpkvs.server.access.caller import ANYONE, Caller, LoginError
 from gpkvs.server.access.connections import end_of
 from gpkvs.server.access.login import Logins
 from gpkvs.server.access.rights import Check, RightsError, check_of
-from gpkvs.server.calls import CallContext, Handler, Registrar, Service, stream_stream, stream_unary
+from gpkvs.server.calls import CallContext, Handler, Service, stream_stream, stream_unary
+from gpkvs.server.door.handlers import Handlers
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.interceptor import of_type
 from gpkvs.server.memory import Account, Memory
-from gpkvs.server.receiver import Receiver
+from gpkvs.server.receives import Receives
 from gpkvs.server.running_call import RunningCall, begin_grpc, request_id_of
 from gpkvs.server.slow_log import SlowLog
 from gpkvs.server.status import ErrorStatus, tell
@@ -49,7 +50,7 @@ class Doors(NamedTuple):
     logins: Logins
     gate: Gate
     memory: Memory
-    receives: Receiver
+    receives: Receives
     metrics: Metrics
     slow_log: SlowLog
 
@@ -61,7 +62,7 @@ _NOT_EXECUTED = ((EXECUTED_KEY, NOT_EXECUTED),)
 _ENDLESS = ("gpkvs.v1.KV.Watch",)
 
 
-def add_service(server: Registrar, service: ServiceDescriptor, servicer: object, doors: Doors) -> None:
+def add_service(server: Handlers, service: ServiceDescriptor, servicer: object, doors: Doors) -> None:
     """Register an object that has a coroutine for each method of a service.
 
     A method of one request takes it and the `Call`, and returns the response, or a generator of responses. A method of
@@ -165,7 +166,7 @@ async def _only_message(context: CallContext, caller: Caller, account: Account, 
     """Receive the only message of a call, as bytes."""
     doors.gate.serving()
     account.require_room()
-    return require_message(await doors.receives.read(context, account.connection, caller=caller, is_stream=False))
+    return require_message(await doors.receives.read(context, caller=caller, is_stream=False))
 
 
 def _parse(request_class: type[Message], data: bytes) -> Message:

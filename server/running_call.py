@@ -1,6 +1,6 @@
 """A call that Python serves, while it runs: its id, and what its time goes into.
 
-The handler of a call begins it; whatever the handler awaits finds it in `running`, such as the batcher.
+The handler of a call begins it; whatever the handler awaits finds it in `running`, such as the queue.
 """
 
 from __future__ import annotations

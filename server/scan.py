@@ -74,7 +74,7 @@ class Scans:
         bytes_max = min(PIECE_BYTES_MAX, serving.message_bytes_max // _PIECE_SHARE)
         planned = bytes_max + _BYTES_PER_KEY * PIECE_KEYS_MAX
         left = message.limit or float("inf")
-        account.admit(0, planned)
+        account.admit(planned)
         reading = self._read(serving, message, message.cursor, left, bytes_max)
         try:
             told = time.monotonic()
@@ -200,7 +200,7 @@ def _admit(account: Account, more: int, piece: ScanPiece) -> None:
         If the connection may not hold it.
     """
     try:
-        account.admit(0, more)
+        account.admit(more)
     except NoSpaceError:
         raise NoSpaceError(
             "memory",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,16 +22,15 @@ from gpkvs.server import codec
 from gpkvs.server.access.caller import Caller
 from gpkvs.server.access.login import Logins
 from gpkvs.server.calls import CallContext
-from gpkvs.server.codec import Response
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import Gate
 from gpkvs.server.memory import Account
 from gpkvs.server.options import Options, options_of
 from gpkvs.server.pipeline import Pipeline
-from gpkvs.server.receiver import Receiver
+from gpkvs.server.receives import Receives
 from gpkvs.server.rpc import Call
 from gpkvs.server.scan import Scans
-from gpkvs.server.several import decode_several, encode_several
+from gpkvs.server.several import check_several, run_several
 from gpkvs.server.threads import NoThreadError
 from gpkvs.text import quoted
 
@@ -45,10 +45,11 @@ _MULTI_GET_KEYS_MAX = 16_384
 class KVService:
     """The methods of ``gpkvs.v1.KV``, by their names there.
 
-    No method holds its message while it waits for the batcher: the message has a copy of each column.
+    The door serves what is plain of them (`door/kv.hpp`), and hands the rest on. No method holds its message while it
+    waits for the queue, which has a copy.
     """
 
-    def __init__(self, logins: Logins, gate: Gate, receives: Receiver, metrics: Metrics) -> None:
+    def __init__(self, logins: Logins, gate: Gate, receives: Receives, metrics: Metrics) -> None:
         self._logins = logins
         self._gate = gate
         self._receives = receives
@@ -116,14 +117,17 @@ class KVService:
             )
         serving = self._gate.serving()
         table, keys = serving.store.open_table(message.table), list(message.keys)
-        columns = kv_pb2.BatchRequest(
+        request = kv_pb2.BatchRequest(
+            table=table.name,
             ops=bytes([Op.GET]) * len(keys),
             keys=b"".join(keys),
             key_lengths=np.fromiter(map(len, keys), "<u4", len(keys)).tobytes(),
         )
         del message
-        request = codec.decode(columns, table.limits, table.id, call.message_bytes)
-        response = await serving.batcher.submit(request, call.account, call.context.time_remaining())
+        codec.check(request, table.limits, serving.now_ms)
+        submitted = serving.queue.submit(request, table.id, call.account, call.context.time_remaining())
+        del request
+        response = await submitted
         _require_sound(response, keys)
         results = kv_pb2.MultiGetResponse(results=_get_responses(response))
         if results.ByteSize() > serving.message_bytes_max:
@@ -134,17 +138,14 @@ class KVService:
         """Run operations in order, atomically."""
         serving = self._gate.serving()
         table = codec.table_of(message, serving.store)
-        request_id = message.id
-        of_call = table.limits, table.id, call.message_bytes
+        of_call = {"table": table.id, "account": call.account, "seconds_left": call.context.time_remaining()}
         if message.request_ops:
-            request = decode_several(message, *of_call, serving.message_bytes_max, serving.now_ms)
-        else:
-            request = codec.decode(message, *of_call, serving.now_ms)
+            check_several(message, table.limits, serving.message_bytes_max, serving.now_ms)
+            return await run_several(message, partial(serving.queue.submit, **of_call), self._metrics)
+        codec.check(message, table.limits, serving.now_ms)
+        submitted = serving.queue.submit(message, **of_call)
         del message
-        response = await serving.batcher.submit(request, call.account, call.context.time_remaining())
-        if request.request_ops:
-            return encode_several(request_id, response, self._metrics)
-        return codec.encode(request_id, response)
+        return await submitted
 
     async def Pipeline(self, context: CallContext, caller: Caller, account: Account) -> None:  # noqa: N802
         """Run batches one after the other, many in flight, and respond in their order."""
@@ -184,15 +185,16 @@ class KVService:
 
     def _submit(
         self, op: Op, table: str, key: bytes, call: Call, value: bytes = b"", options: Options | None = None
-    ) -> asyncio.Future[Response]:
+    ) -> asyncio.Future[kv_pb2.BatchResponse]:
         """Queue a request of one operation."""
         serving = self._gate.serving()
         found = serving.store.open_table(table)
-        request = codec.single(op, key, value, found.limits, found.id, call.message_bytes, options)
-        return serving.batcher.submit(request, call.account, call.context.time_remaining())
+        request = codec.single(op, key, value, found.limits, options)
+        request.table = found.name
+        return serving.queue.submit(request, found.id, call.account, call.context.time_remaining())
 
 
-def _require_sound(response: Response, keys: Sequence[bytes]) -> None:
+def _require_sound(response: kv_pb2.BatchResponse, keys: Sequence[bytes]) -> None:
     """Refuse to return what fails its checksum."""
     corrupt = response.status.find(_CORRUPT)
     if corrupt >= 0:
@@ -202,11 +204,11 @@ def _require_sound(response: Response, keys: Sequence[bytes]) -> None:
         )
 
 
-def _get_responses(response: Response) -> Iterator[kv_pb2.GetResponse]:
+def _get_responses(response: kv_pb2.BatchResponse) -> Iterator[kv_pb2.GetResponse]:
     """Cut the columns of a response to GETs."""
-    lengths = np.frombuffer(response.value_lengths, "<u4").tolist()
+    lengths, values = np.frombuffer(response.value_lengths, "<u4").tolist(), response.values
     versions = np.frombuffer(response.versions, "<u8").tolist() if response.versions else [0] * len(lengths)
     end = 0
     for status, length, version in zip(response.status, lengths, versions, strict=True):
         end += length
-        yield kv_pb2.GetResponse(found=status == _OK, value=response.values[end - length : end], version=version)
+        yield kv_pb2.GetResponse(found=status == _OK, value=values[end - length : end], version=version)

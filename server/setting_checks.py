@@ -27,8 +27,6 @@ def setting_faults(store: StoreConfig, server: ServerConfig) -> Iterator[GpkvsEr
     yield from tls_faults(server)
     limits, memory_bytes = store.limits, memory_bytes_of(server)
     yield from faults_of(bounds_of, server, limits, store.batch_result_bytes_max, memory_bytes, store.changes_bytes)
-    if server.resp and server.door != "native":
-        yield InvalidArgumentError("only the native door speaks the Redis protocol: leave out --door", field="resp")
 
 
 def address_faults(server: ServerConfig) -> Iterator[GpkvsError]:

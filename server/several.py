@@ -1,20 +1,23 @@
 """Several requests in one message: each is atomic by itself, and fails by itself.
 
-Requests with checks cannot be joined into one, and a call for each costs much more than its operations. They stay
-together: no Python object is made for each of them but where one fails.
+The door runs them together. Those that the engine cannot do in one go come here, and go to the queue one by one.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpkvs.batch import Op
+from gpkvs.batch import HAS_VALUE, Op
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.codec import Request, Response, decode, encode
+from gpkvs.server import codec
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.options import Clock
 from gpkvs.server.status import tell
@@ -23,12 +26,13 @@ _REQUESTS_MAX: Final = 1024
 # What a failure takes in the response, at most, so that responses fit their messages.
 _FAILURE_BYTES: Final = 1 << 10
 _TEXT_MAX: Final = 200
+_AT_ONCE: Final = 64  # in the queue; as many of a connection have their turn together
+
+Submit = Callable[[kv_pb2.BatchRequest], asyncio.Future[kv_pb2.BatchResponse]]
 
 
-def decode_several(
-    message: kv_pb2.BatchRequest, limits: Limits, table: int, message_bytes: int, message_bytes_max: int, clock: Clock
-) -> Request:
-    """Take the columns out of a message of several requests, and check them.
+def check_several(message: kv_pb2.BatchRequest, limits: Limits, message_bytes_max: int, clock: Clock) -> None:
+    """Check the columns of a message of several requests (`codec.check`).
 
     Raises
     ------
@@ -36,9 +40,7 @@ def decode_several(
         If anything is wrong with any of them: none is executed then. The index counts through the whole message.
     """
     _check_counts(message, message_bytes_max)
-    request = decode(message, limits, table, message_bytes, clock)
-    request.request_ops = message.request_ops
-    return request
+    codec.check(message, limits, clock)
 
 
 def requests_max(message_bytes_max: int) -> int:
@@ -64,11 +66,79 @@ def _check_counts(message: kv_pb2.BatchRequest, message_bytes_max: int) -> None:
         raise InvalidArgumentError("a GET in a message of several requests", field="ops", index=get)
 
 
-def encode_several(message_id: int, response: Response, metrics: Metrics) -> kv_pb2.BatchResponse:
-    """Put the responses to all requests of a message into one; those that failed say why."""
-    message = encode(message_id, response)
-    message.failures.extend(_failure(number, error, metrics) for number, error in response.failures)
-    return message
+async def run_several(message: kv_pb2.BatchRequest, submit: Submit, metrics: Metrics) -> kv_pb2.BatchResponse:
+    """Run the requests of a message that was checked, in order; those that fail say why in its response.
+
+    Parameters
+    ----------
+    message
+        The message.
+    submit
+        Queues one request.
+    metrics
+        Counts those that are refused.
+    """
+    responses: list[kv_pb2.BatchResponse | BaseException] = []
+    requests = _requests_of(message)
+    while some := list(islice(requests, _AT_ONCE)):
+        responses += await asyncio.gather(*map(submit, some), return_exceptions=True)
+    return _joined(message.id, responses, metrics)
+
+
+def _requests_of(message: kv_pb2.BatchRequest) -> Iterator[kv_pb2.BatchRequest]:
+    """Cut a message into its requests."""
+    ops, keys, values = message.ops, message.keys, message.values
+    key_lengths, value_lengths = message.key_lengths, message.value_lengths
+    conditions, expected, expiries = message.conditions, message.expected, message.expiries
+    op_ends = np.frombuffer(message.request_ops, "<u4").cumsum(dtype=np.int64)
+    value_ends = HAS_VALUE[np.frombuffer(ops, np.uint8)].cumsum(dtype=np.int64)[op_ends - 1]
+    key_bytes, value_bytes = (
+        _bytes_before(key_lengths, message.key_size),
+        _bytes_before(value_lengths, message.value_size),
+    )
+    first_op = first_value = 0
+    for op_end, value_end in zip(op_ends.tolist(), value_ends.tolist(), strict=True):
+        yield kv_pb2.BatchRequest(
+            table=message.table,
+            ops=ops[first_op:op_end],
+            keys=keys[key_bytes(first_op) : key_bytes(op_end)],
+            key_lengths=key_lengths[4 * first_op : 4 * op_end],
+            key_size=message.key_size,
+            values=values[value_bytes(first_value) : value_bytes(value_end)],
+            value_lengths=value_lengths[4 * first_value : 4 * value_end],
+            value_size=message.value_size,
+            conditions=conditions[first_op:op_end],
+            expected=expected[8 * first_op : 8 * op_end],
+            expiries=expiries[8 * first_op : 8 * op_end],
+        )
+        first_op, first_value = op_end, value_end
+
+
+def _bytes_before(lengths: bytes, size: int) -> Callable[[int], int]:
+    """Return what tells how many bytes the first few strings take."""
+    if not lengths:
+        return lambda count: size * count
+    ends: NDArray[np.int64] = np.frombuffer(lengths, "<u4").cumsum(dtype=np.int64)
+    return lambda count: int(ends[count - 1]) if count else 0
+
+
+def _joined(
+    message_id: int, responses: Sequence[kv_pb2.BatchResponse | BaseException], metrics: Metrics
+) -> kv_pb2.BatchResponse:
+    done = [response for response in responses if not isinstance(response, BaseException)]
+    has_versions = any(response.versions for response in done)
+    return kv_pb2.BatchResponse(
+        id=message_id,
+        status=b"".join(response.status for response in done),
+        values=b"".join(response.values for response in done),
+        value_lengths=b"".join(response.value_lengths for response in done),
+        versions=b"".join(response.versions or bytes(8 * len(response.status)) for response in done)
+        if has_versions
+        else b"",
+        failures=[
+            _failure(number, error, metrics) for number, error in enumerate(responses) if isinstance(error, Exception)
+        ],
+    )
 
 
 def _failure(number: int, error: Exception, metrics: Metrics) -> kv_pb2.RequestFailure:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from gpkvs.media.layout import BYTES_LAYOUT
 from gpkvs.store import Store
 
-KEY_BYTES_MAX: Final = 32  # as in door/door.h
+KEY_BYTES_MAX: Final = 32
 PHASES: Final = ("waiting", "executing", "durable", "answering")
 
 _NANOSECONDS = 1_000_000

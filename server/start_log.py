@@ -7,7 +7,7 @@ import os
 import platform
 from typing import NamedTuple
 
-from gpkvs.config import MIB, DoorName, Limits, ServerConfig
+from gpkvs.config import MIB, Limits, ServerConfig
 from gpkvs.info import StoreInfo, package_version
 from gpkvs.server.access.users import Users
 from gpkvs.server.address import Address
@@ -147,11 +147,11 @@ class Addresses(NamedTuple):
     resp: Address | None  # the Redis protocol
 
 
-def log_addresses(addresses: Addresses, *, door: DoorName, tls: bool) -> None:
-    """Say where it serves, and by which door; the last lines of a start."""
+def log_addresses(addresses: Addresses, *, tls: bool) -> None:
+    """Say where it serves; the last lines of a start."""
     listen, metrics, resp = addresses
     how = " with TLS" if tls else ""
-    _log.info("gRPC%s on %s, door %s", how, listen, door, extra=_listening("gRPC", listen, tls=tls) | {"door": door})
+    _log.info("gRPC%s on %s", how, listen, extra=_listening("gRPC", listen, tls=tls))
     if resp:
         _log.info("Redis protocol%s on %s", how, resp, extra=_listening("Redis protocol", resp, tls=tls))
     _log.info("metrics%s on %s", how, metrics, extra=_listening("metrics", metrics, tls=tls))

@@ -27,12 +27,12 @@ from gpkvs.errors import (
 from gpkvs.server.access.audit import AuditError
 from gpkvs.server.access.caller import LoginError
 from gpkvs.server.access.rights import RightsError
-from gpkvs.server.batcher import ExpiredRequestError
 from gpkvs.server.calls import StatusCode
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.full_log import FullLog
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.receiver import SlowRequestError
+from gpkvs.server.receives import SlowRequestError
+from gpkvs.server.request_queue import ConnectionGoneError, ExpiredRequestError
 from gpkvs.server.wire import UnsupportedError
 
 _log = logging.getLogger("gpkvs.server")
@@ -53,6 +53,7 @@ _REFUSALS: tuple[tuple[type[GpkvsError], StatusCode, str], ...] = (
     (UnsupportedError, StatusCode.UNIMPLEMENTED, "unsupported"),
     (SlowRequestError, StatusCode.DEADLINE_EXCEEDED, "slow"),
     (ExpiredRequestError, StatusCode.DEADLINE_EXCEEDED, "deadline"),
+    (ConnectionGoneError, StatusCode.CANCELLED, "cancelled"),
 )
 # The request was executed, and its only operation did nothing: the operation's status says so in the metrics.
 _NOT_DONE: tuple[tuple[type[GpkvsError], StatusCode], ...] = (

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpkvs.batch import BatchResult, Op
 from gpkvs.engine.expiry import TableExpiry
 from gpkvs.store import Store
-
-_OPS: Final = {int(op): op.name.lower() for op in Op}
 
 
 class TableCount(NamedTuple):
@@ -32,20 +28,11 @@ class TableCount(NamedTuple):
     bytes_out: int
 
 
-class _Own:
-    """What Python counts of one table."""
-
-    def __init__(self) -> None:
-        self.operations = [0] * (max(_OPS) + 1)
-        self.bytes_in = self.bytes_out = 0
-
-
 class TableCounts(Collector):
     """The counts of all tables, at each scrape; a table that is dropped takes its counts along."""
 
     def __init__(self) -> None:
         self._store: Store | None = None
-        self._own: dict[int, _Own] = {}
         self._sources: list[Callable[[], Mapping[int, TableCount]]] = []
 
     def attach(self, store: Store | None) -> None:
@@ -53,19 +40,8 @@ class TableCounts(Collector):
         self._store = store
 
     def follow(self, source: Callable[[], Mapping[int, TableCount]]) -> None:
-        """Add what is counted elsewhere, by the tables' numbers."""
+        """Add what somebody counts, by the tables' numbers."""
         self._sources.append(source)
-
-    def batch_done(self, result: BatchResult) -> None:
-        """Count a transaction that Python's batcher gave to the engine."""
-        part = result.part
-        if part is None:
-            return
-        own = self._own.setdefault(part.batch.table, _Own())
-        for op, count in enumerate(np.bincount(part.batch.ops).tolist()):
-            own.operations[op] += count
-        own.bytes_in += len(part.batch.keys) + len(part.batch.values)
-        own.bytes_out += len(part.result.values)
 
     def collect(self) -> Iterator[Metric]:
         """Return the families of all tables that there are."""
@@ -101,14 +77,8 @@ class TableCounts(Collector):
             return
         others = [source() for source in self._sources]
         tables = store.open_tables()
-        for gone in self._own.keys() - {table.id for table in tables}:
-            self._own.pop(gone, None)
         for table in tables:
             counts = [count for other in others if (count := other.get(table.id))]
-            if own := self._own.get(table.id):
-                counts.append(
-                    TableCount({_OPS[op]: n for op, n in enumerate(own.operations) if n}, own.bytes_in, own.bytes_out)
-                )
             yield table.name, _sum(counts), store.table_expiry(table.id)
 
 

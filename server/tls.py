@@ -173,15 +173,8 @@ class Tls:
             return True
 
 
-def names_of_call(properties: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
-    """Return the names in the certificate of a gRPC call's client, from its `auth_context`; never the common name."""
-    kinds = (("DNS", "peer_dns"), ("URI", "peer_uri"), ("EMAIL", "peer_email"), ("IP", "peer_ip"))
-    found = ((kind, text) for kind, name in kinds for text in properties.get(name, ()))
-    return tuple(_name(kind, text.decode("ascii", "replace")) for kind, text in found)
-
-
 def names_of_certificate(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the same from what `ssl.SSLSocket.getpeercert` returns."""
+    """Return the names in a certificate as `ssl.SSLSocket.getpeercert` returns it; never the common name."""
     kinds = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
     return tuple(_name(kinds[kind], text) for kind, text in certificate.get("subjectAltName", ()) if kind in kinds)
 

@@ -108,7 +108,7 @@ class Watches:
                 f"{self._open:,} are open, and there may be no more (--watches-max): end one, or ask elsewhere",
             )
         held = bytes_max + _PREFIX_COPIES * len(message.prefix)
-        account.admit(0, held)
+        account.admit(held)
         self._open += 1
         beginning = self._reads.submit(partial(_begin, serving, since, selection))
         watch: _Watch | None = None
@@ -153,7 +153,7 @@ class Watches:
             await asyncio.sleep(watch.next_at - time.monotonic())  # at once, if that is past
             is_over = self._gate.is_over  # before the look at what there is: nothing comes behind that
             step = partial(watch.following.step, watch.bytes_max)
-            watch.job = self._reads.submit_step(lambda: serving.queue_requests > 0, step)
+            watch.job = self._reads.submit_step(lambda: serving.queue.requests > 0, step)
             found = await asyncio.wrap_future(watch.job)
             if found is None and is_over:
                 if watch.following.position != told:
@@ -293,7 +293,7 @@ def _admit(account: Account, more: int) -> None:
         If the connection may not hold it.
     """
     try:
-        account.admit(0, more)
+        account.admit(more)
     except NoSpaceError:
         raise NoSpaceError(
             "memory",

@@ -12,7 +12,6 @@ import secrets
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,12 +22,15 @@ from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
 import gpkvs
-from gpkvs.batch import RETURNS_VALUE, Op
+from gpkvs.batch import RETURNS_VALUE, Batch, Op
 from gpkvs.errors import ConflictError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.recovery.startup.check import check
 from gpkvs.server import codec
-from gpkvs.server.several import decode_several
+from gpkvs.server.several import check_several
+from gpkvs.store import OpenTable
+from tests.server.door.probes import BATCH, parse
+from tests.server.wire import columns_of
 
 EXAMPLES_A_ROUND = 300
 MESSAGE_BYTES_MAX = 64 << 20
@@ -151,54 +153,46 @@ REQUESTS = st.one_of(
 )
 
 
-def decoded(data: bytes, store: gpkvs.Store) -> list[codec.Request]:
-    """Take the requests of a message as the server does; none if it is refused."""
+def checked(data: bytes, store: gpkvs.Store) -> tuple[kv_pb2.BatchRequest, OpenTable] | None:
+    """Take a message as the server's handlers do; None if they refuse it. What they take, the door takes too."""
     try:
         message = kv_pb2.BatchRequest.FromString(data)
     except DecodeError:
-        return []
+        return None
     try:
-        table = store.open_table(message.table)
+        table = codec.table_of(message, store)
         if message.request_ops:
-            size = len(data), MESSAGE_BYTES_MAX
-            return [decode_several(message, table.limits, table.id, *size, lambda: store.now_ms)]
-        return [codec.decode(message, table.limits, table.id, len(data), lambda: store.now_ms)]
+            check_several(message, table.limits, MESSAGE_BYTES_MAX, lambda: store.now_ms)
+        else:
+            codec.check(message, table.limits, lambda: store.now_ms)
     except REFUSALS:
-        return []
+        return None
+    if not is_left_to_the_engine(message, table):
+        assert parse(BATCH, message.SerializeToString(), table.limits, table.layout), message
+    return message, table
 
 
-def without(request: codec.Request, failed: list[int]) -> codec.Request:
-    """Return a request of several without those that failed."""
-    counts = np.frombuffer(request.request_ops, "<u4")
-    is_done = np.ones(len(counts), np.bool_)
-    is_done[failed] = False
-    if is_done.all():
-        return request
-    ops = np.frombuffer(request.ops, np.uint8)[np.repeat(is_done, counts)]
-    return replace(request, operations=len(ops), returning=int(np.count_nonzero(RETURNS_VALUE[ops])))
+def is_left_to_the_engine(message: kv_pb2.BatchRequest, table: OpenTable) -> bool:
+    """Whether a table has no such operation; the store refuses it."""
+    has_records = table.layout != "u64"
+    of_records = {Op.APPEND, Op.EXPIRE, Op.EXPIRY, Op.ADD}.intersection(message.ops)
+    return not has_records and bool(of_records or message.expiries)
 
 
-def execute(requests: list[codec.Request], store: gpkvs.Store) -> int:
-    """Run requests as one batch, and check the shape of every answer; return how many were executed."""
-    executed = 0
-    answers = codec.responses_of(store.execute_requests(codec.batch_of(requests)), requests)
-    assert len(answers) == len(requests)
-    for asked, answer in zip(requests, answers, strict=True):
-        if not isinstance(answer, codec.Response):
-            assert isinstance(answer, REFUSALS), repr(answer)
-            continue
-        request = without(asked, [number for number, _ in answer.failures])
-        executed += 1
-        lengths = [
-            int.from_bytes(answer.value_lengths[i : i + 4], "little") for i in range(0, 4 * request.returning, 4)
-        ]
-        assert len(answer.status) == request.operations
-        assert set(answer.status) <= {0, 1, 3, 4, 5}
-        assert len(answer.versions) in (0, 8 * request.operations)  # a table may have none
-        assert len(answer.value_lengths) == 4 * request.returning
-        assert sum(lengths) == len(answer.values)
-        kv_pb2.BatchResponse.FromString(codec.encode(7, answer).SerializeToString())
-    return executed
+def execute(batch: Batch, store: gpkvs.Store) -> int:
+    """Run what messages ask for, and check the shape of every result; return how many requests were executed."""
+    result = store.execute_requests(batch)
+    assert result.requests == len(batch.request_ops)
+    assert all(isinstance(error, REFUSALS) for error in result.rejected.values()), result.rejected
+    ends = batch.request_ops.cumsum()
+    for number in sorted(set(range(result.requests)) - set(result.rejected)):
+        ops = batch.ops[ends[number] - batch.request_ops[number] : ends[number]]
+        own = result.request(number)
+        assert len(own.status) == len(ops)
+        assert set(own.status.tolist()) <= {0, 1, 3, 4, 5}
+        assert len(own.value_lengths) == np.count_nonzero(RETURNS_VALUE[ops])
+        assert own.value_lengths.sum() == len(own.values)
+    return result.requests - len(result.rejected)
 
 
 def fuzz(seconds: float, seed: int, folder: Path) -> tuple[int, int]:
@@ -221,9 +215,10 @@ def fuzz(seconds: float, seed: int, folder: Path) -> tuple[int, int]:
         def send(messages: list[bytes]) -> None:
             nonlocal sent, executed
             sent += len(messages)
-            requests = [request for data in messages for request in decoded(data, store)]
-            for table in {request.table for request in requests}:  # a batch is of one table, as the server's are
-                executed += execute([request for request in requests if request.table == table], store)
+            taken = [request for data in messages if (request := checked(data, store))]
+            for table in {table.id for _, table in taken}:  # a batch is of one table, as the server's are
+                parts = [columns_of(message, table) for message, of in taken if of.id == table]
+                executed += execute(Batch.concatenate(parts).on_table(table), store)
 
         while time.monotonic() < ends:
             hypothesis_seed(choose.getrandbits(32))(send)()

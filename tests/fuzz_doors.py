@@ -1,43 +1,61 @@
-"""The same calls to both doors of a server: what they answer, and what they leave in the store, must be the same.
+"""The same calls to a server and to the oracle: what they answer, and what they leave in the store, must be the same.
 
-``python -m tests.fuzz_doors --seconds 30 --seed 7``. gRPC's own server is the oracle, the native door is compared with
-it. In each round two servers begin with an empty store and get the same calls one after the other: right ones, broken
-ones, methods that are not there, odd headers, frames that are cut anywhere. Exit status 1 where they differ.
+``python -m tests.fuzz_doors --seconds 30 --seed 7``. `tests.oracle` is gRPC's own server over an embedded store; the
+native door is compared with it. In each round both begin with an empty store and get the same calls one after the
+other: right ones, broken ones, methods that are not there, odd headers, frames that are cut anywhere. Exit status 1
+where they differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import re
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise, zip_longest
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from gpkvs.batch import HAS_VALUE
-from gpkvs.changes import Position
+from gpkvs.cli.sizes import parse_bytes
 from gpkvs.client import Client
-from gpkvs.client.watch import decode_response
 from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
+from gpkvs.store import Store
 from tests.conftest import assert_clean
-from tests.server.http2_client import Answer, Headers, Http2Client, framed
-from tests.server.wire import ABSENT, ADD, CHECK, DELETE, EQUALS, EXPIRY, GET, INCREMENT, SET, batch, u32, u64
-from tests.serving import Server
+from tests.oracle import Oracle
+from tests.server.http2_client import Answer, Http2Client, framed
+from tests.server.wire import ABSENT, ADD, CHECK, DELETE, EQUALS, EXISTS, EXPIRY, GET, INCREMENT, SET, u32, u64
+from tests.serving import SIZES, Server
 
 CALLS_A_ROUND = 300
-BATCH, WATCH = "/gpkvs.v1.KV/Batch", "/gpkvs.v1.KV/Watch"
-TABLES = ("", "", "", "default", "numbers", "numbers", "rows", "rows", "none", "\0", "\N{SNOWMAN}")
+LOOK_CALLS = 50  # after so many, the stores are compared
+BATCH, PIPELINE = "/gpkvs.v1.KV/Batch", "/gpkvs.v1.KV/Pipeline"
+LAYOUTS = {"numbers": "u64", "rows": "int32[2]"}
+TABLES = (*[""] * 6, *["default", "numbers", "rows"] * 3, "none", "\0", "\N{SNOWMAN}")
 KEYS = (b"key0", b"key1", b"key2", b"12345678", b"\0" * 8, b"k" * 300, b"")
 VALUES = (b"", b"value", b"\1" * 8, b"v" * 700, b"v" * 9000, b"17")
+NUMBERS, ONES = (b"12345678", b"\0" * 8), b"\1" * 8
+EXPECTED = (0, 1, 2, int.from_bytes(ONES, "little"))
 FAR = 1 << 42  # an expiry that no round reaches, milliseconds
+
+_COLUMNS = (
+    "ops",
+    "keys",
+    "key_lengths",
+    "values",
+    "value_lengths",
+    "conditions",
+    "expected",
+    "expiries",
+    "request_ops",
+)
 
 # Headers that every call has, and those that some have.
 _COMMON = (":method", "POST"), (":scheme", "http")
@@ -54,7 +72,6 @@ _ODD_HEADERS = (
 )
 
 Random = random.Random
-_POSITION = re.compile("[0-9a-f]{16}-[0-9]+")
 
 
 class Call(NamedTuple):
@@ -69,8 +86,7 @@ class Call(NamedTuple):
     frames
         What its DATA frames have.
     steps
-        Of a Pipeline: each message is sent when the response to the last one is there. Then there are no frames. Of a
-        Watch: what is written while it is open.
+        Of a Pipeline: each message is sent when the response to the last one is there. Then there are no frames.
     """
 
     path: str
@@ -85,13 +101,13 @@ def messages_of(random: Random, operations_max: int = 6) -> bytes:
     kinds = random.choice(((1, 2, 3, 4), (1, 2, 3, 4), (2, 3, 4), tuple(range(1, 11))))
     ops = [random.choice(kinds) for _ in range(random.randrange(1, operations_max))]
     keys = [random.choice(KEYS[:5] if random.random() < 0.95 else KEYS) for _ in ops]
-    values = [b"\1" * 8 if op == INCREMENT else random.choice(VALUES) for op in ops if HAS_VALUE[op]]
+    values = [ONES if op == INCREMENT else random.choice(VALUES) for op in ops if HAS_VALUE[op]]
     if message.table == "rows" and random.random() < 0.7:
         ops = [random.choice((GET, SET, DELETE, ADD, ADD)) for _ in ops]
         values = [b"" for op in ops if HAS_VALUE[op]]
     if message.table in ("numbers", "rows") and random.random() < 0.9:
-        keys = [random.choice((b"12345678", b"\0" * 8)) for _ in ops]
-        values = [b"\1" * 8 for _ in values]
+        keys = [random.choice(NUMBERS) for _ in ops]
+        values = [ONES for _ in values]
     message.ops, message.keys, message.values = bytes(ops), b"".join(keys), b"".join(values)
     if len(set(map(len, keys))) == 1 and random.random() < 0.5:
         message.key_size = len(keys[0])
@@ -102,46 +118,59 @@ def messages_of(random: Random, operations_max: int = 6) -> bytes:
     elif values:
         message.value_lengths = u32(*map(len, values))
     if random.random() < 0.2 or CHECK in ops:
-        conditions = bytes(0 if op in (GET, 4, EXPIRY) else random.randrange(4) for op in ops)
+        reads = (GET, EXISTS, EXPIRY) if random.random() < 0.9 else ()  # they may have none
+        conditions = bytes(0 if op in reads else random.randrange(4) for op in ops)
         message.conditions = conditions
         if EQUALS in conditions or random.random() < 0.1:
-            message.expected = u64(*(random.randrange(3) for _ in ops))
-    if random.random() < 0.1:
-        message.expiries = u64(*(random.choice((0, FAR)) for _ in ops))
+            message.expected = u64(*(random.choice(EXPECTED) for _ in ops))
+    if random.random() < 0.25:
+        message.expiries = u64(*(random.choice((0, FAR, FAR)) for _ in ops))
     if random.random() < (0.1 if GET in ops else 0.4):
         first = random.randrange(1, len(ops) + 1)
-        cuts = [1] * len(ops), [len(ops)], [first, len(ops) - first], [1, 2]
+        cuts = ([1] * len(ops), [len(ops)]) * 3 + ([first, len(ops) - first], [1, 2])
         message.request_ops = u32(*random.choice(cuts))
     if random.random() < (0.5 if message.table == "numbers" else 0.1):
         message.numbers = True
+    if random.random() < 0.1:
+        distort(random, message)
     if random.random() < 0.1:
         message.layout = random.choice(("int32[2]", "int32[2]", "u64", "bytes", "int32[3]"))
     return bytes(message.SerializeToString())
 
 
-def writes_of(random: Random) -> bytes:
-    """Return a right `BatchRequest` that changes something."""
-    if random.random() < 0.3:
-        operations: list[tuple[int, bytes] | tuple[int, bytes, bytes]] = [(SET, b"12345678", random.randbytes(8))]
-        return bytes(batch(operations, table="numbers").SerializeToString())
-    operations = [(SET, random.choice(KEYS[:3]), random.choice(VALUES)) for _ in range(random.randrange(1, 4))]
-    if random.random() < 0.5:
-        operations.append((DELETE, random.choice(KEYS[:3])))
-    return bytes(batch(operations).SerializeToString())
+def distort(random: Random, message: kv_pb2.BatchRequest) -> None:
+    """Change a column so that it no longer fits the others, or give it another size beside its lengths."""
+    name = random.choice((*_COLUMNS, "key_size", "value_size"))
+    column = getattr(message, name)
+    if isinstance(column, int):
+        setattr(message, name, random.choice((0, 1, 8, column + 1)))
+    else:
+        changed = column[:-1], column[:-4], column + b"\0", column + column, random.randbytes(len(column))
+        setattr(message, name, random.choice(changed))
+
+
+def place_of(random: Random) -> tuple[str, bytes, bytes]:
+    """Return a table, a key and a value, which mostly fit it."""
+    table = random.choice(TABLES)
+    if table in LAYOUTS and random.random() < 0.8:
+        return table, random.choice(NUMBERS), ONES
+    return table, random.choice(KEYS), random.choice(VALUES)
 
 
 def get_of(random: Random) -> bytes:
     """Return a `GetRequest`."""
-    return bytes(kv_pb2.GetRequest(table=random.choice(TABLES), key=random.choice(KEYS)).SerializeToString())
+    table, key, _ = place_of(random)
+    return bytes(kv_pb2.GetRequest(table=table, key=key).SerializeToString())
 
 
 def set_of(random: Random) -> bytes:
     """Return a `SetRequest`."""
-    message = kv_pb2.SetRequest(table=random.choice(TABLES), key=random.choice(KEYS), value=random.choice(VALUES))
+    table, key, value = place_of(random)
+    message = kv_pb2.SetRequest(table=table, key=key, value=value)
     if random.random() < 0.2:
         message.condition = random.choice((ABSENT, 2, EQUALS, 9))
     if random.random() < 0.1:
-        message.expected = random.randrange(5)
+        message.expected = random.choice(EXPECTED)
     if random.random() < 0.1:
         message.expiry_ms = FAR
     return bytes(message.SerializeToString())
@@ -149,7 +178,8 @@ def set_of(random: Random) -> bytes:
 
 def delete_of(random: Random) -> bytes:
     """Return a `DeleteRequest`."""
-    message = kv_pb2.DeleteRequest(table=random.choice(TABLES), key=random.choice(KEYS))
+    table, key, _ = place_of(random)
+    message = kv_pb2.DeleteRequest(table=table, key=key)
     if random.random() < 0.2:
         message.condition = random.choice((ABSENT, 2, EQUALS))
     return bytes(message.SerializeToString())
@@ -157,16 +187,15 @@ def delete_of(random: Random) -> bytes:
 
 def increment_of(random: Random) -> bytes:
     """Return an `IncrementRequest`."""
-    message = kv_pb2.IncrementRequest(
-        table=random.choice(TABLES), key=random.choice(KEYS), delta=random.randrange(-5, 5)
-    )
-    return bytes(message.SerializeToString())
+    table, key, _ = place_of(random)
+    return bytes(kv_pb2.IncrementRequest(table=table, key=key, delta=random.randrange(-9, 5)).SerializeToString())
 
 
 def multi_get_of(random: Random) -> bytes:
     """Return a `MultiGetRequest`."""
-    keys = [random.choice(KEYS) for _ in range(random.randrange(4))]
-    return bytes(kv_pb2.MultiGetRequest(table=random.choice(TABLES), keys=keys).SerializeToString())
+    table, *_ = place_of(random)
+    keys = [random.choice(NUMBERS if table in LAYOUTS else KEYS[:6]) for _ in range(random.randrange(4))]
+    return bytes(kv_pb2.MultiGetRequest(table=table, keys=keys).SerializeToString())
 
 
 def count_of(random: Random) -> bytes:
@@ -174,32 +203,17 @@ def count_of(random: Random) -> bytes:
     return bytes(kv_pb2.CountRequest(table=random.choice(TABLES)).SerializeToString())
 
 
-def watch_of(random: Random) -> bytes:
-    """Return a `WatchRequest`."""
-    message = kv_pb2.WatchRequest(table=random.choice(TABLES), all_tables=random.random() < 0.2)
-    if message.all_tables and random.random() < 0.8:
-        message.table = ""
-    if random.random() < 0.2:
-        message.prefix = random.choice(KEYS)
-    if random.random() < 0.2:
-        message.since = random.choice(("0123456789abcdef-7", "newest", "-", "0123456789ABCDEF-7"))
-    message.only_position = random.random() < 0.2
-    return bytes(message.SerializeToString())
-
-
 METHODS: tuple[tuple[str, Callable[[Random], bytes]], ...] = (
     ("/gpkvs.v1.KV/Get", get_of),
     ("/gpkvs.v1.KV/Set", set_of),
     ("/gpkvs.v1.KV/Set", set_of),
     ("/gpkvs.v1.KV/Delete", delete_of),
-    ("/gpkvs.v1.KV/Batch", messages_of),
-    ("/gpkvs.v1.KV/Batch", messages_of),
+    (BATCH, messages_of),
+    (BATCH, messages_of),
+    ("/gpkvs.v1.KV/Increment", increment_of),
     ("/gpkvs.v1.KV/Increment", increment_of),
     ("/gpkvs.v1.KV/MultiGet", multi_get_of),
     ("/gpkvs.v1.KV/Count", count_of),
-    (WATCH, watch_of),
-    ("/gpkvs.v1.Admin/ListTables", lambda random: b""),
-    ("/grpc.health.v1.Health/Check", lambda random: random.choice((b"", b"\n\x0bgpkvs.v1.KV", b"\n\x01x"))),
     ("/gpkvs.v1.KV/Nothing", get_of),
     ("/nothing", get_of),
 )
@@ -211,6 +225,12 @@ def mutated(random: Random, data: bytes) -> bytes:
         at = random.randrange(len(data) + 1)
         data = data[:at] + random.randbytes(random.randrange(3)) + data[at + random.randrange(3) :]
     return data
+
+
+def nearly(random: Random, message: bytes, share: float) -> bytes:
+    """Return a message, broken in a share of all calls."""
+    changed = mutated(random, message) if random.random() < share else message
+    return changed if never_expires(changed) else message
 
 
 def never_expires(message: bytes) -> bool:
@@ -235,13 +255,10 @@ def call_of(random: Random) -> Call:
     """Return a call."""
     headers = tuple(random.sample(_ODD_HEADERS, random.choice((0, 0, 0, 1, 2))))
     if random.random() < 0.25:
-        steps = tuple(messages_of(random) for _ in range(random.randrange(1, 6)))
-        return Call("/gpkvs.v1.KV/Pipeline", headers, (), steps)
+        steps = tuple(nearly(random, messages_of(random), 0.05) for _ in range(random.randrange(1, 6)))
+        return Call(PIPELINE, headers, (), steps)
     path, make = random.choice(METHODS)
-    message = make(random)
-    if random.random() < 0.15:
-        changed = mutated(random, message)
-        message = changed if never_expires(changed) else message
+    message = nearly(random, make(random), 0.15)
     match random.randrange(40):
         case 0:
             data = b""
@@ -258,19 +275,12 @@ def call_of(random: Random) -> Call:
             )
         case _:
             data = framed(message)
-    written = tuple(writes_of(random) for _ in range(random.randrange(4))) if path == WATCH else ()
-    return Call(path, headers, cut(random, data), written)
-
-
-def _headers(target: str, path: str) -> Headers:
-    return (*_COMMON, (":authority", target), (":path", path), _TYPE, _TE)
+    return Call(path, headers, cut(random, data))
 
 
 def run(client: Http2Client, target: str, call: Call) -> tuple[Answer, list[bytes | None]]:
-    """Make a call; return its end, and of a Pipeline the responses to its steps, of a Watch what it tells."""
-    headers = (*_headers(target, call.path), *call.headers)
-    if call.path == WATCH:
-        return watched(client, target, headers, call)
+    """Make a call; return its end, and of a Pipeline the responses to its steps."""
+    headers = (*_COMMON, (":authority", target), (":path", call.path), _TYPE, _TE, *call.headers)
     if not call.steps:
         return client.call(headers, call.frames), []
     stream = client.begin(headers)
@@ -284,47 +294,6 @@ def run(client: Http2Client, target: str, call: Call) -> tuple[Answer, list[byte
     return client.answer(stream), responses
 
 
-def watched(client: Http2Client, target: str, headers: Headers, call: Call) -> tuple[Answer, list[bytes | None]]:
-    """Watch until all is told that is written meanwhile; return the end without its messages, and what was told.
-
-    No two servers have positions in common. Each tells together what comes in one millisecond, so of each key only the
-    last effect counts.
-    """
-    stream = client.begin(headers)
-    client.send_all(stream, call.frames)
-    if client.message(stream, 0) is None or _asks_for_position(call):
-        answer = client.answer(stream)
-        trailers = tuple((name, _POSITION.sub("POSITION", text)) for name, text in answer.trailers or answer.headers)
-        return answer._replace(trailers=trailers, data=b""), []
-    written = [client.call(_headers(target, BATCH), [framed(step)]) for step in call.steps]
-    position_only = kv_pb2.WatchRequest(only_position=True).SerializeToString()
-    asked = client.call(_headers(target, WATCH), [framed(position_only)])
-    newest = Position.parse(kv_pb2.WatchResponse.FromString(asked.data[5:]).position) if asked.data else None
-    told: dict[tuple[str, bytes], str] = {}
-    number = 0
-    while newest and (message := client.message(stream, number)) is not None:
-        arrival = decode_response(kv_pb2.WatchResponse.FromString(message[5:]))
-        for entry in arrival.entries:
-            columns = entry.kinds.tolist(), entry.value_list(), entry.versions.tolist(), entry.expiries.tolist()
-            rows = zip_longest(*columns)
-            told |= {(entry.name, key): str(row) for key, row in zip(entry.key_list(), rows, strict=True)}
-        if arrival.position.reaches(newest):
-            break
-        number += 1
-    client.reset(stream)
-    left = client.so_far(stream)
-    responses = [answer.data for answer in written]
-    return left._replace(trailers=(), data=b"", reset=None), [*responses, repr(sorted(told.items())).encode()]
-
-
-def _asks_for_position(call: Call) -> bool:
-    """Whether a watch ends by itself."""
-    try:
-        return kv_pb2.WatchRequest.FromString(b"".join(call.frames)[5:]).only_position
-    except DecodeError:
-        return False
-
-
 def is_framed(data: bytes) -> bool:
     """Whether bytes are whole messages, not compressed. What gRPC's own server says of others depends on its timing."""
     while data:
@@ -335,91 +304,105 @@ def is_framed(data: bytes) -> bool:
     return True
 
 
-def told(answer: Answer) -> dict[str, object]:
-    """Return of an answer what a client of gRPC can tell."""
+class Told(NamedTuple):
+    """What a client of gRPC can tell of an answer. The messages of Batch and Pipeline are parsed."""
+
+    ends: dict[str, Any]
+    texts: list[str]
+    messages: list[Any]
+
+
+def told(call: Call, answer: Answer, responses: Iterable[bytes | None]) -> Told:
+    """Return what a client can tell of a call's end and of the responses to its steps."""
     blocks = dict(answer.headers), dict(answer.trailers)
-    ends = {**blocks[0], **blocks[1]}
-    shown = ("grpc-status", "grpc-message", "gpkvs-", "x-")
-    ends.pop(REQUEST_ID_KEY, None)  # no other call has that
-    names = sorted(name for name, text in ends.items() if name.startswith(shown) and text)  # no message is an empty one
-    return {
+    trailing = {**blocks[0], **blocks[1]}
+    text = trailing.pop("grpc-message", "")
+    trailing.pop(REQUEST_ID_KEY, None)  # no other call has that
+    ends = {name: text for name, text in sorted(trailing.items()) if name.startswith(("grpc-status", "gpkvs-", "x-"))}
+    ends |= {
         "http": blocks[0].get(":status"),
         "type": blocks[0].get("content-type"),
-        "end": {name: ends[name] for name in names},
-        "data": answer.data,
         "reset": answer.reset or None,  # 0 only says that the rest of the request is not needed
         "closed": answer.is_closed,
     }
+    messages: list[Any] = [answer.data]
+    texts = [text]
+    if call.path in (BATCH, PIPELINE) and answer.data:
+        messages = [kv_pb2.BatchResponse.FromString(data[5:]) for data in (responses or [answer.data]) if data]
+        for failed in (one for message in messages for one in (message, *message.failures)):
+            texts.append(failed.message)
+            failed.message = ""
+    return Told(ends, texts, messages)
 
 
-def contents(server: Server) -> dict[str, list[tuple[bytes, bytes, int, int]]]:
-    """Return all that a server's store holds: keys, values, versions and expiries."""
+def agree(oracle: Told, native: Told) -> bool:
+    """Whether two answers say the same; of texts those count that the oracle gives: they are the store's."""
+    return oracle._replace(texts=[]) == native._replace(texts=[]) and all(
+        text in ("", other) for text, other in zip(oracle.texts, native.texts, strict=True)
+    )
+
+
+def contents(store: Client | Store) -> dict[str, list[tuple[bytes, bytes, int, int]]]:
+    """Return all that a store holds: keys, values, versions and expiries."""
     found = {}
-    with Client(server.target) as client:
-        for table in ("default", "numbers", "rows"):
-            pieces = list(client.scan_pieces(table=table))
-            found[table] = sorted(
-                entry
-                for piece in pieces
-                for entry in zip(
-                    piece.key_list(),
-                    piece.value_list(),
-                    piece.versions.tolist() or [0] * len(piece),
-                    piece.expiry_list(),
-                    strict=True,
-                )
+    for table in ("default", *LAYOUTS):
+        pieces = list(store.scan_pieces(table=table))
+        found[table] = sorted(
+            entry
+            for piece in pieces
+            for entry in zip(
+                piece.key_list(),
+                piece.value_list(),
+                piece.versions.tolist() or [0] * len(piece),
+                piece.expiry_list(),
+                strict=True,
             )
+        )
     return found
 
 
-class _Door:
-    """One of the two servers."""
+class _Caller:
+    """Calls one of the two, on a new connection if the last one is gone."""
 
-    def __init__(self, name: str, folder: Path, options: Sequence[str]) -> None:
-        folder.mkdir()
-        self.name, self.data = name, folder / "store"
-        self.server = Server(self.data, folder, "--door", name, *options)
-        with Client(self.server.target) as client:
-            client.create_table("numbers", layout="u64")
-            client.create_table("rows", layout="int32[2]")
-        self._client = Http2Client(self.server.target)
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._client = Http2Client(target)
 
-    def run(self, call: Call) -> tuple[dict[str, object], list[bytes | None]]:
-        """Make a call, on a new connection if the last one is gone."""
+    def run(self, call: Call) -> Told | None:
+        """Make a call; return nothing if its answer may be another one the next time."""
         if self._client.is_closed:
-            self._client = Http2Client(self.server.target)
-        answer, responses = run(self._client, self.server.target, call)
-        if not is_framed(b"".join(call.frames)):
-            return {}, []
-        return told(answer), responses
-
-    def stop(self) -> None:
-        """Stop in order; the store is clean."""
-        self._client.__exit__()
-        self.server.stop()
-        assert_clean(self.data)
+            self._client = Http2Client(self._target)
+        answer, responses = run(self._client, self._target, call)
+        return told(call, answer, responses) if is_framed(b"".join(call.frames)) else None
 
 
-def one_round(seed: int, calls: int, doors: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Make calls; return where the doors differ."""
+def one_round(seed: int, calls: int) -> list[str]:
+    """Make calls; return where the native door and the oracle differ."""
     random, differences = Random(seed), []
-    with tempfile.TemporaryDirectory(prefix="gpkvs-doors-") as folder:
-        left, right = (_Door(name, Path(folder) / f"{number}", options) for number, name in enumerate(doors))
-        try:
-            for number in range(calls):
-                call = call_of(random)
-                answers = left.run(call), right.run(call)
-                if answers[0] != answers[1]:
-                    differences.append(
-                        f"seed {seed}, call {number}: {call}\n  {left.name}: {answers[0]}\n  {right.name}: {answers[1]}"
-                    )
-            if contents(left.server) != contents(right.server):
-                differences.append(f"seed {seed}: the stores differ after {calls} calls")
-            left.stop()
-            right.stop()
-        finally:
-            left.server.kill()
-            right.server.kill()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpkvs-doors-")))
+        server = Server(folder / "native", folder)
+        stack.callback(server.kill)
+        sizes = zip(SIZES[::2], SIZES[1::2], strict=True)
+        oracle = Oracle(folder / "oracle", **{name[2:].replace("-", "_"): parse_bytes(size) for name, size in sizes})
+        stack.callback(oracle.stop)
+        client = stack.enter_context(Client(server.target))
+        for name, layout in LAYOUTS.items():
+            client.create_table(name, layout=layout)
+            oracle.store.create_table(name, layout=layout)
+        callers = _Caller(oracle.target), _Caller(server.target)
+        for number in range(calls):
+            if number % LOOK_CALLS == 0 and contents(oracle.store) != contents(client):
+                differences.append(f"seed {seed}: the stores differ after {number} calls")
+                break
+            call = call_of(random)
+            wanted, got = (caller.run(call) for caller in callers)
+            if wanted and got and not agree(wanted, got):
+                differences.append(f"seed {seed}, call {number}: {call}\n  oracle: {wanted}\n  native: {got}")
+        if contents(oracle.store) != contents(client):
+            differences.append(f"seed {seed}: the stores differ after {calls} calls")
+        server.stop()
+        assert_clean(server.data)
     return differences
 
 
@@ -429,16 +412,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
     parser.add_argument("--calls", type=int, default=CALLS_A_ROUND, help="of a round")
-    parser.add_argument("--doors", nargs=2, default=("grpcio", "native"))
     given = parser.parse_args()
     print(f"seed {given.seed}")
     give_up, rounds = time.monotonic() + given.seconds, 0
     while time.monotonic() < give_up:
-        differences = one_round(given.seed + rounds, given.calls, given.doors, ())
+        differences = one_round(given.seed + rounds, given.calls)
         rounds += 1
         if differences:
             sys.exit("\n".join(differences[:20]) + f"\n{len(differences)} differences")
-    print(f"{rounds} rounds of {given.calls} calls: the doors answer the same")
+    print(f"{rounds} rounds of {given.calls} calls: native door and oracle answer the same")
 
 
 if __name__ == "__main__":

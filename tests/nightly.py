@@ -170,16 +170,10 @@ STEPS = (
     Step("conformance", "make conformance CI=", "CI=true make conformance", 15),
     Step("security", ".venv/bin/python -m tests.tls_scan", ".venv/bin/python -m tests.tls_scan --quick", 20),
     Step(
-        "security-native",
-        ".venv/bin/python -m tests.tls_scan --door native",
-        ".venv/bin/python -m tests.tls_scan --door native --quick",
-        20,
-    ),
-    Step(
         "floods",
-        "gpkvs bench door --part floods --part crowd --door native --runs 3 --json build/nightly/floods.json >&2;"
+        "gpkvs bench door --part floods --part crowd --runs 3 --json build/nightly/floods.json >&2;"
         " cat build/nightly/floods.json",
-        "gpkvs bench door --part crowd --door native --runs 1 --records 1000 --crowd 10 --seconds 0.1",
+        "gpkvs bench door --part crowd --runs 1 --records 1000 --crowd 10 --seconds 0.1",
         30,
     ),
     Step("clients", ".venv/bin/python -m tests.foreign.run", ".venv/bin/python -m tests.foreign.run", 10),

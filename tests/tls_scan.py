@@ -1,8 +1,8 @@
 """testssl.sh against both ports of a real server with TLS: what must hold, and nothing else that it complains of.
 
-``python -m tests.tls_scan``, for one door of the server. The native door refuses clients that do not offer HTTP/2, as
-testssl.sh does in most of its hellos: there a copy of it is run that always offers it. It needs Debian's testssl.sh,
-and prints what it found as JSON; exit status 1 if something does not hold.
+``python -m tests.tls_scan``. The port of gRPC refuses clients that do not offer HTTP/2, as testssl.sh does in most of
+its hellos: there a copy of it is run that always offers it. It needs Debian's testssl.sh, and prints what it found as
+JSON; exit status 1 if something does not hold.
 """
 
 from __future__ import annotations
@@ -117,15 +117,14 @@ def mistakes(findings: list[Finding], *, quick: bool = False) -> list[str]:
     ]
 
 
-def scan_server(folder: Path, door: str, *, quick: bool) -> dict[str, Any]:
+def scan_server(folder: Path, *, quick: bool) -> dict[str, Any]:
     """Scan both ports of a server; return how many findings there are of each, and what is wrong."""
     authority = Authority(folder)
     pair = authority.issue("server", *HERE, ends=datetime.now(UTC) + timedelta(days=90))
-    server = Server(folder / "store", folder, "--door", door, *server_options(pair), authority=authority)
-    usual: tuple[str, dict[str, str]] = (_COMMAND, {})
+    server = Server(folder / "store", folder, *server_options(pair), authority=authority)
     ports = (
-        ("grpc", server.target, offering_http2(folder) if door == "native" else usual),
-        ("metrics", server.metrics_address, usual),
+        ("grpc", server.target, offering_http2(folder)),
+        ("metrics", server.metrics_address, (_COMMAND, {})),
     )
     try:
         report: dict[str, Any] = {}
@@ -142,12 +141,11 @@ def main() -> None:
     """Scan a server of its own, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only the versions of TLS")
-    parser.add_argument("--door", choices=("grpcio", "native"), default="grpcio")
     options = parser.parse_args()
     if not shutil.which(_COMMAND):
         sys.exit("there is no testssl.sh: apt-get install testssl.sh")
     with tempfile.TemporaryDirectory() as folder:
-        report = scan_server(Path(folder), options.door, quick=options.quick)
+        report = scan_server(Path(folder), quick=options.quick)
     print(json.dumps(report, indent=1))
     if any(port["wrong"] for port in report.values()):
         sys.exit(1)

@@ -161,7 +161,7 @@ def _load() -> None:
     from gpkvs.cli import served  # noqa: F401, PLC0415
     from gpkvs.cli.lazy_commands import load  # noqa: PLC0415 - the tests themselves do not need all of this
     from gpkvs.cli.main import Gpkvs, app  # noqa: PLC0415
-    from gpkvs.server import grpc_services, grpcio_door  # noqa: F401, PLC0415
+    from gpkvs.server import grpc_services  # noqa: F401, PLC0415
 
     for name, (place, _) in Gpkvs.subcommands.items():
         load(name, place)

@@ -1,4 +1,4 @@
-"""The benchmark of the doors: h2load on `gpkvs serve`, beside servers that do nothing, and beside redis.
+"""The benchmark of the door: h2load on `gpkvs serve`, beside servers that do nothing, and beside redis.
 
 In each round all servers take turns at the same load, so that a ratio is one of two neighbours in time.
 """
@@ -25,7 +25,7 @@ from gpkvs.bench.door.crowd import flood, silent_connection, spread, store_large
 from gpkvs.bench.door.empty_servers import GRPC_AIO, NGHTTP2, build_empty_servers
 from gpkvs.bench.door.floods import FLOODS
 from gpkvs.bench.door.h2load import METHODS, PIPELINE, Load, require_h2load, run_load
-from gpkvs.bench.door.measured_doors import Target, doors_of, serve_door
+from gpkvs.bench.door.measured_doors import NATIVE, Target, serve_door
 from gpkvs.bench.door.options import DoorOptions, Part
 from gpkvs.bench.peers.contender import BenchError, Progress, require_promise
 from gpkvs.bench.peers.redis_peer import NAME as REDIS
@@ -35,12 +35,10 @@ from gpkvs.bench.report.comparison import Comparison, rates_over
 from gpkvs.bench.report.machine import describe_run
 from gpkvs.bench.report.results import Measurement, Run
 from gpkvs.bench.report.tables import rate_text
-from gpkvs.errors import GpkvsError
 from gpkvs.info import package_version
 from gpkvs.recovery.proof.servers.run_access import make_access
 from gpkvs.recovery.proof.servers.server_process import ServerOptions
 
-NATIVE = "native"
 OPERATIONS = ("SET", "GET")
 SHAPES = {"50 connections": (50, 1), "4 x 100 streams": (4, 100)}
 _OF_METHODS = "50 connections"
@@ -101,10 +99,6 @@ class _Benchmark:
         self.missing: list[str] = []
         self.contenders: dict[str, dict[str, str]] = {}
         self._empty = build_empty_servers(folder, self._miss)
-        self._doors = doors_of(options)
-        for door in options.doors:
-            if door not in self._doors:
-                self._miss(f"{door}: this gpkvs has no such door")
         self._bodies = write_single(folder)
         self._streams = write_streams(folder, options.records, options.message, _STREAM_MESSAGES)
 
@@ -126,22 +120,13 @@ class _Benchmark:
         self._progress(f"left out: {what}")
         self.missing.append(what)
 
-    async def _serve(self, stack: AsyncExitStack, *more: str, **how: Any) -> list[Target]:
-        """Start the doors; one that does not start is left out."""
-        found = []
-        for door, chosen in self._doors.items():
-            self._progress(f"starting {door} with {self._options.records:,} records")
-            folder = Path(tempfile.mkdtemp(dir=self._folder))
-            try:
-                target = await stack.enter_async_context(
-                    serve_door(folder, self._options, door, (*chosen, *more), **how)
-                )
-            except GpkvsError as error:
-                self._miss(f"{door}: {error}")
-                continue
-            self.contenders[door] = {"version": package_version()}
-            found.append(target)
-        return found
+    async def _serve(self, stack: AsyncExitStack, *more: str, **how: Any) -> Target:
+        """Start a server."""
+        self._progress(f"starting a server with {self._options.records:,} records")
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        target = await stack.enter_async_context(serve_door(folder, self._options, more, **how))
+        self.contenders[NATIVE] = {"version": package_version()}
+        return target
 
     def _serve_empty(self, stack: AsyncExitStack, operation: str) -> list[Target]:
         found = []
@@ -185,14 +170,13 @@ class _Benchmark:
 
     async def _unary(self) -> None:
         async with AsyncExitStack() as stack:
-            doors = await self._serve(stack)
+            door = await self._serve(stack)
             for task, load in self._loads().items():
                 async with AsyncExitStack() as empty:
-                    targets = [*doors, *self._serve_empty(empty, task.partition(",")[0])]
+                    targets = [door, *self._serve_empty(empty, task.partition(",")[0])]
                     found = await self._rounds(task, {one.name: self._timed(one, load) for one in targets})
-                for door in doors:
-                    self._compare(found, door.name, NGHTTP2, _aim(door, _AIM_UNARY))
-                    self._compare(found, door.name, GRPC_AIO, None)
+                self._compare(found, NATIVE, NGHTTP2, _AIM_UNARY)
+                self._compare(found, NATIVE, GRPC_AIO, None)
 
     async def _methods(self) -> None:
         """Compare single calls of other methods, on a table of bytes, with SETs."""
@@ -200,14 +184,14 @@ class _Benchmark:
         bodies = write_methods(self._folder)
         first, *others = bodies
         async with AsyncExitStack() as stack:
-            for door in await self._serve(stack):
-                measures = {
-                    f"{door.name}: {name}": self._called(door, Load(path, body, connections, streams), operations)
-                    for name, (path, body, operations) in bodies.items()
-                }
-                found = await self._rounds(f"single calls, {_OF_METHODS}", measures)
-                for name in others:
-                    self._compare(found, f"{door.name}: {name}", f"{door.name}: {first}", _aim(door, _AIM_METHODS))
+            door = await self._serve(stack)
+            measures = {
+                f"{NATIVE}: {name}": self._called(door, Load(path, body, connections, streams), operations)
+                for name, (path, body, operations) in bodies.items()
+            }
+            found = await self._rounds(f"single calls, {_OF_METHODS}", measures)
+            for name in others:
+                self._compare(found, f"{NATIVE}: {name}", f"{NATIVE}: {first}", _AIM_METHODS)
 
     def _timed(self, target: Target, load: Load, operations: int = 1, log: Path | None = None) -> Measure:
         return lambda: target.run(load, self._options.seconds, operations, log)
@@ -226,16 +210,15 @@ class _Benchmark:
         log = self._folder / "alone.log"
         async with AsyncExitStack() as stack:
             stack.enter_context(awake())
-            doors = await self._serve(stack)
+            door = await self._serve(stack)
             for operation in OPERATIONS:
                 load = self._single(operation)
                 async with AsyncExitStack() as empty:
-                    targets = [*doors, *self._serve_empty(empty, operation)]
+                    targets = [door, *self._serve_empty(empty, operation)]
                     measures = {one.name: self._timed(one, load, log=log) for one in targets}
                     found = await self._rounds(f"{operation}, one call alone", measures)
-                for door in doors:
-                    if NGHTTP2 in found:
-                        self._compare_latency(found[door.name], found[NGHTTP2], "p50", _aim(door, _AIM_ALONE))
+                if NGHTTP2 in found:
+                    self._compare_latency(found[NATIVE], found[NGHTTP2], "p50", _AIM_ALONE)
 
     def _compare_latency(self, own: Measurement, peer: Measurement, percentile: str, aim: float | None) -> None:
         """Add a row of latencies."""
@@ -248,27 +231,23 @@ class _Benchmark:
     async def _tls(self) -> None:
         access = make_access(self._folder / "access")
         async with AsyncExitStack() as stack:
-            targets = [*await self._serve(stack), *await self._serve(stack, tls=access)]
-            names = {one.name for one in targets}
+            targets = [await self._serve(stack), await self._serve(stack, tls=access)]
             for task, load in self._loads().items():
                 found = await self._rounds(f"{task}, TLS", {one.name: self._timed(one, load) for one in targets})
-                for door in self._doors:
-                    if door in names:
-                        self._compare(found, f"{door}-tls", door, _AIM_TLS if door == NATIVE else None)
+                self._compare(found, f"{NATIVE}-tls", NATIVE, _AIM_TLS)
 
     async def _pipeline(self) -> None:
         async with AsyncExitStack() as stack:
-            doors = await self._serve(stack)
+            door = await self._serve(stack)
             redis = await stack.enter_async_context(self._redis())
             for operation in OPERATIONS:
                 load, operations = self._stream(operation)
-                measures = {one.name: self._timed(one, load, operations) for one in doors}
+                measures = {NATIVE: self._timed(door, load, operations)}
                 if redis:
                     measures[REDIS] = _redis_run(redis, operation, self._options)
                 task = f"{operation} stream, {self._options.message:,} a message"
                 found = await self._rounds(task, measures)
-                for door in doors:
-                    self._compare(found, door.name, REDIS, _aim(door, _AIM_PIPELINE[operation]))
+                self._compare(found, NATIVE, REDIS, _AIM_PIPELINE[operation])
 
     def _stream(self, operation: str) -> Task:
         """Return streams of messages, one at a time: h2load sends as fast as the server takes them."""
@@ -297,32 +276,30 @@ class _Benchmark:
         load = replace(self._single("GET", connections), per_second=_CROWD_PER_SECOND)
         log = self._folder / "crowd.log"
         async with AsyncExitStack() as stack:
-            for target in await self._serve(stack, _CROWD_MEMORY):
-                assert target.server
-                address = target.server.target
-                await store_large_value(address)
+            door = await self._serve(stack, _CROWD_MEMORY)
+            assert door.server
+            address = door.server.target
+            await store_large_value(address)
 
-                async def alone(target: Target = target) -> Run:
-                    return await run_load(target.url, load, calls, log, spread(connections))
+            async def alone() -> Run:
+                return await run_load(door.url, load, calls, log, spread(connections))
 
-                async def disturbed(target: Target = target, address: str = address) -> Run:
-                    async with flood(target.url, self._bodies["SET"]):
-                        with silent_connection(address):
-                            return await run_load(target.url, load, calls, log, spread(connections))
+            async def disturbed() -> Run:
+                async with flood(door.url, self._bodies["SET"]):
+                    with silent_connection(address):
+                        return await run_load(door.url, load, calls, log, spread(connections))
 
-                names = target.name, f"{target.name} flooded"
-                task = f"GET, a crowd of {self._options.crowd:,}"
-                found = await self._rounds(task, dict(zip(names, (alone, disturbed), strict=True)))
-                self._compare_latency(found[names[1]], found[names[0]], "p99", _aim(target, _AIM_CROWD))
+            names = NATIVE, f"{NATIVE} flooded"
+            task = f"GET, a crowd of {self._options.crowd:,}"
+            found = await self._rounds(task, dict(zip(names, (alone, disturbed), strict=True)))
+            self._compare_latency(found[names[1]], found[names[0]], "p99", _AIM_CROWD)
 
     async def _floods(self) -> None:
         """Time the calls of one client, and again beside each flood."""
-        if NATIVE not in self._doors:
-            return
-        access, options = make_access(self._folder / "flooded"), ServerOptions(more=self._doors[NATIVE])
+        access = make_access(self._folder / "flooded")
         for name, sent in FLOODS.items():
             folder = Path(tempfile.mkdtemp(dir=self._folder))
-            async with besiege(folder / "store", sent, options, access) as besieged:
+            async with besiege(folder / "store", sent, ServerOptions(), access) as besieged:
 
                 async def alone(besieged: Besieged = besieged) -> Run:
                     with awake():  # it computes where the flood will, and sends nothing
@@ -346,25 +323,16 @@ class _Benchmark:
         tasks |= {f"{operation}, one call at a time": (self._single(operation), 1) for operation in OPERATIONS}
         tasks |= {f"{operation} stream": self._stream(operation) for operation in OPERATIONS}
         async with AsyncExitStack() as stack:
-            plain = {one.name: one for one in await self._serve(stack)}
-            busies = await self._serve(stack, busy=True)
-            for busy in busies:
-                _signal(busy, signal.SIGSTOP)  # except while it is measured
-                stack.callback(_signal, busy, signal.SIGCONT)
-            for busy in busies:
-                door = busy.name.removesuffix("-busy")
-                for task, (load, operations) in tasks.items():
-                    idle = self._timed(plain[door], load, operations)
-                    names = f"{door} idle", f"{door} beside", f"{door} busy"
-                    measures = (idle, _beside(idle), _resumed(busy, self._timed(busy, load, operations)))
-                    found = await self._rounds(f"{task}, busy", dict(zip(names, measures, strict=True)))
-                    self._compare(found, names[2], names[1], _aim(plain[door], _AIM_BUSY))
-                    self._compare(found, names[2], names[0], None)
-
-
-def _aim(target: Target, aim: float) -> float | None:
-    """Only the native door has aims; the other one stands beside it."""
-    return aim if target.name.startswith(NATIVE) else None
+            door, busy = await self._serve(stack), await self._serve(stack, busy=True)
+            _signal(busy, signal.SIGSTOP)  # except while it is measured
+            stack.callback(_signal, busy, signal.SIGCONT)
+            for task, (load, operations) in tasks.items():
+                idle = self._timed(door, load, operations)
+                names = f"{NATIVE} idle", f"{NATIVE} beside", f"{NATIVE} busy"
+                measures = (idle, _beside(idle), _resumed(busy, self._timed(busy, load, operations)))
+                found = await self._rounds(f"{task}, busy", dict(zip(names, measures, strict=True)))
+                self._compare(found, names[2], names[1], _AIM_BUSY)
+                self._compare(found, names[2], names[0], None)
 
 
 def _redis_run(redis: Redis, operation: str, options: DoorOptions) -> Measure:

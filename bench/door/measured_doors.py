@@ -20,8 +20,11 @@ from gpkvs.bench.server.measured_server import ServerBenchOptions, python_progra
 from gpkvs.client import AsyncClient
 from gpkvs.credentials import PLAIN, Access, TlsCredentials
 from gpkvs.recovery.proof.servers.run_access import RunAccess
-from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerProcess, run_gpkvs
+from gpkvs.recovery.proof.servers.server_process import GPKVS, ServerProcess
 from gpkvs.server.metrics_reader import Scrape
+
+NATIVE = "native"
+"""The name of a server's door among what is measured."""
 
 _TRIAL_CALLS = 3  # of each stream: so long is the run that says how many calls take a given time
 _COUNT_SECONDS_MAX = 1.0
@@ -88,19 +91,10 @@ class Target:
         return [calls, scrape.by("gpkvs_operations_total", "status").get("ok", 0.0)]
 
 
-def doors_of(options: DoorOptions) -> dict[str, tuple[str, ...]]:
-    """Return the options of `gpkvs serve` for each door that is to be measured, and that this gpkvs has."""
-    _, text = run_gpkvs("serve", "--help")
-    if "--door" not in text:  # it has the one of grpcio alone
-        return {"grpcio": ()} if "grpcio" in options.doors else {}
-    return {door: (f"--door={door}",) for door in options.doors}
-
-
 @asynccontextmanager
 async def serve_door(
     folder: Path,
     options: DoorOptions,
-    door: str,
     more: tuple[str, ...],
     tls: RunAccess | None = None,
     *,
@@ -112,7 +106,7 @@ async def serve_door(
     sizes = replace(sizes, more=(*more, *(tls.tls_options if tls else ())))
     program = python_program("gpkvs.bench.door.busy_server") if busy else GPKVS
     credentials = TlsCredentials(ca=tls.cert) if tls else None
-    name = "-".join([door, *(["tls"] if tls else []), *(["busy"] if busy else [])])
+    name = "-".join([NATIVE, *(["tls"] if tls else []), *(["busy"] if busy else [])])
     async with serve(folder / name, sizes, program) as server:
         async with AsyncClient(server.target, table=TABLE, timeout=60, credentials=credentials) as client:
             await client.create_table(TABLE, layout="u64", index_bytes=index_bytes(numbers, options.records))

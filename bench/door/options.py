@@ -1,4 +1,4 @@
-"""What the benchmark of the doors measures, and for how long."""
+"""What the benchmark of the door measures, and for how long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from gpkvs.bench.peers.contender import Promise
 
 Part = Literal["unary", "methods", "alone", "tls", "pipeline", "crowd", "floods", "busy"]
 PARTS: tuple[Part, ...] = get_args(Part)
-DOORS = ("native", "grpcio")
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,6 @@ class DoorOptions:
         The directory for the stores: its file system decides the promise.
     promise
         What an acknowledged write must survive.
-    doors
-        Those of `gpkvs serve --door` that are measured.
     records
         How many each server, and redis, hold before anything is timed.
     runs
@@ -39,7 +36,6 @@ class DoorOptions:
 
     directory: Path
     promise: Promise = "process"
-    doors: tuple[str, ...] = DOORS
     records: int = 1_000_000
     runs: int = 5
     seconds: float = 2.0

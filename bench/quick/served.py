@@ -22,8 +22,7 @@ from gpkvs.server.door.versions import versions
 
 GPKVS = "gpkvs"
 _IN_FLIGHT = 32
-# A server as it starts without options.
-_USUAL = ServerOptions(index="", heap="", log="", commit="", journal="")
+# As it starts without other options.
 _OVER_RESP = ServerOptions(index="", heap="", log="", commit="", journal="", more=("--resp=127.0.0.1:0",))
 _LOAD = "rows of the Redis protocol"
 
@@ -32,15 +31,15 @@ async def measure_served(
     options: QuickOptions, promise: Promise, folder: Path, progress: Progress, found: Found
 ) -> None:
     """Measure both servers."""
-    speaks_resp = bool(versions())
-    if not speaks_resp:
-        found.absent[_LOAD] = "the native door is not built, and only that speaks this protocol"
-    elif not shutil.which("redis-benchmark"):
+    if not versions():
+        found.absent["the server"] = "this build of gpkvs has none; see `gpkvs doctor`"
+        return
+    if not shutil.which("redis-benchmark"):
         found.absent[_LOAD] = "redis-benchmark, which makes their load, is not installed; apt-get install redis-tools"
     elif not shutil.which("redis-server"):
         found.absent[REDIS] = "not installed; apt-get install redis-server"
     progress(f"starting a server and loading {options.records:,} records")
-    async with serve(folder / "store", _OVER_RESP if speaks_resp else _USUAL) as server:
+    async with serve(folder / "store", _OVER_RESP) as server:
         found.contenders.setdefault(GPKVS, {"version": package_version()})
         if _LOAD not in found.absent:
             await _over_resp(server, options, promise, folder, progress, found)

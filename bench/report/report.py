@@ -26,7 +26,7 @@ def write_report(results: Path, document: Path, kinds: Sequence[str] = ()) -> li
     results
         The folder of the results.
     document
-        A Markdown file.
+        A Markdown file. Names of plots begin with its own, unless it is a README.
     kinds
         Benchmarks whose results are written; none: all but ``redis``.
 
@@ -44,8 +44,9 @@ def write_report(results: Path, document: Path, kinds: Sequence[str] = ()) -> li
     if not begin or not end:
         raise BenchError(f"{document} needs the lines {BEGIN} and {END}: the text between them is replaced")
     sections, written = [], [document]
+    prefix = "" if document.stem == "README" else f"{document.stem}-"
     for result in found:
-        plot = document.with_name(f"{document.stem}-{Path(result['file']).stem}.svg")
+        plot = document.with_name(f"{prefix}{Path(result['file']).stem}.svg")
         if result["measurements"]:
             plot.write_text(draw(result))
             written.append(plot)

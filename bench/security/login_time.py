@@ -21,7 +21,7 @@ _PATH = "/gpkvs.bench.Login/Time"
 
 async def login_us(users: Path, token: str, calls: int) -> float:
     """Return the microseconds that `Logins.known` takes for a call with a token, the median of some calls."""
-    sessions = Sessions(lambda _: False)
+    sessions = Sessions(lambda _: False, lambda _: None)
     logins = Logins(load_users(users), sessions, Metrics(), NO_AUDIT)
 
     async def timed(request: bytes, context: grpc.aio.ServicerContext) -> bytes:

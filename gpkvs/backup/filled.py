@@ -205,6 +205,8 @@ class Filled:
         elif entry.is_dropped:
             self._incomplete.discard(entry.name)
             self._drop(entry.name)
+        elif not len(entry):
+            pass  # a transaction that left all as it was: such an entry does not even tell the layout of its table
         elif (table := self._tables.get(entry.name)) is None or not table.takes(entry):
             self._incomplete.add(entry.name)  # it was dropped before the tables were listed, and perhaps made anew
         elif table.add(entry):

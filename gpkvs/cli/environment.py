@@ -9,7 +9,7 @@ import os
 import re
 from typing import Final
 
-from gpkvs.text import no_such
+from gpkvs.cli.removed_settings import no_such_setting
 
 _PREFIX: Final = "GPKVS_"
 
@@ -59,6 +59,9 @@ def unread_variables() -> list[str]:
     unread = [
         name for name in sorted(given) if name not in read and not _OF_KUBERNETES.fullmatch(name.removeprefix(_PREFIX))
     ]
-    lines = [f"{no_such('environment variable', name, known)}; it has no effect" for name in unread[:_SAID_MAX]]
+    lines = [
+        f"{no_such_setting('environment variable', name, known, _PREFIX)}; it has no effect"
+        for name in unread[:_SAID_MAX]
+    ]
     more = len(unread) - len(lines)
     return [*lines, f"{more:,} more environment variables begin with {_PREFIX} and have no effect"] if more else lines

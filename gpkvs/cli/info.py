@@ -58,7 +58,6 @@ def _print(info: admin_pb2.InfoResponse) -> None:
     recovery = info.last_recovery
     for name, text in (
         ("version", info.version),
-        ("door", info.door),
         ("store", info.path),
         ("backend", info.backend),
         ("durability", f"{info.domain}: {info.domain_note}"),

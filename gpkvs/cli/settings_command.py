@@ -12,7 +12,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand
 
-from gpkvs.text import no_such, quoted
+from gpkvs.cli.removed_settings import no_such_setting
+from gpkvs.text import quoted
 
 _FAULTS: Final = "gpkvs.settings.faults"
 _WRONG: Final = "gpkvs.settings.wrong"
@@ -79,7 +80,7 @@ def _unknown(words: list[str], options: list[str]) -> Iterator[str]:
     for word in words:
         name, equals, _ = word.partition("=")
         if name.startswith("-"):
-            yield no_such("option", name, options)
+            yield no_such_setting("option", name, options, "--")
         elif not is_value:
             yield f"the word {quoted(word)} belongs to no option: leave it out"
         is_value = name.startswith("-") and not equals

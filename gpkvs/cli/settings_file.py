@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from gpkvs.cli.removed_settings import no_such_setting
 from gpkvs.errors import GpkvsError
 from gpkvs.server import logs
 from gpkvs.server.logs import LogLevel
-from gpkvs.text import no_such
 
 READ_AGAIN: Final = "log_level"
 """The setting that SIGHUP reads again."""
@@ -69,7 +69,7 @@ def read_settings(path: Path, known: Collection[str]) -> dict[str, Any]:
 def _fault(name: str, value: object, known: Collection[str]) -> str:
     """Return what is wrong with a line of a file, without a look at what the value means; else nothing."""
     if name not in known:
-        return no_such("setting", name, known)
+        return no_such_setting("setting", name, known)
     return f"{name} takes one value" if isinstance(value, dict | list) else ""
 
 

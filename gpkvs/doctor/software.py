@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import ssl
 import sys
@@ -11,11 +10,11 @@ from collections.abc import Iterator
 from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.doctor.kernels import kernels_fact
 from gpkvs.info import package_version
-from gpkvs.server.door.versions import versions
+from gpkvs.server.door.versions import PACKAGES, versions
 
 _VERSION = "Whoever reports a problem names it."
 _PYTHON = "gpkvs is tested with Python 3.11 to 3.13."
-_DOOR = "The native door serves clients (--door native, the default), and alone speaks the Redis protocol."
+_DOOR = "It serves clients, over gRPC and the Redis protocol; the embedded store does without."
 _TLS = "The native door has TLS by its own OpenSSL; Python's serves the port of metrics."
 
 
@@ -23,29 +22,18 @@ def software_facts() -> Iterator[Fact]:
     """Look at gpkvs, its kernels, its native door, TLS and Python."""
     yield Fact("gpkvs", Verdict.FINE, package_version(), _VERSION, figures={"version": package_version()})
     yield kernels_fact()
-    yield door_fact(versions(), os.environ.get("GPKVS_DOOR", "native"))
+    yield door_fact(versions())
     yield Fact("TLS", Verdict.FINE, f"Python has {ssl.OPENSSL_VERSION}", _TLS, figures={"openssl": ssl.OPENSSL_VERSION})
     yield python_fact(sys.version_info[:2], platform.python_version())
 
 
-def door_fact(libraries: str, wanted: str) -> Fact:
-    """Judge the native door.
-
-    Parameters
-    ----------
-    libraries
-        What it is made of; "" if it is not built.
-    wanted
-        Which door a server takes if it is not told.
-    """
+def door_fact(libraries: str) -> Fact:
+    """Judge the native door; `libraries` is what it is made of, "" if it is not built."""
     figures = {"native_door": libraries or None}
     if libraries and not libraries.startswith("cannot"):
         return Fact("native door", Verdict.FINE, f"built, with {libraries}", _DOOR, figures=figures)
     value = libraries or "not built"
-    mend = "apt-get install libnghttp2-dev libssl-dev, and make install (or pip install .) again"
-    if wanted == "grpcio":
-        return Fact("native door", Verdict.BETTER, f"{value}; GPKVS_DOOR=grpcio serves", _DOOR, mend, figures)
-    mend += "; or gpkvs serve --door grpcio"
+    mend = f"{PACKAGES}; then make install (or pip install .) again"
     return Fact("native door", Verdict.WRONG, f"{value}: a server does not start", _DOOR, mend, figures)
 
 

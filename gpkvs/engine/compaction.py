@@ -22,6 +22,7 @@ from gpkvs.engine.table import Table
 from gpkvs.engine.write_set import FILLED_WORDS, TableWrites, WriteSet, log_runs
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import RUNS_MAX, UNIT_BYTES, reference_length, reference_offset
+from gpkvs.native import number
 
 VICTIM_SHARE_MAX: Final = 0.95  # of a segment: with more charged, a victim frees too little for what it moves
 IDLE_SHARE_MAX: Final = 0.5  # two such segments become one
@@ -33,12 +34,11 @@ _LOOKED_AT: Final = 4
 _IDLE_STEP_UNITS: Final = (1 << 20) // UNIT_BYTES  # that are looked at while nobody waits yet
 _STEP_MOVES: Final = 4096
 _STEP_RECORDS: Final = 8192  # that a step walks over
-_WALKED_WORDS: Final = 4  # of each (`Walked` in kernels/compact.hpp)
 _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
 _NOTHING: Final = Run(0, 0)
 _NOWHERE: Final[int | None] = None
 _NO_SEGMENT: Final = (1 << 64) - 1
-_COUNT, _LACKS_ROOM, _VICTIM, _AT, _MOVES_WORDS = range(5)  # `Moves` in kernels/compact.hpp
+_COUNT, _LACKS_ROOM, _VICTIM, _AT = range(4)  # `Moves` in kernels/compact.hpp
 _NO_OTHERS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
@@ -70,7 +70,7 @@ class Compactor:
         self._damaged: set[int] = set()  # segments that cannot be emptied: a slot refers to what is no record
         self._too_large: set[int] = set()  # segments whose records found no room, until another one is empty
         self._barred, self._long_to = _NOTHING, _NOWHERE  # of the step that makes neighbours
-        self._walked = np.empty((_STEP_RECORDS, _WALKED_WORDS), np.uint64)
+        self._walked = np.empty((_STEP_RECORDS, number("WALKED_WORDS")), np.uint64)
         self.freed_units = 0
 
     @property
@@ -396,7 +396,7 @@ class _Moves:
         # Each table takes a run of its own.
         most = _STEP_MOVES if len(self.tables) <= RUNS_MAX else RUNS_MAX
         self._moves_max = min(most, files.log_entries_max)
-        self._counts = np.zeros(_MOVES_WORDS, np.uint64)
+        self._counts = np.zeros(number("MOVES_WORDS"), np.uint64)
         self._survivors = np.array([_NO_SEGMENT if heap.survivors is None else heap.survivors], np.uint64)
         self._set_moves(np.empty(0, np.uint32), *np.empty((3, 0), np.uint64))
 

@@ -13,6 +13,8 @@ from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import Batch
 from gpkvs.engine.left import Left
 from gpkvs.errors import ConflictError, GpkvsError
+from gpkvs.native import library
+from gpkvs.structs import describe
 
 _ONE = np.ones(1, np.uint32)
 
@@ -20,41 +22,9 @@ _ONE = np.ones(1, np.uint32)
 class EngineBatch(ctypes.Structure):
     """``struct EngineBatch``."""
 
-    _fields_ = [
-        ("n", ctypes.c_uint64),
-        ("ops", ctypes.c_void_p),
-        ("keys", ctypes.c_void_p),
-        ("key_lengths", ctypes.c_void_p),
-        ("key_length_step", ctypes.c_uint64),
-        ("values", ctypes.c_void_p),
-        ("value_lengths", ctypes.c_void_p),
-        ("value_length_step", ctypes.c_uint64),
-        ("expiries", ctypes.c_void_p),
-        ("conditions", ctypes.c_void_p),
-        ("expected", ctypes.c_void_p),
-        ("request_ops", ctypes.c_void_p),
-        ("requests", ctypes.c_uint64),
-        ("message_requests", ctypes.c_void_p),
-        ("messages", ctypes.c_uint64),
-        ("value_bytes_max", ctypes.c_uint64),
-        ("table_id", ctypes.c_uint32),
-        ("found_words", ctypes.c_void_p),
-        ("lends_blobs", ctypes.c_uint64),
-        ("upload", ctypes.c_void_p),
-        ("versions", ctypes.c_void_p),
-    ]
-
 
 class EngineRefusal(ctypes.Structure):
     """``struct EngineRefusal``: a request that was not done."""
-
-    _fields_ = [
-        ("request", ctypes.c_uint64),
-        ("lacks", ctypes.c_uint32),
-        ("failed_check", ctypes.c_uint32),
-        ("is_there", ctypes.c_uint32),
-        ("found", ctypes.c_uint64),
-    ]
 
     @classmethod
     def of(cls, error: ConflictError) -> EngineRefusal:
@@ -68,6 +38,23 @@ class EngineRefusal(ctypes.Structure):
     def error(self, lacking: Mapping[Left, GpkvsError]) -> GpkvsError:
         """Return why a request was not done, of one that lacks something in these words."""
         return lacking[Left(self.lacks)] if self.lacks else self.conflict()
+
+
+class EngineRoom(ctypes.Structure):
+    """``struct EngineRoom``: where results go."""
+
+
+class Engine(ctypes.Structure):
+    """``struct Engine``: its calls."""
+
+
+describe(
+    library.gpkvs_engine_structs(),
+    EngineBatch=EngineBatch,
+    EngineRefusal=EngineRefusal,
+    EngineRoom=EngineRoom,
+    Engine=Engine,
+)
 
 
 class GivenBatch:

@@ -14,8 +14,9 @@ from gpkvs.batch import U8, U64
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, PAGE_BYTES, Growth
+from gpkvs.native import number
 
-_UPPER = 2  # `SIDE_UPPER` in kernels/grow.cu
+_UPPER = number("SIDE_UPPER")
 _SLOTS_OF_AN_OPERATION = 8  # the host moves so many slots while it does one operation
 
 

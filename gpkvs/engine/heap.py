@@ -28,10 +28,10 @@ from gpkvs.media.layout import (
     SHORT_RECORD_HEADER_BYTES,
     UNIT_BYTES,
 )
+from gpkvs.native import number
 
 # Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
 _RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN, _TAIL_SEGMENT, _TAIL_UNITS = range(9)
-_STATE_WORDS: Final = 9
 _NO_SEGMENT: Final = (1 << 64) - 1
 
 COMPACTED_SEGMENTS_MIN: Final = 8  # of fewer, reserve and tails would be most of the heap: it is not compacted
@@ -45,7 +45,7 @@ TAILS: Final = 2
 _UNLIMITED: Final = 1 << 62
 # With a larger share charged, compaction would move more than it frees, and in the end not find room.
 _PROMISED_SHARE: Final = 0.85
-_CHARGED_AS_IT_IS: Final = 16  # `CHARGED_AS_IT_IS` in kernels/live_units.cuh
+_CHARGED_AS_IT_IS: Final = number("CHARGED_AS_IT_IS")
 # What the live units of an absent segment have in addition, so that no allocator takes it: no segment has so many.
 _ABSENT_UNITS: Final = 1 << 40
 
@@ -204,8 +204,8 @@ class Heap:
         self.blobs = blobs
         self.segment_units = segment_bytes // UNIT_BYTES
         assert self.segment_units <= LONGEST_RECORD_UNITS
-        self.state = np.zeros(_STATE_WORDS, np.uint64)
-        self._state = (ctypes.c_uint64 * _STATE_WORDS).from_buffer(self.state.data)  # a batch reads it often
+        self.state = np.zeros(number("HEAP_STATE_WORDS"), np.uint64)
+        self._state = (ctypes.c_uint64 * len(self.state)).from_buffer(self.state.data)  # a batch reads it often
         self.tail = tail
         self.bytes = self.bytes_max = len(counts.live) * segment_bytes if size is None else size
         self.growth_waits = ""

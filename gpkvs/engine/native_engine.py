@@ -18,12 +18,13 @@ import numpy as np
 from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
-from gpkvs.backends.fields import KernelFields
+from gpkvs.backends.fields import KernelFields, fields_of
 from gpkvs.backends.path_costs import ALL_OPS, Mix
 from gpkvs.batch import U64, Batch
 from gpkvs.changes import ChangeKind
 from gpkvs.engine.change_log import ChangeLog
 from gpkvs.engine.committer import Committer
+from gpkvs.engine.engine_batch import Engine
 from gpkvs.engine.expiry import Expiry
 from gpkvs.engine.heap import Heap
 from gpkvs.engine.left import Left
@@ -38,9 +39,8 @@ from gpkvs.row_layout import row_layout_of
 
 _log = logging.getLogger("gpkvs")
 
-# `EngineTable` in kernels/native_engine.hpp has so many words; these change while a table is there.
-_TABLE_WORDS: Final = 15
-_LOOKS_AT, _GAINED, _RANGES, _EARLIEST = range(11, 15)
+_TABLE: Final = tuple(field.name for field in fields_of(library.gpkvs_engine_table_fields()))
+_GAINED, _RANGES = _TABLE.index("gained"), _TABLE.index("ranges")
 # While a table grows, it is looked at again after so many new keys: as many as a block has, less in a small table.
 _LOOKS_SHARE: Final = 64
 
@@ -81,17 +81,6 @@ class TurnSums(NamedTuple):
     commits: int
     heap_units: int
     gained: Sequence[Table]
-
-
-class _Calls(ctypes.Structure):
-    """`Engine` in kernels/engine_batch.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("engine", "run", "durable", "wait", "reserve")),
-        ("operations_max", ctypes.c_uint64),
-        ("never_waits", ctypes.c_bool),
-        ("planned_ns", ctypes.c_void_p),
-    ]
 
 
 class NativeEngine:
@@ -183,7 +172,7 @@ class NativeEngine:
             library.gpkvs_engine_wait,
             library.gpkvs_engine_reserve,
         )
-        self._calls = _Calls(engine, *(ctypes.cast(call, ctypes.c_void_p) for call in calls))
+        self._calls = Engine(engine, *(ctypes.cast(call, ctypes.c_void_p) for call in calls))
         if not (heap.blobs and heap.blobs.stays):
             self._calls.reserve = None
         self._calls.never_waits = self.never_waits = files.undo_log is not None and not files.heap.is_paged
@@ -193,7 +182,7 @@ class NativeEngine:
         self._device_ops: U64 | None = None  # kept as long as native code may read it
         self._taken: U64 = np.zeros((len(DEVICE_LAYOUTS), len(Mix), _TAKEN_SIZES, 3), np.uint64)
         self._generation, self._remaps, self._growth = -1, 0, NO_GROWTH  # when the tables were described
-        self._rows: U64 = np.zeros((0, _TABLE_WORDS), np.uint64)
+        self._rows: U64 = np.zeros((0, len(_TABLE)), np.uint64)
         self._row_of: dict[int, int] = {}
 
     def begin_turn(
@@ -308,7 +297,7 @@ class NativeEngine:
         remaps = self._files.remaps
         # A growth that was interrupted when it began is not named, but its index may be in another place.
         if generation != self._generation or (remaps != self._remaps and growth == self._growth):
-            self._rows = np.zeros((len(self._tables), _TABLE_WORDS), np.uint64)
+            self._rows = np.zeros((len(self._tables), len(_TABLE)), np.uint64)
             self._row_of = {number: row for row, number in enumerate(sorted(self._tables))}
             changed = set(self._tables)
         elif growth != self._growth:

@@ -24,11 +24,11 @@ from gpkvs.engine.native_engine import NativeEngine, Ran
 from gpkvs.engine.own_batch import OwnBatch
 from gpkvs.engine.places import Places
 from gpkvs.errors import GpkvsError, NoMemoryError, memory_refused
-from gpkvs.native import library
+from gpkvs.native import library, number
 
 # A larger request is run as a batch of columns. Python's lock may be kept for so long.
 OPS_MAX, _BYTES_MAX = 512, 64 << 10
-READ_BYTES_MAX = 4 << 20  # `OWN_BYTES_MAX` in kernels/own_request.hpp
+READ_BYTES_MAX = number("OWN_BYTES_MAX")
 
 _BATCH_PARAMETERS: tuple[type[Any], ...] = (
     ctypes.c_void_p,

@@ -27,12 +27,13 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.files import StoreFiles, blob_file
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BYTES_LAYOUT, UNIT_BYTES
+from gpkvs.native import number
 from gpkvs.scan import ScanPiece
 
 END = 1 << 64  # behind the last fingerprint
 
 _FOUND, _DAMAGED, _EXPIRED = 1, 2, 3  # `Scanned` in kernels/scan.hpp
-_GROUP = 16  # `SCAN_GROUP` there
+_GROUP = number("SCAN_GROUP")
 _LENGTH_MASK = np.uint64((1 << 24) - 1)  # of a reference: its units
 
 _CURSOR = struct.Struct("<B16sIQ")  # version, store, table, the next fingerprint

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gpkvs.batch import U8
 from gpkvs.errors import GpkvsError
 from gpkvs.media.layout import U64_LAYOUT
-from gpkvs.native import library
+from gpkvs.native import library, number
 from gpkvs.row_layout import RowLayout, row_layout_of
 from gpkvs.scan import ScanPiece
 
@@ -32,7 +32,7 @@ VERSION_OF_ROWS = 2
 PIECES_FORMAT = "gpkvs-pieces"
 """Of what becomes a Parquet file (`gpkvs.export.pieces`)."""
 
-_PACKED_BYTES_MAX = 20  # `PACKED_BYTES_MAX` in kernels/pack.hpp
+_PACKED_BYTES_MAX = number("PACKED_BYTES_MAX")
 
 # A map of three, whose numbers always take 8, 8 and 4 bytes: MessagePack allows that, and the end is found by its size.
 _END = struct.Struct(">1s8ssQ8ssQ6ss")

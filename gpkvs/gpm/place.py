@@ -23,12 +23,12 @@ from gpkvs.backends.fields import KernelFields, fields_of_user
 from gpkvs.backends.user_kernel import UserKernel
 from gpkvs.errors import BackendError, InvalidArgumentError
 from gpkvs.gpm.host_compiler import compile_for_host
-from gpkvs.native import IS_TRACED, KernelSymbol, kernel_symbol, library
+from gpkvs.native import IS_TRACED, KernelSymbol, kernel_symbol, library, number
 from gpkvs.pm.mapping import map_memory
 from gpkvs.pm.region import Region
 
 _BYTES = np.dtype(np.uint8)
-_LOADED_AT_ONCE = 64 << 10  # GPM_LOADED_AT_ONCE in kernels/gpm_load.cu
+_LOADED_AT_ONCE = number("GPM_LOADED_AT_ONCE")
 _ALL_OF_A_THREAD = 2048  # the keys of an item that takes so long that each is worth another thread
 
 

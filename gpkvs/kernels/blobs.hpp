@@ -183,7 +183,7 @@ class Blobs {
     static const Blobs& of(const EngineBlob* blob) { return *(const Blobs*)blob->blobs->self; }
 
     // Where the file may move when it grows, a blob that is lent has a mapping of its own: that takes five times as long as to
-    // look at it (docs/decisions.md).
+    // look at it (docs/decisions/format.md).
     static const uint8_t* view(const EngineBlob* blob) {
         if (of(blob).fixed_base_) return of(blob).fixed_base_ + blob->first_page * BLOB_PAGE_BYTES;
         void* const at = mmap(nullptr, blob->pages * BLOB_PAGE_BYTES, PROT_READ, MAP_SHARED, blob->file,

@@ -229,6 +229,12 @@ void* gpkvs_trace_state() { return trace; }
 // How many cache lines were written back since the process began.
 u64 gpkvs_lines_written_back() { return __atomic_load_n(&pm_lines_written_back, __ATOMIC_RELAXED); }
 
+// The lists of protocol.cuh: of each line its name, its number, and what else it says.
+#define PROTOCOL_TEXT(name, number, ...) #name " " #number " " #__VA_ARGS__ ";"
+const char* gpkvs_operations() { return PROTOCOL_OPERATIONS(PROTOCOL_TEXT); }
+const char* gpkvs_conditions() { return PROTOCOL_CONDITIONS(PROTOCOL_TEXT); }
+const char* gpkvs_statuses() { return PROTOCOL_STATUSES(PROTOCOL_TEXT); }
+
 // The names of the audits (audit.cu), in the order of their numbers from 1 on, each with a semicolon after it.
 #define AUDIT_NAME(code, name) name ";"
 const char* gpkvs_audits() { return AUDITS(AUDIT_NAME); }
@@ -243,6 +249,9 @@ u64 gpkvs_pack_records(const u8* keys, const u32* key_lengths, const u8* values,
     return pack_records(keys, key_lengths, values, value_lengths, expiries, n, out);
 }
 
+const char* gpkvs_engine_structs() { return ENGINE_STRUCTS(STRUCT_TEXT); }
+const char* gpkvs_engine_table_fields() { return ENGINE_TABLE_FIELDS(GPKVS_NAME); }
+
 // The magic number of the file system a file is on (statfs), 0 if it cannot be told.
 u64 gpkvs_filesystem(int file) {
     struct statfs found;
@@ -250,3 +259,17 @@ u64 gpkvs_filesystem(int file) {
 }
 
 }  // extern "C"
+
+// Numbers that Python asks for, instead of having them too (`number` in gpkvs/native.py).
+#define GPKVS_NUMBER(name) extern "C" const u64 gpkvs_##name = name;
+static const u64 WALKED_WORDS = sizeof(Walked) / sizeof(u64);
+GPKVS_NUMBER(CHARGED_AS_IT_IS)
+GPKVS_NUMBER(GPM_LOADED_AT_ONCE)
+GPKVS_NUMBER(HEAP_STATE_WORDS)
+GPKVS_NUMBER(MOVES_WORDS)
+GPKVS_NUMBER(OWN_BYTES_MAX)
+GPKVS_NUMBER(PACKED_BYTES_MAX)
+GPKVS_NUMBER(SCAN_GROUP)
+GPKVS_NUMBER(SIDE_UPPER)
+GPKVS_NUMBER(UNCOUNTED)
+GPKVS_NUMBER(WALKED_WORDS)

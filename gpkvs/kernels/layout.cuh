@@ -1,6 +1,7 @@
 // The bytes on media that kernels touch. docs/format.md describes them; tests hold the same numbers from Python.
 #pragma once
 #include "platform.cuh"
+#include "protocol.cuh"
 
 static const u32 WAYS = 8;
 static const u32 BLOCK_BYTES = 65536;  // the unit of placement, growth, scan and sharding
@@ -8,35 +9,11 @@ static const u64 NO_SLOT = ~0ull;
 static const u32 NO_OP = ~0u;
 static const u64 NO_RECORD = 0;  // a record has at least RECORD_UNITS_MIN units, so no reference is 0
 
-// Planners know the first four; the others become one of these (resolve.hpp).
-enum Operation {
-    OP_GET = 1,
-    OP_SET = 2,
-    OP_DELETE = 3,
-    OP_EXISTS = 4,
-    OP_INCREMENT = 5,
-    OP_APPEND = 6,
-    OP_CHECK = 7,
-    OP_EXPIRE = 8,
-    OP_EXPIRY = 9,
-    OP_ADD = 10,
-    OP_LENGTH = 11,
-    OP_REQUIRE = 12,
-    OP_COPY = 13,
-    OP_SETRANGE = 14,
-    OP_INCREMENT_DECIMAL = 15
-};
-enum StatusCode {
-    STATUS_OK = 0,
-    STATUS_NOT_FOUND = 1,
-    STATUS_CORRUPT = 2,
-    STATUS_CONDITION = 3,
-    STATUS_OVERFLOW = 4,
-    STATUS_NOT_A_NUMBER = 5
-};
-GPKVS_DEVICE bool has_value(u32 op) {
-    return op == OP_SET || op == OP_INCREMENT || op == OP_APPEND || op == OP_ADD || op == OP_REQUIRE || op >= OP_SETRANGE;
-}
+#define OPERATION(name, number, ...) OP_##name = number,
+#define STATUS(name, number) STATUS_##name = number,
+enum Operation { PROTOCOL_OPERATIONS(OPERATION) };
+enum StatusCode { PROTOCOL_STATUSES(STATUS) };
+GPKVS_DEVICE bool has_value(u32 op) { return false PROTOCOL_OPERATIONS(BRINGS_VALUE); }
 GPKVS_DEVICE bool is_write(u32 op) { return op == OP_SET || op == OP_DELETE; }
 enum Change { CHANGE_NONE = 0, CHANGE_PUT = 1, CHANGE_REMOVE = 2 };
 

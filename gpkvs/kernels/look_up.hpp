@@ -31,7 +31,7 @@ struct LookUp {
     }
 
   private:
-    // To wake the threads takes longer than to copy so many bytes (docs/decisions.md).
+    // To wake the threads takes longer than to copy so many bytes (docs/decisions/gpu.md).
     static const u64 COPIED_ALONE = 2 << 20;
 
     void copy_and_look(u64 bytes) const {

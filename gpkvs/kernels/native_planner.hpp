@@ -1,7 +1,7 @@
 // The native planner: a batch on one table, by the host's threads, all phases in one call, with the same kernels.
 //
 // Python between a dozen launches takes fifty times what the kernels take for a few operations, and as much as they do
-// for thousands (docs/decisions.md). Where something does not fit (no way for a key, no room in the heap), it says so: it only
+// for thousands (docs/decisions/engine.md). Where something does not fit (no way for a key, no room in the heap), it says so: it only
 // reads PM, so nothing has happened by then.
 #pragma once
 #include <sys/mman.h>

@@ -242,7 +242,7 @@ class NativeResolver {
     }
 
     EngineRefusal conflict_of(u64 request, u32 failed, u64 first) const {
-        const u32 is_there = status_[failed] == STATUS_CONDITION;
+        const u32 is_there = status_[failed] == STATUS_CONDITION_FAILED;
         return {request, 0, (u32)(failed - first), is_there, is_there ? numbers_[failed] : 0};
     }
 
@@ -252,7 +252,7 @@ class NativeResolver {
     template <class Planner>
     u64 version_of(const Planner& a, u64 op) const {
         if (has_records<typename Planner::Slot>) return a.versions[op];
-        return status_of(a, op) == STATUS_CONDITION ? numbers_[op] : 0;
+        return status_of(a, op) == STATUS_CONDITION_FAILED ? numbers_[op] : 0;
     }
     template <class Planner>
     u32 number_bytes(const Planner& a, u64 op) const { return status_of(a, op) == STATUS_OK ? 8 : 0; }

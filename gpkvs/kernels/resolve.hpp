@@ -22,24 +22,8 @@ static const u64 DECIMAL_TEXT_USUAL = 64, DECIMAL_WORK = 64;
 // How many operations before its turn what an operation needs of its chain is asked for, and its record.
 static const u64 CHAIN_SOON = 96, RECORD_SOON = 48;
 
-// Only the door asks for those from SOUND on: the record that the table has for the key, if it has one, must not be damaged.
-// What replaces a record that nobody could read would hide the damage.
-enum ConditionCode {
-    CONDITION_NONE = 0,
-    CONDITION_ABSENT = 1,
-    CONDITION_PRESENT = 2,
-    CONDITION_EQUALS = 3,
-    CONDITION_SOUND = 4,
-    CONDITION_EXPIRES = 5,   // the key is there, and has an expiry
-    CONDITION_READABLE = 6,  // it is there
-    CONDITION_LASTS = 7,     // it is there, and has no expiry
-    CONDITION_LATER = 8,     // it has an expiry, and would expire later than that
-    CONDITION_SOONER = 9,    // the other way round: what has no expiry comes last
-    CONDITION_HOLDS = 10,    // of a REQUIRE: it holds the value that this brings
-    CONDITION_REQUIRED = 11, // the last REQUIREs in a row before it hold, and all behind them was done
-    CONDITION_KEEPS = 12,    // none: a SET leaves the expiry that there is
-    CONDITION_PROLONGS = 13  // as REQUIRED; an EXPIRE adds to the expiry that there is what `expected` says
-};
+#define CONDITION(name, number) CONDITION_##name = number,
+enum ConditionCode { PROTOCOL_CONDITIONS(CONDITION) };
 
 // Of the record that the table holds for a chain's key, and of its value. A blob is looked at where its value is needed.
 enum Verdict {
@@ -173,7 +157,7 @@ class Resolver {
                 if (a.ops[op] >= OP_ADD && is_too_much()) break;
             }
             if (failed != NO_OP && is_present(failed)) {
-                a.status[failed] = STATUS_CONDITION;
+                a.status[failed] = STATUS_CONDITION_FAILED;
                 a.numbers[failed] = compared(failed);
             }
             first = last;
@@ -362,7 +346,7 @@ class Resolver {
         if (!holds(op)) {
             if (!is_present(op)) return NOT_DONE;
             a.numbers[op] = compared(op);
-            return STATUS_CONDITION;
+            return STATUS_CONDITION_FAILED;
         }
         switch (kind) {
             case OP_DELETE: return STATUS_OK;
@@ -418,7 +402,7 @@ class Resolver {
         is_required_ = met && (is_required_ || !is_in_row_);
         is_in_row_ = true;
         a.numbers[op] = 0;
-        return damaged ? STATUS_CORRUPT : met ? STATUS_OK : STATUS_CONDITION;
+        return damaged ? STATUS_CORRUPT : met ? STATUS_OK : STATUS_CONDITION_FAILED;
     }
 
     // What the key of the operation before has.

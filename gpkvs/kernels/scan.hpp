@@ -121,7 +121,7 @@ GPKVS_DEVICE const BytesSlot& slot_of(const Args& a, u64 i) {
 
 // Runs a function on each slot of a group, whose records have all been asked for before: so many bytes of each. A
 // processor looks up the pages of several records at once only if little stands between them, and a hash is long.
-static const u64 SCAN_GROUP = 16;  // `_GROUP` in engine/scan.py
+static const u64 SCAN_GROUP = 16;
 template <class Args, class Function>
 static inline void scan_group(const Args& a, u64 group, u64 bytes, Function function) {
     const u64 first = group * SCAN_GROUP, last = std::min(first + SCAN_GROUP, a.slots);

@@ -1,4 +1,4 @@
-"""The connections to ports of this process, by their other end. gRPC has no way to close one of them."""
+"""The connections to ports of this process, by their other end."""
 
 from __future__ import annotations
 
@@ -40,14 +40,6 @@ def open_ends(ports: Collection[int]) -> set[End]:
     return {end for _, end in _connections(ports)}
 
 
-def shut_down(ports: Collection[int], ends: Collection[End]) -> None:
-    """Close connections to some ports; what was given to the system before is still sent."""
-    for connection, end in _connections(ports):
-        if end in ends:
-            with suppress(OSError):  # it has ended meanwhile
-                connection.shutdown(socket.SHUT_RDWR)
-
-
 def _connections(ports: Collection[int]) -> Iterator[tuple[socket.socket, End]]:
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - as paths ten thousand take longer than all the rest
         with suppress(OSError), _socket(int(name)) as found:  # it listens, or has ended
@@ -57,7 +49,7 @@ def _connections(ports: Collection[int]) -> Iterator[tuple[socket.socket, End]]:
 
 
 def _socket(descriptor: int) -> socket.socket:
-    """Return a socket for a descriptor of one, with a descriptor of its own: gRPC may close the other at any time.
+    """Return a socket for a descriptor of one, with a descriptor of its own: the door may close the other at any time.
 
     Raises
     ------

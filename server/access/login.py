@@ -27,7 +27,6 @@ from gpkvs.server.access.throttle import Throttle
 from gpkvs.server.access.users import TOKEN_PREFIX, Token, User, Users, certificate_name, parse_token
 from gpkvs.server.calls import CallContext
 from gpkvs.server.exporter import Metrics
-from gpkvs.server.tls import names_of_call
 from gpkvs.text import without_names
 
 _TOKEN_ID = slice(len(TOKEN_PREFIX), len(TOKEN_PREFIX) + 8)  # in its text
@@ -134,9 +133,7 @@ class Logins:
                 if header is not None:
                     return None
                 header = value
-        caller = (
-            self._by_certificate(names_of_call(context.auth_context())) if header is None else self._at_once(header)
-        )
+        caller = self._by_certificate(context.certificate) if header is None else self._at_once(header)
         if caller is not None and self._sessions.is_new(peer := context.peer(), caller):
             self._logged_in(caller, end_of(peer).address)
         return caller
@@ -162,7 +159,7 @@ class Logins:
         headers = [value for name, value in context.invocation_metadata() if name == _HEADER]
         peer = context.peer()
         address = end_of(peer).address
-        caller = await self._log_in(Shown(headers, names_of_call(context.auth_context()), address))
+        caller = await self._log_in(Shown(headers, context.certificate, address))
         if self._sessions.is_new(peer, caller):
             self._logged_in(caller, address)
         return caller

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Executor
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from gpkvs.server.access.caller import Caller
-from gpkvs.server.access.connections import end_of, open_ends, shut_down
-
-Made = TypeVar("Made")
+from gpkvs.server.access.connections import end_of, open_ends
 
 # Of one connection so many callers are told apart; with more, it is taken for one that all share.
 _CALLERS_MAX = 256
@@ -27,23 +24,23 @@ class Sessions:
     Parameters
     ----------
     is_busy
-        Says whether requests of a connection wait to be executed, by the name that gRPC gives it.
+        Says whether requests of a connection wait to be executed, by its name as gRPC writes it.
     close
-        Closes connections, by these names, in any thread; by default, those of gRPC's own server.
+        Closes connections, by these names; it does not wait.
     helpers
-        Threads in which connections are looked for and closed; by default those of the loop.
+        Threads in which connections are looked for; by default those of the loop.
     """
 
     def __init__(
         self,
         is_busy: Callable[[str], bool],
-        close: Callable[[Collection[str]], None] | None = None,
+        close: Callable[[Collection[str]], None],
         *,
         helpers: Executor | None = None,
     ) -> None:
         self._is_busy = is_busy
         self._helpers = helpers
-        self._close_all = close or self._shut_down
+        self._close = close
         self._ports: Collection[int] = ()
         self._callers: dict[str, set[Caller]] = {}
         self._shared: set[str] = set()
@@ -92,7 +89,7 @@ class Sessions:
         """Forget connections that have ended."""
         peers = list(self._callers)
         try:
-            ends = await self._in_helper(open_ends, self._ports)
+            ends = await asyncio.get_running_loop().run_in_executor(self._helpers, open_ends, self._ports)
         except OSError:  # the process has as many open files as it may: at the next new connection
             return
         for peer in peers:
@@ -104,22 +101,12 @@ class Sessions:
         idle: set[str] = set()
         while unused := self._unused():
             still_idle = {peer for peer in unused if not self._is_busy(peer)}
-            with suppress(OSError):  # the process has as many open files as it may: at the next look
-                await self._close(idle & still_idle)
+            if closed := idle & still_idle:
+                self._close(closed)
+                for peer in closed:
+                    self._forget(peer)
             idle = still_idle
             await asyncio.sleep(_LOOK_SECONDS)
-
-    async def _close(self, peers: set[str]) -> None:
-        if peers:
-            await self._in_helper(self._close_all, peers)
-            for peer in peers:
-                self._forget(peer)
-
-    def _in_helper(self, job: Callable[..., Made], *arguments: object) -> asyncio.Future[Made]:
-        return asyncio.get_running_loop().run_in_executor(self._helpers, job, *arguments)
-
-    def _shut_down(self, peers: Collection[str]) -> None:
-        shut_down(self._ports, {end_of(peer) for peer in peers})
 
     def _unused(self) -> list[str]:
         """Return the connections that no user uses who is still there."""

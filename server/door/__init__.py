@@ -1,1 +1,1 @@
-"""The native door: C++ serves what is plain; Python serves the rest, with the same handlers as behind grpcio."""
+"""The native door: C++ serves what is plain; Python serves the rest, with the handlers of gRPC's services."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from gpkvs.server.calls import Metadata, StatusCode
@@ -101,6 +101,11 @@ class Context:
         """Whom the door takes the caller for; 0 if it does not know."""
         return self._opened.caller
 
+    @property
+    def certificate(self) -> tuple[str, ...]:
+        """The names in its client's certificate."""
+        return self._opened.certificate
+
     # What handlers call, named as in gRPC.
 
     async def read(self) -> object:
@@ -130,25 +135,17 @@ class Context:
 
     @property
     def connection(self) -> int:
-        """The id of the connection; gRPC's own contexts have none."""
+        """The id of the connection."""
         return self._opened.connection
 
     @property
     def is_counted(self) -> bool:
-        """Whether the call's start is counted; gRPC's own contexts do not say."""
+        """Whether the door has counted the call's start."""
         return self._opened.is_counted
 
     def invocation_metadata(self) -> Metadata:
         """Return the headers."""
         return self._opened.metadata
-
-    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
-        """Return the names in the client's certificate, by kind (`gpkvs.server.tls.names_of_call`)."""
-        names: dict[str, list[bytes]] = {}
-        for name in self._opened.certificate:
-            kind, _, text = name.partition(":")
-            names.setdefault(f"peer_{kind.lower()}", []).append(text.encode())
-        return names
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline, or None."""

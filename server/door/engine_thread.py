@@ -1,7 +1,7 @@
 """The engine's thread behind the native door: turns of the door, and Python's jobs between them.
 
-A turn runs the requests of the door, batch after batch, without Python's lock. A job, such as a batch of Python's
-batcher, interrupts it. Each turn is queued behind the jobs that wait, and each job behind the turn: they alternate.
+A turn runs requests, batch after batch, without Python's lock. A job, such as a table that is made, interrupts it. Each
+turn is queued behind the jobs that wait, and each job behind the turn: they alternate.
 """
 
 from __future__ import annotations

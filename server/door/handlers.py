@@ -1,13 +1,12 @@
-"""Runs the handlers of gRPC's services for calls that the native door hands to Python, as `grpc.aio.Server` would."""
+"""Runs the handlers of gRPC's services for calls that the native door hands to Python."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
-from gpkvs.server.calls import Details, Find, Handler, Interceptor, Metadata, Service, StatusCode
+from gpkvs.server.calls import Details, Find, Handler, Interceptor, Service, StatusCode
 from gpkvs.server.door.context import AbortError, Context
 
 Serve = Callable[[Context, str], Awaitable[None]]
@@ -16,15 +15,8 @@ Serve = Callable[[Context, str], Awaitable[None]]
 _log = logging.getLogger("gpkvs.server")
 
 
-class _Details(NamedTuple):
-    """What interceptors and services are told of a call."""
-
-    method: str
-    invocation_metadata: Metadata
-
-
 class Handlers:
-    """All services of a server; services are added to it as to a `grpc.aio.Server`.
+    """All services of a server.
 
     Parameters
     ----------
@@ -72,7 +64,7 @@ class Handlers:
         return next(filter(None, (service.service(details) for service in self._services)), None)
 
     async def _serve(self, context: Context, path: str) -> None:
-        handler = await self._find(_Details(path, context.invocation_metadata()))
+        handler = await self._find(Details(path, context.invocation_metadata()))
         if handler is None:
             context.finish(StatusCode.UNIMPLEMENTED, "Method not found!")
             return

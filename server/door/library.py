@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from ctypes import c_bool, c_char_p, c_double, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_char_p, c_int, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 from gpkvs.batch import Batch
@@ -16,18 +17,18 @@ from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
 from gpkvs.engine.left import Left
 from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
-from gpkvs.proto.metadata import REQUEST_ID_BYTES_MAX
 from gpkvs.server.bounds import Bounds
 from gpkvs.server.calls import Metadata
 from gpkvs.server.door.context import Opened
 from gpkvs.server.door.left_batch import Results, batch_of
-from gpkvs.server.door.versions import library_path
+from gpkvs.server.door.versions import PACKAGES, library_path
 from gpkvs.server.memory import KINDS, Kind
 from gpkvs.server.redis.scripts import Known
+from gpkvs.server.request_queue import Answer
 from gpkvs.server.several import requests_max
-from gpkvs.server.slow_log import KEY_BYTES_MAX
 from gpkvs.server.tls import TlsFilesError
 from gpkvs.store import OpenTable
+from gpkvs.structs import describe
 
 _EVENTS = 256  # that are taken at once
 _SLOW_CALLS_MAX = 1024  # that wait until they are taken
@@ -35,7 +36,6 @@ _MILLISECOND_NS = 1_000_000
 _TABLES_ROOM = 16  # there may be more
 _NEVER = (1 << 64) - 1
 _NO_TABLE = (1 << 32) - 1
-_REDIS_COMMANDS = 57  # `DOOR_REDIS_COMMANDS`
 
 
 class Protocol(IntEnum):
@@ -74,6 +74,7 @@ class EventKind(IntEnum):
     SENT = 3
     OVER = 4  # nobody waits for it any more
     LOGIN = 5  # the door serves it: who makes it?
+    ANSWER = 6  # to a request of a handler
 
 
 class Event(NamedTuple):
@@ -87,151 +88,47 @@ class Event(NamedTuple):
         Of a new call, and of one that is asked for its login.
     message
         That came.
+    answer
+        Of a request.
     """
 
     kind: EventKind
     call: int
     opened: Opened | None
     message: bytes
+    answer: Answer | None = None
 
 
-class _Config(ctypes.Structure):
-    _fields_ = [
-        (name, c_uint64)
-        for name in (
-            "threads",
-            "connections_max",
-            "clients_bytes_max",
-            "message_bytes_max",
-            "message_requests_max",
-            "stream_requests_max",
-            "stream_bytes_max",
-            "receive_bytes_max",
-            "queue_requests_max",
-            "batch_ops_max",
-            "batch_bytes_max",
-            "batch_result_bytes_max",
-            "engine_bytes",
-            "slow_ns",
-            "slow_calls_max",
-        )
-    ] + [("receive_seconds_max", c_double)]
+# Their fields are the library's (`_describe`).
+class _Config(ctypes.Structure): ...
 
 
-class _Table(ctypes.Structure):
-    _fields_ = [
-        ("name", c_char_p),
-        ("id", c_uint32),
-        ("holds_numbers", c_uint32),
-        ("layout", c_char_p),
-        ("key_bytes_min", c_uint64),
-        ("key_bytes_max", c_uint64),
-        ("value_bytes_min", c_uint64),
-        ("value_bytes_max", c_uint64),
-        ("request_ops_max", c_uint64),
-        ("result_bytes_max", c_uint64),
-    ]
+class _Table(ctypes.Structure): ...
 
 
-class _Refusal(ctypes.Structure):
-    _fields_ = [
-        ("code", c_int),
-        ("text", c_char_p),
-        ("full", c_char_p),
-        ("is_refusal", c_bool),
-        ("conflict", ctypes.POINTER(EngineRefusal)),
-    ]
+class _Refusal(ctypes.Structure): ...
 
 
 class Histogram(ctypes.Structure):
     """``struct DoorHistogram``."""
 
-    _fields_ = [("counts", c_uint64 * 17), ("sum", c_uint64)]
-
-
-class MethodStats(ctypes.Structure):
-    """``struct DoorMethodStats``."""
-
-    _fields_ = [("started", c_uint64), ("handled", c_uint64 * 17), ("ns", Histogram)]
-
-
-class RespStats(ctypes.Structure):
-    """``struct DoorRespStats``."""
-
-    _fields_ = [
-        ("commands", c_uint64 * _REDIS_COMMANDS),
-        ("errors", c_uint64 * 3),
-        ("opened", c_uint64),
-        ("closed", c_uint64),
-        ("messages", c_uint64),
-    ]
-
 
 class Stats(ctypes.Structure):
     """``struct DoorStats``: what the door has counted since its start."""
-
-    _fields_ = [
-        ("methods", MethodStats * 7),
-        ("refused", c_uint64 * 4),
-        ("connections_refused", c_uint64 * 18),
-        ("cancelled", c_uint64),
-        ("expired", c_uint64),
-        ("conflicts", c_uint64),
-        ("operations", c_uint64 * 6 * 16),
-        ("batch_operations", Histogram),
-        ("batch_requests", Histogram),
-        ("batch_ns", Histogram),
-        ("resp", RespStats),
-        ("slow", c_uint64),
-        ("slow_unnoted", c_uint64),
-    ]
 
 
 class SlowCall(ctypes.Structure):
     """``struct DoorSlowCall``: a call that took long."""
 
-    _fields_ = [
-        *(
-            (name, c_uint64)
-            for name in (
-                *("ended_us", "waiting_ns", "executing_ns", "durable_ns", "answering_ns", "caller"),
-                *("operations", "bytes_in", "bytes_out", "key_bytes", "words"),
-            )
-        ),
-        ("table_id", c_uint32),
-        ("protocol", c_uint32),
-        ("command", ctypes.c_char * 24),
-        ("peer", ctypes.c_char * 64),
-        ("request_id", ctypes.c_char * (REQUEST_ID_BYTES_MAX + 1)),
-        ("key", ctypes.c_uint8 * KEY_BYTES_MAX),
-    ]
-
 
 class TableStats(ctypes.Structure):
     """``struct DoorTableStats``: what the door has counted of a table."""
 
-    _fields_ = [("id", c_uint32), ("operations", c_uint64 * 6 * 16), ("bytes_in", c_uint64), ("bytes_out", c_uint64)]
+
+class _Script(ctypes.Structure): ...
 
 
-class _Script(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char * 41), ("program", ctypes.c_uint8), ("keys", ctypes.c_uint8)]
-
-
-class _Event(ctypes.Structure):
-    _fields_ = [
-        ("call", c_uint64),
-        ("kind", c_uint32),
-        ("is_counted", c_uint32),
-        ("connection", c_uint64),
-        ("deadline_ns", c_uint64),
-        ("caller", c_uint64),
-        ("path", c_char_p),
-        ("metadata", c_char_p),
-        ("peer", c_char_p),
-        ("names", c_char_p),
-        ("data", c_void_p),
-        ("bytes", c_uint64),
-    ]
+class _Event(ctypes.Structure): ...
 
 
 # Of each function: what it returns, and what it takes behind the door.
@@ -275,6 +172,8 @@ _QUICK: _Functions = {
     "ask": (c_int, [c_uint64]),
     "respond": (c_int, [c_uint64, c_char_p, c_uint64]),
     "finish": (c_int, [c_uint64, c_int, c_char_p, c_char_p]),
+    "submit": (c_int, [c_uint64, c_uint64, c_uint32, c_uint64, c_char_p, c_uint64]),
+    "withdraw": (c_int, [c_uint64, c_uint64]),
     "set_session": (c_int, [c_uint64, c_uint32, c_uint32, c_bool, c_bool]),
     "set_subscriptions": (c_int, [c_uint64, c_uint32, c_char_p]),
     "charge": (c_int, [c_uint64, c_int, c_int64]),
@@ -318,10 +217,9 @@ class Library:
             new = ctypes.CDLL(path).gpkvs_door_new
         except OSError as error:
             raise InvalidArgumentError(
-                f"the native door cannot be loaded: {error}; install the library that is missing, or take "
-                "--door grpcio (GPKVS_DOOR=grpcio in the environment of all commands)",
-                field="door",
+                f"the door of the server cannot be loaded: {error}; install the library that is missing"
             ) from None
+        _describe(path)
         new.argtypes, new.restype = [ctypes.POINTER(_Config)], c_void_p
         self._door = new(
             _Config(
@@ -353,7 +251,6 @@ class Library:
         self.redis_commands: Sequence[str] = (names() or b"").decode().split()
         if not self.redis_commands:
             raise MemoryError
-        assert len(self.redis_commands) == _REDIS_COMMANDS
 
     def delete(self) -> None:
         """Stop the door and free it; no other thread may come any more."""
@@ -584,6 +481,14 @@ class Library:
         lines = "".join(f"{name}: {value}\n" for name, value in trailers)
         _require(self._call["finish"](self._door, call, code, _encoded(text), _encoded(lines)))
 
+    def submit(self, connection: int, ticket: int, table: int, deadline_ns: int, message: bytes) -> None:
+        """Queue a request of a handler, a `BatchRequest`; an `Answer` comes."""
+        _require(self._call["submit"](self._door, connection, ticket, table, deadline_ns, message, len(message)))
+
+    def withdraw(self, connection: int, ticket: int) -> None:
+        """Execute it no more, if it is in no batch yet."""
+        _require(self._call["withdraw"](self._door, connection, ticket))
+
     def set_session(
         self, call: int, table: int | None, protocol: int, *, hands_all: bool, is_silent: bool = False
     ) -> None:
@@ -637,7 +542,7 @@ def _event_of(event: _Event) -> Event:
     opened = None
     if kind in (EventKind.OPEN, EventKind.LOGIN):
         opened = Opened(
-            id=event.call,
+            id=event.id,
             path=_text(event.path),
             connection=event.connection,
             peer=_text(event.peer),
@@ -647,8 +552,12 @@ def _event_of(event: _Event) -> Event:
             caller=event.caller,
             is_counted=bool(event.is_counted),
         )
-    message = ctypes.string_at(event.data, event.bytes) if kind is EventKind.MESSAGE else b""
-    return Event(kind, event.call, opened, message)
+    message = ctypes.string_at(event.data, event.bytes) if event.data else b""
+    answer = None
+    if kind is EventKind.ANSWER:
+        times_ns = event.submitted_ns, event.began_ns, event.planned_ns, event.durable_ns
+        answer = Answer(event.id, message, event.code, bool(event.is_refusal), *times_ns)
+    return Event(kind, event.id, opened, message, answer)
 
 
 def _text(data: bytes) -> str:
@@ -669,11 +578,29 @@ def _path() -> str:
         return library_path()
     except BackendError:
         raise InvalidArgumentError(
-            "the native door is not built: it needs the headers and libraries of nghttp2 and OpenSSL "
-            "(libnghttp2-dev, libssl-dev) when gpkvs is installed; install them and gpkvs again, or take "
-            "--door grpcio (GPKVS_DOOR=grpcio in the environment of all commands)",
-            field="door",
+            "this build of gpkvs has no server, only the embedded store: it was built without nghttp2 or OpenSSL. "
+            f"Install them ({PACKAGES}), then install gpkvs again"
         ) from None
+
+
+@cache
+def _describe(path: str) -> None:
+    """Give the structs their fields."""
+    structs = ctypes.CDLL(path).gpkvs_door_structs
+    structs.restype = c_char_p
+    describe(
+        structs(),
+        EngineRefusal=EngineRefusal,
+        DoorConfig=_Config,
+        DoorTable=_Table,
+        DoorScript=_Script,
+        DoorRefusal=_Refusal,
+        DoorSlowCall=SlowCall,
+        DoorEvent=_Event,
+        DoorHistogram=Histogram,
+        DoorStats=Stats,
+        DoorTableStats=TableStats,
+    )
 
 
 def _functions(library: ctypes.CDLL, functions: _Functions) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What clients make Python take behind the native door: counted in the door's account, by connection."""
+"""What clients make Python take: counted in the door's account, by connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DoorMemory(Memory):
     """
 
     def __init__(self, library: Library, clients_bytes_max: int) -> None:
-        super().__init__(clients_bytes_max, turns=1)
+        super().__init__(clients_bytes_max)
         self.library = library
 
     @property
@@ -37,11 +37,6 @@ class DoorMemory(Memory):
         if peer not in self._connections:
             self._connections[peer] = _DoorConnection(self, peer, context.connection)
         return super().open(context)
-
-    def batch(self, size: int) -> None:
-        """Count the working memory of a batch of Python's; a negative size gives it back."""
-        super().batch(size)
-        self.library.charge(0, "batch", size)
 
 
 class Totals(Mapping[Kind, int]):
@@ -69,15 +64,15 @@ class _DoorConnection(Connection):
         Its id.
     """
 
-    __slots__ = ("_id", "_library")
+    __slots__ = ("_library",)
 
     def __init__(self, memory: DoorMemory, peer: str, connection: int) -> None:
         super().__init__(memory, peer)
         self._library = memory.library
-        self._id = connection
+        self.id = connection
 
     def change(self, kind: Kind, size: int) -> None:
         """Count more, or less."""
         super().change(kind, size)
         if size:
-            self._library.charge(self._id, kind, size)
+            self._library.charge(self.id, kind, size)

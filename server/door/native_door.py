@@ -25,17 +25,18 @@ from gpkvs.server.door.handlers import Handlers
 from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal
 from gpkvs.server.door.logins import DoorLogins
 from gpkvs.server.door.memory import DoorMemory, Totals
-from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.door.refusals import CLOSED, reasons
 from gpkvs.server.door.slow_calls import SlowCalls
 from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts, refused_connections, table_counts
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.memory import Kind
+from gpkvs.server.receives import Receives
 from gpkvs.server.redis import scripts
 from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.redis.stats import Stats as RedisStats
 from gpkvs.server.refused_connections import RefusedConnections
+from gpkvs.server.request_queue import RequestQueue
 from gpkvs.server.resident import FreeMemory
 from gpkvs.server.rpc import abort
 from gpkvs.server.slow_log import SlowLog
@@ -113,7 +114,8 @@ class NativeDoor:
             lambda: closed_connections(self._library.stats()), CLOSED, "connections_closed", "closed"
         )
         self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
-        self.receives = DoorReceives(config.receive_seconds_max)
+        self.receives = Receives(config.receive_seconds_max)
+        self.queue = RequestQueue(self._library)
         self.engine_thread = EngineThread(self._library.interrupt)
         self._stop_thread = begun_threads("door-stop")
         self._calls: dict[int, _Running] = {}
@@ -205,11 +207,8 @@ class NativeDoor:
         if self._store:
             wait((self.engine_thread.submit(self._set_tables, self._store),))
 
-    def maintenance(self, _store: Store) -> None:
-        """Return what the batcher does in idle time: nothing, for it does not know when the door is idle."""
-
     def queue_requests(self) -> int:
-        """Return how many requests of the door wait."""
+        """Return how many requests wait."""
         return self._library.waiting()
 
     def shut(self, error: GpkvsError) -> None:
@@ -306,7 +305,9 @@ class NativeDoor:
     def _take_events(self) -> None:
         """Do what the door's events ask for."""
         for event in self._library.events():
-            if event.opened is not None:
+            if event.answer is not None:
+                self.queue.answered(event.answer)
+            elif event.opened is not None:
                 self._open_call(event.kind, event.opened)
             elif (running := self._calls.get(event.call)) is not None:
                 self._tell(running, event)

@@ -1,4 +1,4 @@
-"""What the native door counts, added to the metrics that Python counts of the same."""
+"""What the native door counts, beside what Python counts of calls that it serves."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ _OPERATIONS = {op.value: op.name.lower() for op in Op} | {
     SETRANGE: "setrange",
     INCREMENT_DECIMAL: "increment_decimal",
 }
-_PLAIN_OPS = (Op.GET, Op.SET, Op.DELETE, Op.EXISTS)
-_PLAIN_STATUSES = (Status.OK, Status.NOT_FOUND, Status.CORRUPT)
+_OWN_OPS = frozenset(Op)  # there from the first scrape on
 _NANO = 1e-9
 
 
@@ -91,19 +90,27 @@ class DoorStats(Collector):
             closed.add_metric([reason], count)
         yield closed
         yield CounterMetricFamily("gpkvs_slow_calls", "", stats.slow)
-        operations = CounterMetricFamily("gpkvs_operations", "", labels=["op", "status"])
+        operations = CounterMetricFamily(
+            "gpkvs_operations", "Operations executed, by kind and by what became of them", labels=["op", "status"]
+        )
         for op, name in _OPERATIONS.items():
             for status in Status:
                 count = stats.operations[op][status]
-                if count or (op in _PLAIN_OPS and status in _PLAIN_STATUSES):
+                if count or op in _OWN_OPS:
                     operations.add_metric([name, status.name.lower()], count)
         yield operations
-        for name, histogram, bounds, unit in (
-            ("operations", stats.batch_operations, OPERATIONS, 1),
-            ("requests", stats.batch_requests, OPERATIONS, 1),
-            ("seconds", stats.batch_ns, SECONDS, _NANO),
+        for name, text, histogram, bounds, unit in (
+            ("operations", "Operations in a transaction", stats.batch_operations, OPERATIONS, 1),
+            ("requests", "Requests in a transaction", stats.batch_requests, OPERATIONS, 1),
+            (
+                "seconds",
+                "Time of a transaction from its start in the engine until it is durable",
+                stats.batch_ns,
+                SECONDS,
+                _NANO,
+            ),
         ):
-            family = HistogramMetricFamily(f"gpkvs_batch_{name}", "", labels=[])
+            family = HistogramMetricFamily(f"gpkvs_batch_{name}", text, labels=[])
             _add(family, [], histogram, bounds, unit)
             yield family
 

@@ -16,8 +16,10 @@ from gpkvs.store import Store
 
 _log = logging.getLogger("gpkvs")
 
-# As in `gpkvs.server.batcher`.
-_IDLE_SECONDS, _IDLE_AGAIN_SECONDS = 0.1, 1.0
+# So long nothing is asked for before the store does what batches leave behind.
+_IDLE_SECONDS = 0.1
+# And then so long, if there is no more to do: keys expire, and what is not needed for a minute is given back.
+_IDLE_AGAIN_SECONDS = 1.0
 
 
 class Turns:

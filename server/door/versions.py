@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
+from typing import Final
 
 from gpkvs.errors import BackendError
 from gpkvs.native import installed_library
 
 NAME = "_door.so"
+PACKAGES: Final = (
+    "Debian: apt-get install libnghttp2-dev libssl-dev; Fedora: dnf install libnghttp2-devel openssl-devel; "
+    "Homebrew: brew install libnghttp2 openssl@3"
+)
+"""What brings the headers and libraries that the door is built with (CMakeLists.txt says the same)."""
+
 # Another build of the same door, for tests: with sanitizers (Makefile).
 _VARIABLE = "GPKVS_DOOR_LIBRARY"
 
@@ -21,7 +29,10 @@ def library_path() -> str:
     BackendError
         If it is missing.
     """
-    return os.environ.get(_VARIABLE) or str(installed_library(NAME))
+    given = os.environ.get(_VARIABLE)
+    if given and not Path(given).exists():
+        raise BackendError(f"{given} is missing ({_VARIABLE})")
+    return given or str(installed_library(NAME))
 
 
 def versions() -> str:

@@ -161,7 +161,7 @@ class Executor:
             _require_message(overlay, serving.message_bytes_max)
             request = write_of(found or {}, overlay.written, table)
             try:
-                await serving.batcher.submit(request, room.account)
+                await serving.queue.submit(request, table.id, room.account)
             except ConflictError:
                 return None
         return replies
@@ -181,7 +181,7 @@ class Executor:
         if not overlay.written:
             return replies
         request = supposing_of(overlay.written, overlay.supposed, table)
-        response = await self._gate.serving().batcher.submit(request, room.account)
+        response = await self._gate.serving().queue.submit(request, table.id, room.account)
         if response.status[0] == Status.OK:
             return replies
         found = _FOUND.get(response.status[0])
@@ -195,7 +195,7 @@ class Executor:
         if not keys:
             return {}
         room.take(_READ_BYTES * len(keys))
-        response = await self._gate.serving().batcher.submit(read_of(keys, table), room.account)
+        response = await self._gate.serving().queue.submit(read_of(keys, table), table.id, room.account)
         room.take(len(response.values))  # cut out of the response, which is counted too
         return found_by(response, keys)
 

@@ -99,7 +99,7 @@ class KeyEvents:
         step = partial(self._step, following)
 
         def is_in_use() -> bool:
-            return serving.queue_requests > 0
+            return serving.queue.requests > 0
 
         while True:
             dropped = await asyncio.wrap_future(self._thread.submit_step(is_in_use, partial(step, 0.0)))

@@ -15,6 +15,7 @@ from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.server.memory import Account, Room
 from gpkvs.server.redis.command import Step
 from gpkvs.server.redis.reply import Error, Reply, held_bytes
+from gpkvs.server.request_queue import ConnectionGoneError
 from gpkvs.store import OpenTable
 
 _STEPS_MAX = 64
@@ -94,8 +95,9 @@ class Rounds:
     async def _run_round(self, taken: Sequence[_Waiting], table: OpenTable) -> None:
         try:
             replies = await self._run_together([one.step for one in taken], table, taken[0].account)
-        except (Error, InvalidArgumentError, NoSpaceError):
-            _fail(taken, _AloneError())  # nothing was stored; one of them may be wrong, or all of them too much
+        except (Error, InvalidArgumentError, NoSpaceError, ConnectionGoneError):
+            # Nothing was stored: one of them may be wrong or gone, or all of them too much.
+            _fail(taken, _AloneError())
         except Exception as error:  # noqa: BLE001 - each of them hears of it
             _fail(taken, error)
         except BaseException:

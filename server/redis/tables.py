@@ -171,7 +171,7 @@ async def _empty(session: Session, name: str) -> None:
         table = session.service.executor.table(name)
         for at in range(0, len(piece), table.limits.request_ops_max):
             part = piece[at : at + table.limits.request_ops_max]
-            await serving.batcher.submit(delete_of(part, table), session.account)
+            await serving.queue.submit(delete_of(part, table), table.id, session.account)
             session.account.forget_responses()
 
 

@@ -188,6 +188,15 @@ def change(store: gpkvs.Store) -> None:
     rows.delete([2])
 
 
+def change_nothing(store: gpkvs.Store) -> None:
+    """Set keys that are not there and delete them again: transactions that take numbers and leave all as it was."""
+    for table in ("default", "t", "zahlen", "zeilen"):
+        key, value = (
+            (bytes(7) + b"x", bytes(8 if table == "zahlen" else 24)) if table[0] == "z" else (b"gone", b"value")
+        )
+        store.execute(Batch.of([(Op.SET, key, value), (Op.DELETE, key)]), table=table)
+
+
 class Lagging:
     """Reads nothing before the scan is over."""
 
@@ -219,7 +228,7 @@ POINTS = ["mid_backup_scan:1", "mid_backup_scan:7", "mid_backup_scan:12", "mid_b
     "act",
     [
         *(drop, make_anew, make_anew_with_numbers, make_anew_with_bytes, make_another, make_and_drop, grow, change),
-        *(make_anew_with_rows, make_rows_anew_with_bytes, make_rows_anew_with_others),
+        *(make_anew_with_rows, make_rows_anew_with_bytes, make_rows_anew_with_others, change_nothing),
     ],
 )
 @pytest.mark.usefixtures("small_pieces")

@@ -1,4 +1,4 @@
-"""The benchmark of the doors, as its user runs it."""
+"""The benchmark of the door, as its user runs it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ needs_h2load = needs("h2load")
 
 @needs_shm
 @needs_h2load
-def test_doors_are_measured_beside_servers_that_do_nothing(tmp_path: Path) -> None:
+def test_the_door_is_measured_beside_servers_that_do_nothing(tmp_path: Path) -> None:
     kept = tmp_path / "door.json"
     sizes = ("--records", "2000", "--runs", "1", "--seconds", "0.02", "--message", "64", "--crowd", "10")
     parts = [word for part in ("unary", "methods", "pipeline", "crowd") for word in ("--part", part)]
-    done = run_gpkvs("bench", "door", "--door", "grpcio", *sizes, *parts, "--json", str(kept))
+    done = run_gpkvs("bench", "door", *sizes, *parts, "--json", str(kept))
     assert done.returncode == 0, done.stderr.decode()
     result = json.loads(kept.read_text())
     found = {(one["task"], one["contender"]): one["rate"] for one in result["measurements"]}
     for operation in ("SET", "GET"):
         for task in (f"{operation}, 50 connections", f"{operation}, 4 x 100 streams"):
-            assert found[task, "empty nghttp2"] > found[task, "grpcio"] > 100
+            assert found[task, "empty nghttp2"] > found[task, "native"] > 100
         stream = f"{operation} stream, 64 a message"
-        assert found[stream, "grpcio"] > found[f"{operation}, 50 connections", "grpcio"]
+        assert found[stream, "native"] > found[f"{operation}, 50 connections", "native"]
         assert found[stream, "redis"] > 0
     rows = {(one["what"], one["store"], one["beside"]) for one in result["comparisons"]}
-    assert ("GET, a crowd of 10: p99", "grpcio flooded", "grpcio") in rows
-    assert ("SET, 50 connections", "grpcio", "empty nghttp2") in rows
+    assert ("GET, a crowd of 10: p99", "native flooded", "native") in rows
+    assert ("SET, 50 connections", "native", "empty nghttp2") in rows
     methods = [(own, beside) for what, own, beside in rows if what == "single calls, 50 connections"]
-    assert ("grpcio: CHECK, SET", "grpcio: SET") in methods
+    assert ("native: CHECK, SET", "native: SET") in methods
     assert len(methods) == 5
 
 

@@ -88,20 +88,18 @@ def test_transactions_are_measured_and_the_sum_is_checked(tmp_path: Path, monkey
 
 
 @needs_shm
-@pytest.mark.parametrize(("door", "fewest", "most"), [("grpcio", 100, 10_000), ("native", 0, 400)])
 def test_a_message_costs_the_same_calls_and_objects_whatever_it_holds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, door: str, fewest: int, most: int
+    tmp_path: Path,
 ) -> None:
     """No Python object per operation between the socket and the kernels.
 
     A turn of the native engine costs some 250 calls. It serves many messages; on a busy machine, few.
     """
-    monkeypatch.setenv("GPKVS_DOOR", door)
     sizes = (64, 4096)
     counted = asyncio.run(count_calls(ServerBenchOptions(SHM), tmp_path, sizes))
     for operation, found in counted.items():
         few, many = (found[str(size)] for size in sizes)
-        assert fewest <= few["calls_per_message"] <= most, operation
+        assert few["calls_per_message"] <= 400, operation
         # A busy machine adds calls that wait: tens of them, where one for each operation would add 4,032.
         assert abs(many["calls_per_message"] - few["calls_per_message"]) < 400, (operation, few, many)
         assert many["objects_most"] - few["objects_most"] < 1000, (operation, few, many)

@@ -8,11 +8,9 @@ import pty
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.record_header import HEADER_BYTES
-from tests.serving import COMMAND, Server, StartServer, error_line, run_gpkvs
+from tests.serving import COMMAND, Server, error_line, run_gpkvs
 
 
 def test_set_get_delete(server: Server) -> None:
@@ -98,14 +96,6 @@ def test_info(server: Server) -> None:
     text = run_gpkvs("info", "--target", server.target, env={"COLUMNS": "200"}).stdout.decode()
     for word in (str(server.data), info["domain_note"], info["last_recovery"]["report"], "default"):
         assert word in text
-
-
-@pytest.mark.parametrize("door", ["native", "grpcio"])
-def test_info_says_which_door_serves(start_server: StartServer, door: str) -> None:
-    server = start_server("--door", door)
-    assert json.loads(run_gpkvs("info", "--json", "--target", server.target).stdout)["door"] == door
-    lines = run_gpkvs("info", "--target", server.target).stdout.decode().splitlines()
-    assert ["door", door] in [line.split() for line in lines]
 
 
 def test_info_says_what_a_record_takes(server: Server) -> None:

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/*.md", "deploy/*.md", "examples/*/*.md", "integrations/*/*.md", "CHANGELOG.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/*.md",
+    "docs/*/*.md",
+    "deploy/*.md",
+    "examples/*/*.md",
+    "integrations/*/*.md",
+    "CHANGELOG.md",
+)
+
+ROOMS = ("*/README.md", "*/results/README.md", "gpkvs/*/README.md", "gpkvs/*/*/README.md")
 
 _FENCE = "```"
 _COMMENT = re.compile(r"(^|\s+)#\s.*$")
@@ -44,6 +54,16 @@ def documents() -> list[str]:
         for pattern in DOCUMENTS
         for path in REPOSITORY.glob(pattern)
         if "node_modules" not in path.parts
+    )
+
+
+def rooms() -> list[str]:
+    """Return the documents that tell what a folder of the source is: they have no blocks to run."""
+    paths = {path for pattern in ROOMS for path in REPOSITORY.glob(pattern)}
+    hidden = {path for path in paths if any(part.startswith(".") for part in path.relative_to(REPOSITORY).parts)}
+    found = {path.resolve() for path in paths - hidden}
+    return sorted(
+        str(path.relative_to(REPOSITORY)) for path in found if str(path.relative_to(REPOSITORY)) not in documents()
     )
 
 

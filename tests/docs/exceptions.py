@@ -26,24 +26,9 @@ EXEMPTIONS = (
     Exemption("README.md", ("make test",), "this test is a part of it"),
     Exemption("README.md", ("make install",), _PIP, where="docs-all"),
     Exemption(
-        "README.md",
+        "docs/protocol.md",
         ("""grpcurl -plaintext -d '{"key":"Z3JlZXRpbmc="}' 127.0.0.1:7171 gpkvs.v1.KV/Get""",),
         "grpcurl is no Debian package; tests/server/test_kv.py asks the reflection service that it uses",
-    ),
-    Exemption(
-        "README.md",
-        (
-            "gpkvs crash",
-            "gpkvs crash --depth 2",
-            "gpkvs crash --mutate",
-            "gpkvs crash --commit journal",
-            "gpkvs consistency",
-            "gpkvs bitflip",
-            "gpkvs soak",
-            "make faults",
-            "make mutants",
-        ),
-        _NIGHTLY,
     ),
     Exemption(
         "docs/reliability.md",
@@ -54,13 +39,10 @@ EXEMPTIONS = (
         ),
         _NIGHTLY,
     ),
-    Exemption("README.md", ("pip install '.[bench]'",), _PIP, where="docs-all"),
-    Exemption("README.md", ("gpkvs bench quick --svg /tmp/quick.svg",), _QUICK, where="docs-all"),
-    Exemption("README.md", ("gpkvs bench engine --profile",), _BENCH),
-    Exemption("README.md", ("make check", "make site"), "a stage of CI by themselves"),
-    Exemption("README.md", ("make lock",), "asks PyPI for the newest versions"),
+    Exemption("docs/develop.md", ("make check", "make site"), "a stage of CI by themselves"),
+    Exemption("docs/develop.md", ("make lock",), "asks PyPI for the newest versions"),
     Exemption(
-        "README.md",
+        "docs/develop.md",
         (
             "make fuzz SECONDS=30 SEED=7",
             "make loaded FILE=tests/store/test_store.py",
@@ -71,7 +53,7 @@ EXEMPTIONS = (
         "takes minutes and installs packages",
         where="docs-all",
     ),
-    Exemption("README.md", ("make nightly",), "takes hours"),
+    Exemption("docs/develop.md", ("make nightly",), "takes hours"),
     Exemption(
         "docs/drill.md", ("gpkvs demo", "gpkvs drill --data /mnt/pmem/drill"), "takes half a minute", where="docs-all"
     ),

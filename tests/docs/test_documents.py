@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import REPOSITORY, Block, blocks_of, documents
+from tests.docs.blocks import REPOSITORY, Block, blocks_of, documents, rooms
 from tests.docs.exceptions import EXEMPTIONS, Exemption, reason_to_leave_out
 from tests.docs.session import Session
 from tests.examples.node import node_tools
@@ -90,6 +90,11 @@ def test_every_block_says_what_it_is(document: str) -> None:
     blocks_of(document)
 
 
+@pytest.mark.parametrize("document", rooms())
+def test_a_room_has_no_block_to_run(document: str) -> None:
+    assert [block for block in blocks_of(document) if block.language in RUN] == []
+
+
 @pytest.mark.parametrize("exemption", EXEMPTIONS, ids=lambda exemption: f"{exemption.document}-{exemption.commands[0]}")
 def test_an_exemption_is_of_a_block_that_is_there(exemption: Exemption) -> None:
     shown = [part for block in blocks_of(exemption.document) if block.language in RUN for part in parts_of(block)]
@@ -100,7 +105,7 @@ def test_an_exemption_is_of_a_block_that_is_there(exemption: Exemption) -> None:
 PATH = re.compile(r"`((?:gpkvs|server|client|recovery|bench|proto|tests|deploy|docs|integrations)/[\w./{},-]+)`")
 
 
-@pytest.mark.parametrize("document", [name for name in documents() if name != "CHANGELOG.md"])
+@pytest.mark.parametrize("document", [name for name in (*documents(), *rooms()) if name != "CHANGELOG.md"])
 def test_every_file_that_a_document_names_is_there(document: str) -> None:
     """A file that moves takes its name in the documents along."""
     named = PATH.findall((REPOSITORY / document).read_text())

@@ -22,7 +22,8 @@ def test_each_figure_is_in_a_report_or_a_result() -> None:
         for file in REPOSITORY.glob("bench/results/memory-*.json")
         for comparison in json.loads(file.read_text())["comparisons"]
     ]
-    texts = [(REPOSITORY / "docs" / name).read_text() for name in ("performance.md", "comparison.md")]
+    documents = ("docs/performance.md", "docs/comparison.md", "bench/results/README.md")
+    texts = [(REPOSITORY / name).read_text() for name in documents]
     measured = set(FIGURE.findall("\n".join(texts + notes)))
     found = figures()
     assert len(found) > 50

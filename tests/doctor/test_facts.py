@@ -276,13 +276,12 @@ def test_the_kernel_tells_of_its_clock() -> None:
 
 
 def test_the_native_door() -> None:
-    assert software.door_fact("nghttp2 1.52.0, OpenSSL 3.0.22", "native").verdict is FINE
-    missing = software.door_fact("", "native")
+    assert software.door_fact("nghttp2 1.52.0, OpenSSL 3.0.22").verdict is FINE
+    missing = software.door_fact("")
     assert missing.verdict is WRONG
     assert "libnghttp2-dev libssl-dev" in missing.mend
-    assert "--door grpcio" in missing.mend
-    assert software.door_fact("", "grpcio").verdict is BETTER
-    assert software.door_fact("cannot be loaded: libssl.so.3", "native").verdict is WRONG
+    assert "libnghttp2-devel openssl-devel" in missing.mend
+    assert software.door_fact("cannot be loaded: libssl.so.3").verdict is WRONG
 
 
 def test_python() -> None:

@@ -12,56 +12,14 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import RETURNS_VALUE, Batch, BatchPart, BatchResult, RequestResult, Status
-from gpkvs.engine.engine_batch import EngineBatch, EngineRefusal
+from gpkvs.engine.engine_batch import Engine, EngineBatch, EngineRefusal, EngineRoom
 from gpkvs.engine.left import Left
 from gpkvs.engine.native_engine import Ran
 from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.store import Store
-
-_U64, _POINTER = ctypes.c_uint64, ctypes.c_void_p
-
+from tests.native_calls import Durable, GivesRoom, Run, Wait
 
 NO_BOUND = (1 << 64) - 1
-
-
-class _EngineRoom(ctypes.Structure):
-    _fields_ = [
-        ("status", _POINTER),
-        ("versions", _POINTER),
-        ("value_lengths", _POINTER),
-        ("values", _POINTER),
-        ("refusals", _POINTER),
-        ("places", _POINTER),
-        ("place_bytes", _POINTER),
-        ("blobs", _POINTER),
-        ("blob_count", _U64),
-    ]
-
-
-_GivesRoom = ctypes.CFUNCTYPE(ctypes.c_bool, _POINTER, _U64, _U64, _U64, _U64, ctypes.POINTER(_EngineRoom))
-_Run = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    _POINTER,
-    ctypes.POINTER(EngineBatch),
-    _GivesRoom,
-    _POINTER,
-    ctypes.POINTER(_U64),
-    ctypes.POINTER(_U64),
-    ctypes.POINTER(_U64),
-)
-_Durable = ctypes.CFUNCTYPE(_U64, _POINTER)
-_Wait = ctypes.CFUNCTYPE(None, _POINTER, _U64)
-
-
-class _Engine(ctypes.Structure):
-    _fields_ = [
-        ("engine", _POINTER),
-        ("run", _Run),
-        ("durable", _Durable),
-        ("wait", _Wait),
-        ("reserve", _POINTER),
-        ("operations_max", _U64),
-    ]
 
 
 def _address(column: NDArray[Any]) -> int | None:
@@ -123,7 +81,10 @@ class NativeDriver:
     def __init__(self, store: Store) -> None:
         native = store._engine.native
         self.native = native
-        self._engine = _Engine.from_address(native.address)
+        self._engine = Engine.from_address(native.address)
+        self._run, self._durable, self._wait = (
+            kind(getattr(self._engine, name)) for kind, name in ((Run, "run"), (Durable, "durable"), (Wait, "wait"))
+        )
         self.crew = store._engine.crew()
         self.refusals: dict[Left, GpkvsError] = {}
         self.has_room = self.waits = True
@@ -201,12 +162,12 @@ class NativeDriver:
             rooms.append(_unaligned(np.empty(value_bytes, np.uint8)))
             addresses = [_address(column) for column in (status, versions, lengths, rooms[0])]
             refusals.append((EngineRefusal * refusal_count)())
-            out[0] = _EngineRoom(*addresses, ctypes.addressof(refusals[0]))
+            out[0] = EngineRoom(*addresses, refusals[0])
             return self.has_room
 
-        requests, gate, has_versions = _U64(), _U64(), _U64()
+        requests, gate, has_versions = (ctypes.c_uint64() for _ in range(3))
         outs = (ctypes.byref(out) for out in (requests, gate, has_versions))
-        ran = Ran(self._engine.run(self._engine.engine, given, _GivesRoom(give_room), None, *outs))
+        ran = Ran(self._run(self._engine.self, given, GivesRoom(give_room), None, *outs))
         self.counts[ran] += 1
         if ran is Ran.LEFT:
             return Answer(ran, 0, [], [], [])
@@ -228,8 +189,8 @@ class NativeDriver:
 
     def wait(self, gate: int) -> None:
         """Return when everything up to a gate is durable, from any thread."""
-        self._engine.wait(self._engine.engine, gate)
+        self._wait(self._engine.self, gate)
 
     def durable(self) -> int:
         """Return the newest durable gate."""
-        return int(self._engine.durable(self._engine.engine))
+        return int(self._durable(self._engine.self))

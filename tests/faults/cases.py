@@ -307,18 +307,19 @@ CASES = {
     28: Case(
         "deadline or cancel before ACTIVE: dropped",
         (
-            "server/test_batcher.py::test_work_not_yet_in_a_batch_is_dropped",
-            "server/test_admission.py::test_deadline_passes_while_the_request_waits",
+            "server/door/test_kv_service.py::test_a_call_that_is_cancelled_while_it_waits_is_dropped",
+            "server/door/test_moments.py::test_a_deadline_that_the_engine_sees_first",
+            "server/door/test_requests_of_python.py::test_one_is_not_executed_after_its_deadline",
         ),
     ),
     29: Case(
         "deadline or cancel in a batch: the batch completes, the outcome is unknown to the client",
         (
-            "server/test_admission.py::test_cancelled_call",
+            "server/test_faults.py::test_calls_cancelled_in_the_middle_leave_nothing_behind",
             "recovery/proof/consistency/test_consistency.py::test_calls_that_were_cut_off_are_part_of_it",
         ),
         journal=(
-            "server/test_admission.py::test_cancelled_call",
+            "server/test_faults.py::test_calls_cancelled_in_the_middle_leave_nothing_behind",
             f"{_SLOW}test_order_is_kept",
         ),
     ),
@@ -352,7 +353,7 @@ CASES = {
     34: Case("oversized message: refused, memory bounded", ("server/test_bad_input.py::test_message_over_the_limit",)),
     35: Case("malformed protobuf: an error to that call alone", ("server/test_bad_input.py::test_malformed_protobuf",)),
     36: Case(
-        "slow reader: bounded buffers, the batcher never waits",
+        "slow reader: bounded buffers, the queue never waits",
         (
             "server/test_pipeline.py::test_a_slow_reader_waits_alone",
             "server/test_faults.py::test_memory_for_a_client_that_hangs_is_bounded",

@@ -65,7 +65,7 @@ def test_allocations_of_a_batch_fail(run_case: RunCase, memory_path: Path, forev
     assert refused > 3
 
 
-# The C library ends a process in which a thread that begins gets no storage of its own (docs/decisions.md).
+# The C library ends a process in which a thread that begins gets no storage of its own (docs/decisions/kernels.md).
 NO_THREAD_STORAGE = 127
 
 

@@ -16,13 +16,10 @@ from tests.serving import StartServer
 
 
 @pytest.mark.parametrize("commit", ["journal", "undo"])
-@pytest.mark.parametrize("door", ["native", "grpcio"])
-def test_a_slow_commit_is_durable_time(
-    tmp_path: Path, shim: Path, start_server: StartServer, door: str, commit: str
-) -> None:
+def test_a_slow_commit_is_durable_time(tmp_path: Path, shim: Path, start_server: StartServer, commit: str) -> None:
     environment = {"LD_PRELOAD": str(shim), **slow(tmp_path / "store")}
     options = ("--commit", commit, "--durability", "msync", "--slow-log-over-ms", str(SLOW_MS))
-    server = start_server("--door", door, *options, env=environment)
+    server = start_server(*options, env=environment)
     server.kv.Batch(batch([(SET, b"before", b"value")]))
     server.admin.SlowLog(admin_pb2.SlowLogRequest(clear=True))
     took_ms = {}

@@ -92,11 +92,11 @@ def wrong(command: list[str], environment: dict[str, str]) -> str:
 
 def run(folder: Path) -> dict[str, Any]:
     """Run all clients against two servers."""
-    plain = Server(folder / "plain", folder, "--door", "native")
+    plain = Server(folder / "plain", folder)
     guarded_folder = folder / "guarded"
     guarded_folder.mkdir()
     authority = Authority(guarded_folder)
-    options = ("--door", "native", *server_options(authority.issue("server", *HERE)))
+    options = server_options(authority.issue("server", *HERE))
     accounts = Accounts(guarded_folder / "users.toml", root=Account(read=("*",), write=("*",), admin=("*",)))
     guarded = Guarded(accounts, guarded_folder, *options, authority=authority)
     token = guarded.headers["root"][0][1].removeprefix("Bearer ")

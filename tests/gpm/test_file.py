@@ -23,7 +23,7 @@ from gpkvs.errors import (
     StoreError,
     StoreLockedError,
 )
-from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray, Versions, coalesced_log, header, log, place, verify
+from gpkvs.gpm import Checkpoint, CoalescedLog, PersistentArray, Versions, coalesced_log, header, log, verify
 from gpkvs.gpm import file as file_module
 from gpkvs.gpm import names as module
 from gpkvs.gpm.file import create, discard, open_file, publish
@@ -293,8 +293,6 @@ def test_constants_are_those_of_the_kernels() -> None:
         (found,) = re.findall(pattern, (KERNELS / header).read_text(), re.DOTALL)
         return str(found)
 
-    assert of("gpm_load.cu", r"GPM_LOADED_AT_ONCE = (\d+ << \d+)") == "64 << 10"
-    assert place._LOADED_AT_ONCE == 64 << 10
     assert of("gpm_log.cuh", r"GPM_LANES = (\d+)") == str(coalesced_log.LANES)
     refusals = of("gpm_log.cuh", r"enum GpmRefusal : u64 \{ (.*?) \}").replace(" = 1", "").split(", ")
     assert refusals.index("GPM_FULL") + 1 == log._FULL

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 import gpkvs.kernels
+from gpkvs import batch
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.fields import KernelFields
-from gpkvs.batch import Op
+from gpkvs.batch import HAS_VALUE, READS, RETURNS_VALUE, Condition, Op, Status
 from gpkvs.engine.heap import Heap, SegmentCounts, Tail
 from gpkvs.engine.stores import COUNT_LIVE
 from gpkvs.engine.table import Held, Table
 from gpkvs.engine.write_set import TableWrites
 from gpkvs.media import layout
 from gpkvs.media.layout import Root
-from gpkvs.native import audits, crc32c
+from gpkvs.native import audits, crc32c, library
 from gpkvs.row_layout import ELEMENTS
 
 KERNELS = Path(gpkvs.kernels.__file__).parent
@@ -198,6 +199,28 @@ def test_audits_are_named_after_invariants() -> None:
     assert audits()[0] == ""
     assert set(audits()[1:]) < set(invariants)
     assert len(set(audits())) == 13
+
+
+def test_the_protocol_has_one_list_of_numbers() -> None:
+    def listed(text: bytes) -> dict[str, tuple[int, str]]:
+        lines = (line.split(" ", 2) for line in text.decode().split(";")[:-1])
+        return {name: (int(number), more) for name, number, more in lines}
+
+    operations = listed(library.gpkvs_operations())
+    inner = ("LENGTH", "REQUIRE", "COPY", "SETRANGE", "INCREMENT_DECIMAL")
+    numbers = {op.name: op.value for op in Op} | {name: getattr(batch, name) for name in inner}
+    assert {name: number for name, (number, _) in operations.items()} == numbers
+    for number, kinds in operations.values():
+        assert kinds.split(", ")[:2] == [
+            str(bool(is_one)).lower() for is_one in (HAS_VALUE[number], RETURNS_VALUE[number])
+        ]
+    assert {number for number, kinds in operations.values() if kinds.endswith("true")} == {
+        *READS,
+        *(batch.LENGTH, batch.REQUIRE),
+    }
+    conditions = listed(library.gpkvs_conditions())
+    assert {condition.name: (condition.value, "") for condition in Condition}.items() <= conditions.items()
+    assert {status.name: (status.value, "") for status in Status} == listed(library.gpkvs_statuses())
 
 
 def test_elements_of_rows_are_numbered_alike() -> None:

@@ -13,14 +13,14 @@ MUTANTS = (
     Mutant(
         "rights-after-the-table",
         "server/pipeline.py",
-        """            if not self._logins.is_open:
-                require_batch(self._caller, message)
-            if message.request_ops:
-                raise InvalidArgumentError("a message of a Pipeline is one request", field="request_ops")
-            table = codec.table_of(message, self._serving.store)
-""",
-        """            table = codec.table_of(message, self._serving.store)
+        """        if not self._logins.is_open:
             require_batch(self._caller, message)
+        if message.request_ops:
+            raise InvalidArgumentError("a message of a Pipeline is one request", field="request_ops")
+        table = codec.table_of(message, self._serving.store)
+""",
+        """        table = codec.table_of(message, self._serving.store)
+        require_batch(self._caller, message)
 """,
         "who has no right learns which tables there are",
         (f"{_RIGHTS_TESTS}test_rights_of_calls",),

@@ -21,6 +21,14 @@ _MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS, _FILES_TESTS, _FIRST_TESTS = (
 
 MUTANTS = (
     Mutant(
+        "door-takes-a-signed-number-for-another",
+        _MESSAGES,
+        "return (number >> 1) ^ (0 - (number & 1));",
+        "return number >> 1;",
+        "an increment by less than nothing adds something; only the oracle's own decoding knows what was sent",
+        ("server/door/test_doors.py",),
+    ),
+    Mutant(
         "several-requests-hear-no-reason",
         _TURN,
         "if (next->lacks) results_->lacking[next->lacks] = stopped_by(*next);",

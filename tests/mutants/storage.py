@@ -427,11 +427,11 @@ MUTANTS = (
     ),
     Mutant(
         "idle-server-gives-nothing-back",
-        "server/batcher.py",
-        "self._maintain_later(0 if error is None and job.result() else _IDLE_AGAIN_SECONDS)",
-        "self._maintain_later(0) if error is None and job.result() else None",
-        "a server that nobody asks keeps the space of what was deleted",
-        ("server/test_batcher.py::test_an_idle_store_is_maintained_again",),
+        "server/door/turns.py",
+        "self._idle_seconds = 0.0 if self._maintain() else _IDLE_AGAIN_SECONDS",
+        "self._idle_seconds = _IDLE_AGAIN_SECONDS",
+        "a server that nobody asks keeps keys that have expired, and the space of what was deleted",
+        ("server/door/test_idle.py::test_maintenance_is_done_to_its_end_and_again",),
     ),
     Mutant(
         "root-owner-keeps-the-old-root",

@@ -40,8 +40,8 @@ async def change_and_leave(store: SlowStore, noted: Noted) -> None:
     """Drop two tables; the second call ends while the first is under way."""
     gate: Any = SimpleNamespace(serving=lambda: SimpleNamespace(store=store))
     context: Any = SimpleNamespace(peer=lambda: "ipv4:192.0.2.1:5000")
-    memory = Memory(1 << 30, 1)
-    service = AdminService(gate, noted, SlowLog(10.0, 128), "native", BackupNotes())
+    memory = Memory(1 << 30)
+    service = AdminService(gate, noted, SlowLog(10.0, 128), BackupNotes())
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
 

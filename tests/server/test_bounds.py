@@ -1,8 +1,6 @@
-"""The shares of a server's memory, and turns."""
+"""The shares of a server's memory."""
 
 from __future__ import annotations
-
-import asyncio
 
 import pytest
 
@@ -11,7 +9,6 @@ from gpkvs.errors import InvalidArgumentError
 from gpkvs.machine import anonymous_bytes, machine_bytes
 from gpkvs.server.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, bounds_of
 from gpkvs.server.resident import allocated_bytes, give_back_free
-from gpkvs.server.turns import Turns
 
 
 @pytest.mark.parametrize("memory_bytes_max", [64 * MIB, 256 * MIB, GIB, 4 * GIB, 64 * GIB])
@@ -25,7 +22,6 @@ def test_the_shares_fit(memory_bytes_max: int) -> None:
     # The largest request and its response, with gRPC's copy, find room in half of what clients may take.
     assert message_bytes_max + 2 * 16 * bounds.limits.request_ops_max < bounds.clients_bytes_max // 2
     assert bounds.limits.result_bytes_max <= bounds.batch_result_bytes_max
-    assert bounds.connection_receives_max * message_bytes_max <= bounds.receive_bytes_max
 
 
 def test_much_memory_raises_no_limit() -> None:
@@ -49,25 +45,3 @@ def test_what_the_process_holds() -> None:
     give_back_free()
     assert allocated_bytes() - before < 50 * MIB
     assert machine_bytes() > 100 * MIB
-
-
-def test_turns_go_on_in_order_even_if_one_gives_up() -> None:
-    async def main() -> list[str]:
-        turns, went = Turns(1), []
-
-        async def go(name: str) -> None:
-            await turns.take()
-            went.append(name)
-
-        await go("first")
-        second, third, fourth = (asyncio.create_task(go(name)) for name in ("second", "third", "fourth"))
-        await asyncio.sleep(0)
-        second.cancel()
-        turns.give()
-        third.cancel()  # it has its turn already, and passes it on
-        await asyncio.gather(second, third, fourth, return_exceptions=True)
-        turns.give()
-        await go("fifth")
-        return went
-
-    assert asyncio.run(asyncio.wait_for(main(), 10)) == ["first", "fourth", "fifth"]

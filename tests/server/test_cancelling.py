@@ -1,11 +1,11 @@
-"""Whatever is interrupted, wherever it waits: no account, no lock, no turn and no gauge keeps anything."""
+"""Whatever is interrupted, wherever it waits: no account, no lock and no gauge keeps anything."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,24 +14,21 @@ import grpc
 import pytest
 
 import gpkvs
-from gpkvs.batch import Batch, BatchResult, Op
+from gpkvs.batch import Batch, Op
 from gpkvs.client import AsyncClient
-from gpkvs.config import Limits, ServerConfig
 from gpkvs.errors import GpkvsError
+from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access.login import Logins
-from gpkvs.server.batcher import Batcher
-from gpkvs.server.bounds import bounds_of
-from gpkvs.server.door.context import Context
-from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.memory import Memory
-from gpkvs.server.receive import Receives
+from gpkvs.server.memory import Account, Memory
+from gpkvs.server.receives import Receives
 from gpkvs.server.redis.key_locks import KeyLocks
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
+from gpkvs.server.request_queue import Answer, RequestQueue
 from gpkvs.server.slow_log import SlowLog
-from gpkvs.server.turns import Turns
 from tests.cancelling import Run, interruptions
+from tests.server.store_queue import StoreQueue
 
 WAIT_SECONDS = 60.0
 
@@ -73,53 +70,25 @@ def test_locks_of_keys() -> None:
     each(attempt)
 
 
-def test_turns() -> None:
-    async def attempt(run: Run) -> None:
-        turns = Turns(1)
-
-        async def one() -> None:
-            await turns.take()
-            try:
-                await asyncio.sleep(0)
-            finally:
-                turns.give()
-
-        others = [asyncio.create_task(one()) for _ in range(2)]
-        await asyncio.sleep(0)
-        await run(one())
-        await asyncio.wait_for(asyncio.gather(*others, one()), WAIT_SECONDS)
-        assert turns._free == 1
-        assert not turns._waiting
-
-    each(attempt)
-
-
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_calls_that_wait_for_a_message(is_stream: bool) -> None:
     async def attempt(run: Run) -> None:
-        memory = Memory(1 << 30, 1)
-        receives, door = Receives(memory, 1 << 20, 30.0), DoorReceives(30.0)
-        connection = memory.connection("peer")
+        receives = Receives(30.0)
 
         async def read() -> bytes:
             await asyncio.sleep(0.001)
             return b"message"
 
-        context = cast(grpc.aio.ServicerContext, SimpleNamespace(read=read))
-        own = cast(Context, SimpleNamespace(ask=lambda: asyncio.ensure_future(read())))
+        context = SimpleNamespace(ask=lambda: asyncio.ensure_future(read()))
 
         async def one() -> None:
-            assert await receives.read(context, connection, is_stream=is_stream) == b"message"
-            assert await door.read(own, connection, is_stream=is_stream) == b"message"
+            assert await receives.read(context, is_stream=is_stream) == b"message"
 
         other = asyncio.create_task(one())
         await asyncio.sleep(0)
         await run(one())
         await asyncio.wait_for(asyncio.gather(other, one()), WAIT_SECONDS)
-        receives.close()
         assert not receives._waiting
-        assert not door._waiting
-        assert connection.turns._free == 1
 
     each(attempt)
 
@@ -173,33 +142,25 @@ COMMANDS = (
 )
 
 
-class Observer:
-    def batch_done(self, result: BatchResult, seconds: float) -> None: ...
-
-    def request_dropped(self, reason: str) -> None: ...
-
-
 @asynccontextmanager
 async def redis_service(store: gpkvs.Store, memory: Memory) -> AsyncIterator[tuple[Service, Gate]]:
-    bounds = bounds_of(ServerConfig(), Limits(), 64 << 20, 16 << 30)
-    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(1) as flush:
-        batcher = Batcher(store.begin_requests, engine, flush, bounds, memory, Observer())
-        gate = Gate()
-        gate.open(Serving(store, batcher, 64 << 20, 100, 64 << 20))
-        stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
-        service = Service(
-            gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128), lambda *_: None
-        )
-        try:
-            yield service, gate
-        finally:
-            service.shutdown()
-            batcher.stop_maintenance()
+    door = StoreQueue(store)
+    gate = Gate()
+    gate.open(Serving(store, door.queue, 64 << 20))
+    stats = Stats(lambda: DoorCounts({}, {}, 0, 0))
+    service = Service(
+        gate, memory, cast(Logins, SimpleNamespace(is_open=True)), stats, SlowLog(10.0, 128), lambda *_: None
+    )
+    try:
+        yield service, gate
+    finally:
+        service.shutdown()
+        door.close()
 
 
 def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
     async def within() -> None:
-        memory = Memory(1 << 30, 1)
+        memory = Memory(1 << 30)
         async with redis_service(store, memory) as (service, gate):
             async for run in interruptions():
                 other = Client("ipv4:127.0.0.1:1", COMMANDS)
@@ -210,11 +171,70 @@ def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
                 assert len(other.replies) == len(COMMANDS)
                 assert not any(reply.startswith(b"-") for reply in other.replies if reply != b"-ERR no such key\r\n")
                 await wait_until(lambda: memory.bytes == 0, f"{memory.by_kind} are held")
+                await wait_until(lambda: not gate.serving().queue._waiting, "requests are not answered")
                 assert len(service.executor._locks) == 0
                 assert not service.executor._rounds._waiting
                 assert not service.sessions
                 assert gate._calls == 0
                 assert not memory._connections
+
+    asyncio.run(within())
+
+
+class HeldQueue:
+    """Takes requests, and answers none by itself."""
+
+    def __init__(self) -> None:
+        self.deadlines: list[int] = []
+        self.withdrawn: list[int] = []
+
+    def submit(self, _connection: int, ticket: int, _table: int, deadline_ns: int, _message: bytes) -> None:
+        assert ticket == len(self.deadlines) + 1
+        self.deadlines.append(deadline_ns)
+
+    def withdraw(self, _connection: int, ticket: int) -> None:
+        self.withdrawn.append(ticket)
+
+    def waiting(self) -> int:
+        return len(self.deadlines)
+
+
+def done(ticket: int) -> Answer:
+    return Answer(ticket, kv_pb2.BatchResponse(status=b"\0").SerializeToString(), 0, False, 1, 2, 3, 4)
+
+
+def test_a_request_that_nobody_waits_for_is_withdrawn() -> None:
+    """It may be in a batch already: its answer is nobody's, and those behind it have theirs."""
+
+    async def within() -> None:
+        memory, door = Memory(1 << 30), HeldQueue()
+        queue, account = RequestQueue(door), Account(memory.connection("peer"))
+        message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
+        first, second = (queue.submit(message, 0, account) for _ in range(2))
+        first.cancel()
+        await asyncio.sleep(0)
+        assert door.withdrawn == [1]
+        queue.answered(done(1))
+        queue.answered(done(2))
+        assert (await second).status == b"\0"
+        assert door.withdrawn == [1]
+        assert memory.by_kind["answers"] > 0
+        account.close()
+        assert memory.bytes == 0
+
+    asyncio.run(within())
+
+
+def test_a_deadline_counts_from_now_on() -> None:
+    async def within() -> None:
+        memory, door = Memory(1 << 30), HeldQueue()
+        queue, account = RequestQueue(door), Account(memory.connection("peer"))
+        message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
+        before_ns = time.monotonic_ns()
+        queue.submit(message, 0, account, 5.0)
+        queue.submit(message, 0, account)
+        assert 5_000_000_000 <= door.deadlines[0] - before_ns < 6_000_000_000 + 10**10
+        assert door.deadlines[1] == (1 << 64) - 1
 
     asyncio.run(within())
 

@@ -1,103 +1,128 @@
-"""Columns from the wire into a batch, and results back to the requests they belong to."""
+"""What is wrong with a message, and the requests that handlers make."""
 
 from __future__ import annotations
 
-import tempfile
+import struct
+from itertools import accumulate, pairwise
+from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-import gpkvs
-from gpkvs.batch import Batch, Op, is_constant
+from gpkvs.batch import Op
 from gpkvs.config import Limits
-from gpkvs.errors import GpkvsError
+from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server import codec
-from tests.server.wire import Operation, batch
+from gpkvs.server import codec, several
+from gpkvs.server.exporter import Metrics
+from gpkvs.server.options import options_of
+from tests.server.door.probes import BATCH, parse
+from tests.server.wire import ADD, CHECK, DELETE, EXPIRE, INCREMENT, SET, Operation, batch, i64, u32, u64
 
+NOW_MS = 1_000_000
 KEYS = st.binary(min_size=1, max_size=3)
 OPERATIONS = st.one_of(
     st.tuples(st.just(1), KEYS),
     st.tuples(st.just(2), KEYS, st.binary(max_size=20)),
     st.tuples(st.just(3), KEYS),
+    st.tuples(st.just(5), KEYS, st.just(i64(-7))),
 )
-REQUESTS = st.lists(st.lists(OPERATIONS, min_size=1, max_size=6), min_size=1, max_size=6)
 
 
-def columns_equal(first: Batch, second: Batch) -> bool:
-    return all(
-        np.array_equal(getattr(first, name), getattr(second, name))
-        for name in ("ops", "keys", "key_lengths", "values", "value_lengths", "request_ops")
-    )
-
-
-def one(operation: Operation) -> codec.Request:
-    """Return the request that a unary call makes of an operation."""
-    return codec.single(Op(operation[0]), operation[1], operation[2] if len(operation) == 3 else b"", Limits())
-
-
-@given(REQUESTS)
-def test_joined_requests_are_the_concatenated_batches(requests: list[list[Operation]]) -> None:
-    joined = codec.batch_of([codec.decode(batch(request), Limits()) for request in requests])
-    expected = Batch.concatenate([Batch.of([(Op(op), *rest) for op, *rest in request]) for request in requests])  # type: ignore[misc]
-    assert columns_equal(joined, expected)
-    joined.validate(Limits())
+@given(st.lists(OPERATIONS, min_size=1, max_size=6))
+def test_what_is_checked_is_plain_to_the_door(operations: list[Operation]) -> None:
+    message = batch(operations)
+    codec.check(message, Limits(), lambda: NOW_MS)
+    assert parse(BATCH, message.SerializeToString(), Limits(), "bytes")
 
 
 @given(OPERATIONS)
 def test_a_single_operation_is_a_batch_of_one(operation: Operation) -> None:
-    assert columns_equal(codec.batch_of([one(operation)]), codec.batch_of([codec.decode(batch([operation]), Limits())]))
+    made = codec.single(Op(operation[0]), operation[1], operation[2] if len(operation) == 3 else b"", Limits())
+    found = parse(BATCH, made.SerializeToString(), Limits(), "bytes")
+    assert found
+    written_out = parse(BATCH, batch([operation]).SerializeToString(), Limits(), "bytes")
+    assert written_out
+    sizes = {"key_size": 0, "value_size": 0, "key_lengths": b"", "value_lengths": b""}
+    assert found._replace(**sizes) == written_out._replace(**sizes)  # type: ignore[arg-type]
 
 
-def test_one_length_may_stand_for_all() -> None:
-    message = kv_pb2.BatchRequest(ops=b"\x02\x01\x02", keys=b"aabbcc", key_size=2, values=b"xyz123", value_size=3)
-    alone = codec.decode(message, Limits())
-    written_out = codec.decode(batch([(2, b"aa", b"xyz"), (1, b"bb"), (2, b"cc", b"123")]), Limits())
-    assert is_constant(codec.batch_of([alone, alone]).key_lengths)
-    for first in (alone, written_out):
-        for second in (alone, written_out, one((2, b"k", b"v"))):
-            expected = [2, 2, 2, *([1] if second.operations == 1 else [2, 2, 2])]
-            assert codec.batch_of([first, second]).key_lengths.tolist() == expected
+def test_times_to_live_count_from_now_on() -> None:
+    """However long they are: only Python knows which of them are past all time."""
+    message = batch([(SET, b"a", b""), (SET, b"b", b""), (DELETE, b"c")], ttls=u64(5, 0, 0))
+    codec.check(message, Limits(), lambda: NOW_MS)
+    assert (message.expiries, message.ttls) == (u64(NOW_MS + 5, 0, 0), b"")
+    message = batch([(SET, b"a", b"")], ttls=u64(2**64 - 1))
+    with pytest.raises(InvalidArgumentError, match=r"operation 0, ttls: .* past the end of time"):
+        codec.check(message, Limits(), lambda: NOW_MS)
+    single = codec.single(Op.SET, b"a", b"", Limits(), options_of(lambda: NOW_MS, ttl_ms=2**62))
+    assert single.expiries == u64(NOW_MS + 2**62)
 
 
-def test_one_request_is_not_copied() -> None:
-    message = batch([(2, b"key", b"value")])
-    request = codec.decode(message, Limits())
-    joined = codec.batch_of([request])
-    for column, data in ((joined.keys, request.keys), (joined.values, request.values), (joined.ops, request.ops)):
-        assert column.ctypes.data == np.frombuffer(data, np.uint8).ctypes.data
+def test_columns_that_say_nothing_are_none() -> None:
+    message = batch([(SET, b"a", b"")] * 2, conditions=bytes(2), expiries=u64(0, 0), expected=u64(0, 0))
+    codec.check(message, Limits(), lambda: NOW_MS)
+    assert (message.conditions, message.expected, message.expiries) == (b"", b"", b"")
 
 
-@settings(max_examples=25, deadline=None)
-@given(requests=REQUESTS)
-def test_split_gives_each_request_its_own_results(requests: list[list[Operation]]) -> None:
-    """As they are when each request runs alone, in the same order."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        sizes = {"index_bytes": 64 << 10, "heap_bytes": 1 << 20, "log_bytes": 256 << 10}
-        with gpkvs.open(f"{folder}/together", **sizes) as together, gpkvs.open(f"{folder}/alone", **sizes) as alone:
-            decoded = [codec.decode(batch(request), Limits()) for request in requests]
-            responses = codec.responses_of(together.execute_requests(codec.batch_of(decoded)))
-            for request, response in zip(decoded, responses, strict=True):
-                [expected] = codec.responses_of(alone.execute_requests(codec.batch_of([request])))
-                assert response._replace(versions=b"") == expected._replace(versions=b"")  # type: ignore[union-attr]
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"ops": b""}, "ops"),
+        ({"keys": b"abc"}, "key"),
+        ({"key_size": 2}, "key_lengths: given beside key_size = 2"),
+        ({"key_lengths": b"123"}, "no whole number of u32"),
+        ({"conditions": b"\3\0"}, "operation 0, expected: nothing is expected"),
+        ({"conditions": b"\1"}, "1 for 2 operations"),
+        ({"expiries": u64(1)}, "8 bytes for 2 operations"),
+        ({"expiries": u64(1, 0), "ttls": u64(1, 0)}, "fill in one of the two"),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], text: str) -> None:
+    message = batch([(SET, b"a", b"x"), (SET, b"b", b"y")])
+    for name, value in fields.items():
+        setattr(message, name, value)
+    with pytest.raises(InvalidArgumentError, match=text):
+        codec.check(message, Limits(), lambda: NOW_MS)
 
 
-@pytest.mark.format3
-def test_split_puts_rejections_in_their_places(store: gpkvs.Store) -> None:
-    def large(name: str) -> list[Operation]:  # 8 MB: the heap of 16 MiB holds one of them
-        return [(2, b"%s-%d" % (name.encode(), i), bytes(200_000)) for i in range(40)]
+SEVERAL: list[list[Operation]] = [
+    [(SET, b"one", b"1"), (CHECK, b"a")],
+    [(INCREMENT, b"number", i64(4)), (DELETE, b"b"), (SET, b"two", b"")],
+    [(DELETE, b"c")],
+    [(EXPIRE, b"d"), (SET, b"three", b"value"), (ADD, b"e", bytes(8))],
+]
 
-    requests = [
-        codec.decode(batch(operations), Limits())
-        for operations in (large("x"), [(2, b"a", b"1"), (1, b"a")], large("y"), [(1, b"a")])
+
+def test_a_message_of_several_is_cut_into_its_requests() -> None:
+    together = [operation for request in SEVERAL for operation in request]
+    conditions = bytes(2 if op == CHECK else 0 for op, *_ in together)
+    message = batch(together, table="t", conditions=conditions, request_ops=u32(*map(len, SEVERAL)))
+    message.expiries = u64(*(number if op in (SET, EXPIRE) else 0 for number, (op, *_) in enumerate(together, 1)))
+    cut = list(several._requests_of(message))
+    ends = [0, *accumulate(map(len, SEVERAL))]
+    for request, operations, (begin, end) in zip(cut, SEVERAL, pairwise(ends), strict=True):
+        expiries = struct.unpack(f"<{len(together)}Q", message.expiries)[begin:end]
+        wanted = batch(operations, table="t", conditions=conditions[begin:end], expiries=u64(*expiries))
+        assert request == wanted
+
+
+def test_equal_lengths_are_cut_as_well() -> None:
+    message = kv_pb2.BatchRequest(ops=bytes([SET, DELETE, SET]), keys=b"aabbcc", key_size=2, values=b"xyz123")
+    message.value_size, message.request_ops = 3, u32(2, 1)
+    first, second = several._requests_of(message)
+    assert (first.keys, first.values, first.key_size, first.value_size) == (b"aabb", b"xyz", 2, 3)
+    assert (second.ops, second.keys, second.values) == (bytes([SET]), b"cc", b"123")
+
+
+def test_responses_of_several_are_joined_and_failures_numbered() -> None:
+    responses = [
+        kv_pb2.BatchResponse(status=b"\0\0", versions=u64(1, 2)),
+        InvalidArgumentError("wrong", field="keys"),
+        kv_pb2.BatchResponse(status=b"\1", values=b"12345678", value_lengths=u32(8)),
     ]
-    responses = codec.responses_of(store.execute_requests(codec.batch_of(requests)))
-    assert [isinstance(response, GpkvsError) for response in responses] == [False, False, True, False]
-    assert [response.values for response in responses if isinstance(response, codec.Response)] == [b"", b"1", b"1"]
-
-
-def test_encode_echoes_the_id() -> None:
-    response = codec.Response(b"\x00", bytes(8), b"", b"")
-    assert codec.encode(9, response) == kv_pb2.BatchResponse(id=9, status=b"\x00", versions=bytes(8))
+    joined = several._joined(7, responses, Metrics())
+    assert (joined.id, joined.status, joined.values) == (7, b"\0\0\1", b"12345678")
+    assert joined.versions == u64(1, 2, 0)
+    assert [(failure.request, failure.code, failure.message) for failure in joined.failures] == [(1, 3, "keys: wrong")]

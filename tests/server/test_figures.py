@@ -24,7 +24,7 @@ def open_at(server: Server) -> dict[str, float]:
 
 
 def test_connections_are_counted_by_port(start_server: StartServer) -> None:
-    server = start_server("--door", "native", "--resp", "127.0.0.1:0")
+    server = start_server("--resp", "127.0.0.1:0")
     before = open_at(server)
     with ExitStack() as stack:
         for _ in range(3):
@@ -43,9 +43,8 @@ def test_connections_are_counted_by_port(start_server: StartServer) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("door", ["native", "grpcio"])
-def test_the_disk_is_told(start_server: StartServer, door: str) -> None:
-    server = start_server("--door", door)
+def test_the_disk_is_told(start_server: StartServer) -> None:
+    server = start_server()
     found = os.statvfs(server.data)
     assert server.metric("gpkvs_disk_bytes") == found.f_blocks * found.f_frsize
     assert 0 < server.metric("gpkvs_disk_free_bytes") <= server.metric("gpkvs_disk_bytes")

@@ -361,7 +361,9 @@ class Noted(AuditLog):
 
 
 async def refused_over_ipv6(noted: Noted) -> None:
-    port = HttpPort(CollectorRegistry(), Gate(), Logins(Users([]), Sessions(lambda _: False), Metrics(), noted))
+    port = HttpPort(
+        CollectorRegistry(), Gate(), Logins(Users([]), Sessions(lambda _: False, lambda _: None), Metrics(), noted)
+    )
     try:
         address = await port.listen(Address("::", 0))
         reader, writer = await asyncio.open_connection("127.0.0.1", address.port)

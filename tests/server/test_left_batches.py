@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("natively")
 
 
 def test_the_metric_counts_by_reason(start_server: StartServer) -> None:
-    server = start_server("--door", "native", "--backend", "cpu")
+    server = start_server("--backend", "cpu")
 
     def reasons(name: str = "left") -> dict[str, int]:
         """Return the counts that are not 0."""
@@ -63,11 +63,3 @@ def test_the_metric_counts_by_reason(start_server: StartServer) -> None:
         assert reasons() == {"expiry": 1}, "Python hands it on, and native code runs it"
         assert reasons("helped") == {"expiry": 1}
         assert client.get(b"key") == b"value"
-
-
-def test_python_s_door_has_native_code_run_all(start_server: StartServer) -> None:
-    server = start_server("--door", "grpcio", "--backend", "cpu")
-    with Client(server.target) as client:
-        client.set(b"key", b"value")
-        client.get(b"key")
-    assert server.metric("gpkvs_engine_left_batches_total") == 0

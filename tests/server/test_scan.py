@@ -186,7 +186,7 @@ def test_a_reader_that_does_not_read_holds_little_and_nobody_up(start_server: St
 
 
 def test_a_scan_brings_values_that_are_longer_than_a_message(start_server: StartServer) -> None:
-    server = start_server("--door", "native", "--format", "4", "--heap-bytes", "512MiB")  # it takes longer ones
+    server = start_server("--format", "4", "--heap-bytes", "512MiB")  # it takes longer ones
     value = bytes(range(256)) * (70 << 12)  # 70 MiB, and a message has 64
     with Client(server.target) as client:
         client.set(b"large", value)
@@ -199,7 +199,7 @@ def test_a_scan_brings_values_that_are_longer_than_a_message(start_server: Start
 
 
 def test_a_scan_refuses_values_that_its_connection_may_not_hold(start_server: StartServer) -> None:
-    server = start_server("--door", "native", "--format", "4", "--heap-bytes", "512MiB", "--memory-max", "640MiB")
+    server = start_server("--format", "4", "--heap-bytes", "512MiB", "--memory-max", "640MiB")
     with Client(server.target) as client:
         client.set(b"large", bytes(100 << 20))
         with pytest.raises(ServerBusyError, match=r"record has 104,857,600 bytes.*--memory-max.*scan keys only"):

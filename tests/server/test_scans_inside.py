@@ -43,10 +43,10 @@ class Inside:
         step = store.scan_step
         monkeypatch.setattr(store, "scan_step", lambda *a, **b: self._counted(step(*a, **b)))
         gate, none = Gate(), None
-        batcher: Any = none
-        gate.open(Serving(store, batcher, 64 * MIB, 1, 1))
+        queue: Any = none
+        gate.open(Serving(store, queue, 64 * MIB))
         self._scans = Scans(gate, Metrics())
-        self._account = Account(Memory(1 << 30, turns=1).connection("ipv4:1.1.1.1:1"))
+        self._account = Account(Memory(1 << 30).connection("ipv4:1.1.1.1:1"))
 
     def _counted(self, piece: ScanPiece) -> ScanPiece:
         self.steps.append(len(piece))

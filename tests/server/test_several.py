@@ -67,9 +67,8 @@ def test_numbers_and_equal_lengths(server: Server) -> None:
     assert (response.status, u64s(response.versions)) == (bytes([0, 3]), [0, 8])
 
 
-@pytest.mark.parametrize("door", ["grpcio", "native"])
-def test_a_request_that_does_not_fit_fails_alone(start_server: StartServer, door: str) -> None:
-    server = start_server("--heap-bytes", "1MiB", "--door", door)
+def test_a_request_that_does_not_fit_fails_alone(start_server: StartServer) -> None:
+    server = start_server("--heap-bytes", "1MiB")
     operations = [(SET, b"a", b"1")] + [(SET, b"%d" % i, bytes(40_000)) for i in range(50)] + [(SET, b"b", b"2")]
     response = server.kv.Batch(batch(operations, request_ops=u32(1, 50, 1)))
     assert [(failure.request, failure.code, failure.full) for failure in response.failures] == [(1, FULL, "heap")]

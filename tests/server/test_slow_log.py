@@ -1,4 +1,4 @@
-"""The slow log behind each door: what stands in it, who may read it, and the ids by which calls are found again."""
+"""The slow log: what stands in it, who may read it, and the ids by which calls are found again."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from tests.serving import Server, StartServer, start_server
 
 __all__ = ["start_server"]
 
-DOORS = ("native", "grpcio")
 ALL = ("--slow-log-over-ms", "0")
 MADE = re.compile("[0-9a-f]{16}")
 
 
-@pytest.fixture(params=DOORS)
-def server(start_server: StartServer, request: pytest.FixtureRequest) -> Server:
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
     """Return a server that notes every call."""
-    return start_server("--door", request.param, *ALL)
+    return start_server(*ALL)
 
 
 def log(server: Server, **asked: Any) -> list[admin_pb2.SlowCall]:
@@ -178,35 +177,32 @@ def test_a_stream_ends_with_its_id(server: Server) -> None:
     assert dict(stream.trailing_metadata() or ()).get(REQUEST_ID_KEY, "stream") == "stream"
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_quick_calls_are_not_in_it(start_server: StartServer, door: str) -> None:
-    server = start_server("--door", door, "--slow-log-over-ms", "86400000")
+def test_quick_calls_are_not_in_it(start_server: StartServer) -> None:
+    server = start_server("--slow-log-over-ms", "86400000")
     server.kv.Get(kv_pb2.GetRequest(key=b"k"))
     answer = server.admin.SlowLog(admin_pb2.SlowLogRequest())
     assert (list(answer.calls), answer.over_ms, answer.entries_max) == ([], 86_400_000, 128)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_it_keeps_the_last_ones_or_none(start_server: StartServer, tmp_path: Path, door: str) -> None:
-    server = start_server("--door", door, *ALL, "--slow-log-entries-max", "3")
+def test_it_keeps_the_last_ones_or_none(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server(*ALL, "--slow-log-entries-max", "3")
     for number in range(10):
         server.kv.Get(kv_pb2.GetRequest(key=b"%d" % number))
     assert [call.key for call in log(server)] == [b"7", b"8", b"9"]
     server.stop()
-    server = start_server("--door", door, *ALL, "--slow-log-entries-max", "0")
+    server = start_server(*ALL, "--slow-log-entries-max", "0")
     server.kv.Get(kv_pb2.GetRequest(key=b"k"))
     assert log(server) == []
     assert server.metric("gpkvs_slow_calls_total") == 0
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_administrators_alone_read_it(start_server: StartServer, tmp_path: Path, door: str) -> None:
+def test_administrators_alone_read_it(start_server: StartServer, tmp_path: Path) -> None:
     root = Account(read=("*",), write=("*",), admin=("*",))
     other = Account(read=("*",), write=("*",), admin=("default",))
     accounts = Accounts(tmp_path / "users.toml", root=root, other=other)
     tokens = {name: accounts.token(name) for name in ("root", "other")}
     accounts.save()
-    server = start_server("--door", door, *ALL, "--users", str(accounts.path))
+    server = start_server(*ALL, "--users", str(accounts.path))
     server.kv.Set(kv_pb2.SetRequest(key=b"k", value=b"a secret value"), metadata=tokens["other"])
     with Refused(grpc.StatusCode.PERMISSION_DENIED, "administer"):
         server.admin.SlowLog(admin_pb2.SlowLogRequest(clear=True), metadata=tokens["other"])

@@ -20,10 +20,10 @@ from gpkvs.errors import (
 from gpkvs.server.access.audit import AuditError
 from gpkvs.server.access.caller import ANYONE, LoginError
 from gpkvs.server.access.rights import RightsError
-from gpkvs.server.batcher import ExpiredRequestError
 from gpkvs.server.calls import StatusCode
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.gate import NotServingError
+from gpkvs.server.request_queue import ExpiredRequestError
 from gpkvs.server.status import status_of, tell
 
 

@@ -1,10 +1,8 @@
-"""What is counted of each table, behind each door."""
+"""What is counted of each table."""
 
 from __future__ import annotations
 
 import time
-
-import pytest
 
 from gpkvs.media.layout import RECORD_HEADER_BYTES
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
@@ -13,8 +11,6 @@ from tests.server.wire import APPEND, DELETE, GET, SET, TTL_MS_MAX, batch, u64
 from tests.serving import Server, StartServer, start_server
 
 __all__ = ["start_server"]
-
-DOORS = ("native", "grpcio")
 
 
 def operations(server: Server, table: str) -> dict[str, float]:
@@ -34,9 +30,8 @@ def moved(server: Server, table: str) -> tuple[float, float]:
     )
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_each_table_has_its_own(start_server: StartServer, door: str) -> None:
-    server = start_server("--door", door)
+def test_each_table_has_its_own(start_server: StartServer) -> None:
+    server = start_server()
     for name, layout in (("numbers", "u64"), ("other", "bytes")):
         server.admin.CreateTable(admin_pb2.CreateTableRequest(name=name, layout=layout))
     server.kv.Set(kv_pb2.SetRequest(key=b"key", value=b"value"))
@@ -89,9 +84,8 @@ def test_what_each_table_holds_outlives_a_restart(start_server: StartServer) -> 
         server = start_server()
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_keys_that_expire_are_counted_by_table(start_server: StartServer, door: str) -> None:
-    server = start_server("--door", door)
+def test_keys_that_expire_are_counted_by_table(start_server: StartServer) -> None:
+    server = start_server()
     server.admin.CreateTable(admin_pb2.CreateTableRequest(name="other"))
     for key in (b"a", b"b", b"c"):
         server.kv.Set(kv_pb2.SetRequest(table="other", key=key, value=b"v", ttl_ms=1))

@@ -18,7 +18,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -40,8 +39,6 @@ from gpkvs.config import ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server import app as server_app
-from gpkvs.server import grpcio_tls
-from gpkvs.server.grpcio_tls import GrpcioTls
 from gpkvs.server.http_port import CONNECTION_SECONDS_MAX, CONNECTIONS_MAX
 from gpkvs.server.serve_options import ServeOptions
 from gpkvs.server.tls import (
@@ -49,7 +46,6 @@ from gpkvs.server.tls import (
     TlsFiles,
     TlsFilesError,
     TlsFilesUnsettledError,
-    names_of_call,
     names_of_certificate,
     tls_files,
 )
@@ -79,7 +75,6 @@ class Site:
         shutil.copy(self.authority.path, self.client_ca)
         options = server_options(self.pair, self.client_ca)
         self.server = Server(folder / "store", folder, *options, authority=self.authority, client=self.client)
-        self.is_native = self.log_lines("door native") > 0
 
     def context(self, client: Pair | None) -> ssl.SSLContext:
         context = self.authority.context(client)
@@ -285,40 +280,11 @@ def test_no_session_of_before_a_change_is_taken_up(site: Site, stream: Stream) -
 
     _, session = connect(None)
     was_reused, session = connect(session)
-    assert was_reused != site.is_native  # that door takes up none at all
+    assert not was_reused  # not even of the same files
     old = site.serial()
     site.authority.issue("server", *HERE)
     wait_until(lambda: site.serial() != old)
     assert not connect(session)[0]
-
-
-def test_grpc_is_given_what_is_new_and_each_hour_all_of_it(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grpcio_tls, "_QUIET_SECONDS", 0.0)
-    pair = site.authority.issue("server", *HERE, folder=tmp_path)
-    files = Tls(TlsFiles(pair.cert, pair.key, site.client_ca))
-    made = GrpcioTls(files)
-    assert made._newest() is None, "gRPC has it: another exchange would be a danger for nothing"
-    assert files.reload()
-    assert made._newest() is made._configuration
-    assert made._newest() is None
-    monkeypatch.setattr(grpcio_tls, "_SESSION_SECONDS_MAX", 0.0)
-    assert made._newest() is made._configuration
-
-
-def test_grpc_is_given_it_while_no_handshake_begins(site: Site, tmp_path: Path) -> None:
-    """It frees what it had, also if a handshake in another thread still uses it: that ends the process."""
-    pair = site.authority.issue("server", *HERE, folder=tmp_path)
-    files = Tls(TlsFiles(pair.cert, pair.key, None))
-    made = GrpcioTls(files)
-    files.reload()
-    began = time.monotonic()
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(lambda: (made._newest(), time.monotonic() - began)) for _ in range(4)]
-        (_, given_at), *others = sorted((one.result() for one in asked), key=lambda answer: answer[0] is None)
-    assert given_at >= grpcio_tls._QUIET_SECONDS  # those that were told before have begun long ago
-    assert all(answer is None and at >= given_at + 0.9 * grpcio_tls._QUIET_SECONDS for answer, at in others)
 
 
 def test_a_certificate_may_come_before_its_key(site: Site, stream: Stream, tmp_path: Path) -> None:
@@ -545,35 +511,14 @@ NAMES = (
 )
 
 
-def test_names_of_a_client_are_those_of_its_san_on_both_ports(tmp_path: Path) -> None:
+def test_names_of_a_client_are_those_of_its_san(tmp_path: Path) -> None:
+    """On the port of metrics; the door's are in `tests.server.door.test_access`."""
     authority = Authority(tmp_path)
     server = authority.issue("server", *HERE)
     tls = Tls(TlsFiles(server.cert, server.key, authority.path))
-    assert asyncio.run(names_seen_by_grpc(tls, authority, authority.issue("named", *NAMES))) == NAMES
+    assert names_seen_by_a_socket(tls, authority, authority.issue("named", *NAMES)) == NAMES
     only_cn = authority.issue("only-cn", common_name="admin.example")
-    assert asyncio.run(names_seen_by_grpc(tls, authority, only_cn)) == ()
-    assert names_seen_by_a_socket(tls, authority, Pair(tmp_path / "named.pem", tmp_path / "named.key")) == NAMES
     assert names_seen_by_a_socket(tls, authority, only_cn) == ()
-
-
-async def names_seen_by_grpc(tls: Tls, authority: Authority, client: Pair) -> tuple[str, ...]:
-    seen: list[tuple[str, ...]] = []
-
-    async def look(_request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        seen.append(names_of_call(context.auth_context()))
-        return b""
-
-    server = grpc.aio.server()
-    handlers = {"Look": grpc.unary_unary_rpc_method_handler(look)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", handlers),))
-    port = server.add_secure_port("127.0.0.1:0", GrpcioTls(tls).credentials)
-    await server.start()
-    try:
-        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", authority.credentials(client)) as channel:
-            await channel.unary_unary("/test/Look")(b"", timeout=30)
-    finally:
-        await server.stop(0)
-    return seen[0]
 
 
 def names_seen_by_a_socket(tls: Tls, authority: Authority, client: Pair) -> tuple[str, ...]:

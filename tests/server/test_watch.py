@@ -34,7 +34,7 @@ from tests.serving import Server, StartServer
 
 LARGE = ("--heap-bytes", "96MiB", "--journal-bytes", "24MiB")
 SECONDS_MAX = 30
-PATIENT = RetryPolicy(attempts_max=100, delay_ms_first=10, delay_ms_max=50)
+PATIENT = RetryPolicy(attempts_max=1000, delay_ms_first=10, delay_ms_max=50)
 SETS, DELETED, EXPIRED = ChangeKind.SET, ChangeKind.DELETED, ChangeKind.EXPIRED
 
 

@@ -49,10 +49,10 @@ class Inside:
         self.store = store
         self.gate = Gate()
         none: Any = None
-        self.gate.open(Serving(store, none, 64 * MIB, 1, 1, lambda: 0))
-        self.memory = Memory(1 << 30, turns=1)
+        self.gate.open(Serving(store, none, 64 * MIB))
+        self.memory = Memory(1 << 30)
         self.watches = Watches(self.gate, Metrics())
-        object.__setattr__(self.gate.serving(), "batcher", _Idle())
+        object.__setattr__(self.gate.serving(), "queue", _Idle())
 
     async def begin(self, number: int = 0, **asked: Any) -> Responses:
         """Begin a watch, each over a connection of its own."""
@@ -78,7 +78,7 @@ class Inside:
 
 
 class _Idle:
-    queue_requests = 0
+    requests = 0
 
 
 @asynccontextmanager

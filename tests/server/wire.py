@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
+from gpkvs.batch import HAS_VALUE, Batch
 from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 
@@ -51,6 +53,30 @@ def batch(operations: Sequence[Operation], **fields: Any) -> kv_pb2.BatchRequest
         values=b"".join(values),
         value_lengths=u32(*map(len, values)),
         **fields,
+    )
+
+
+def columns_of(message: kv_pb2.BatchRequest, table: int = 0) -> Batch:
+    """Return a message as the batch that it asks for; its times to live are absolute."""
+    ops = np.frombuffer(message.ops, np.uint8)
+
+    def lengths(column: bytes, size: int, count: int) -> Any:
+        return np.frombuffer(column, "<u4") if column else np.full(count, size, np.uint32)
+
+    options = {
+        name: np.frombuffer(column, dtype)
+        for name, dtype in (("conditions", "u1"), ("expected", "<u8"), ("expiries", "<u8"))
+        if (column := getattr(message, name))
+    }
+    return Batch(
+        ops=ops,
+        keys=np.frombuffer(message.keys, np.uint8),
+        key_lengths=lengths(message.key_lengths, message.key_size, len(ops)),
+        values=np.frombuffer(message.values, np.uint8),
+        value_lengths=lengths(message.value_lengths, message.value_size, int(np.count_nonzero(HAS_VALUE[ops]))),
+        request_ops=np.frombuffer(message.request_ops or u32(len(ops)), "<u4"),
+        table=table,
+        **options,
     )
 
 

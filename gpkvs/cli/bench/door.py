@@ -1,4 +1,4 @@
-"""gpkvs bench door: the native door beside the one of grpcio."""
+"""gpkvs bench door: what serves gRPC, beside servers that do nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 import uvloop
 
 from gpkvs.bench.door.benchmark import run_door
-from gpkvs.bench.door.options import DOORS, DoorOptions
 from gpkvs.bench.door.options import PARTS as DOOR_PARTS
+from gpkvs.bench.door.options import DoorOptions
 from gpkvs.bench.peers.contender import Promise
 from gpkvs.bench.report.tables import tables_of
 from gpkvs.cli.bench.shared import DIRECTORY, JSON, PROMISE, chosen, print_result, shown
@@ -24,10 +24,6 @@ from gpkvs.cli.output import failures_exit
 def door_command(
     directory: Annotated[Path, typer.Option(help=DIRECTORY, exists=True, file_okay=False)] = Path("/dev/shm"),
     promise: Annotated[Promise, typer.Option(help=PROMISE)] = DoorOptions.promise,
-    door: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Door of `gpkvs serve`: {', '.join(DOORS)}; by default all. May be repeated."),
-    ] = None,
     records: Annotated[int, typer.Option(help="Records that each server holds.", min=1)] = DoorOptions.records,
     runs: Annotated[
         int, typer.Option(help="Rounds of each measurement; their median counts.", min=1)
@@ -55,7 +51,6 @@ def door_command(
     options = DoorOptions(
         directory=directory,
         promise=promise,
-        doors=chosen("door", door, DOORS),
         records=records,
         runs=runs,
         seconds=seconds,

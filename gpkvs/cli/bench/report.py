@@ -21,7 +21,7 @@ def report_command(
     document: Annotated[
         Path,
         typer.Option(help="A Markdown file with two marks. The tables go between them, the plots beside the file."),
-    ] = Path("docs/performance.md"),
+    ] = Path("bench/results/README.md"),
     benchmark: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,7 +31,7 @@ def report_command(
 ) -> None:
     """Write results that were kept into a document, as tables and plots.
 
-    Example: gpkvs bench report --results bench/results --document docs/performance.md
+    Example: gpkvs bench report --results bench/results --document bench/results/README.md
     """
     with failures_exit(1):
         for file in write_report(results, document, chosen("benchmark", benchmark, KINDS) if benchmark else ()):

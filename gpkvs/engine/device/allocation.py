@@ -11,8 +11,9 @@ from gpkvs.engine.device.planned import ForHostError
 from gpkvs.engine.heap import Heap, Tail, charge_of
 from gpkvs.engine.write_set import FILLED_WORDS
 from gpkvs.media.layout import reference_length
+from gpkvs.native import number
 
-_UNCOUNTED = (1 << 64) - 1  # `UNCOUNTED` in kernels/allocate.hpp
+_UNCOUNTED = number("UNCOUNTED")
 
 
 def allocate(place: Processor, heap: Heap, phases: BytesPhases, plan: Plan) -> Tail:

@@ -28,6 +28,12 @@ def gpu_count() -> int:
     return count
 
 
+@pytest.fixture
+def _two_gpus() -> None:
+    if gpu_count() < 2:
+        pytest.skip("there is one GPU")
+
+
 @pytest.fixture(params=["0,0", "0,0,0", "all"])
 def gpus(request: pytest.FixtureRequest) -> str:
     if request.param == "all" and gpu_count() < 2:
@@ -70,12 +76,11 @@ def test_batches_are_answered_as_by_a_dictionary(gpus: str, store_path: Path, co
             assert same_mirror(store, table.id)
 
 
+@pytest.mark.usefixtures("_two_gpus")  # it skips before there is a store_path that would miss its store
 def test_rows_of_another_gpu(store_path: Path) -> None:
     """Keys and rows may lie on any GPU; rows are read on the first one."""
     import cupy  # noqa: PLC0415
 
-    if gpu_count() < 2:
-        pytest.skip("there is one GPU")
     with gpkvs.open(store_path, backend="cuda", gpus="all", **SIZES) as store:
         store.create_table("rows", layout="float32[4]")
         rows = store.rows("float32[4]", table="rows")

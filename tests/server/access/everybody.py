@@ -9,4 +9,4 @@ from gpkvs.server.exporter import Metrics
 
 
 def open_to_everybody() -> Logins:
-    return Logins(None, Sessions(lambda _: False), Metrics(), NO_AUDIT)
+    return Logins(None, Sessions(lambda _: False, lambda _: None), Metrics(), NO_AUDIT)

@@ -27,7 +27,7 @@ def users(*, password: str = "a hash", metrics: bool = True) -> Users:
 
 def logins_that_verify(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Logins], None]) -> Logins:
     """Return the logins of a server with one user; something happens while it verifies a password."""
-    logins = Logins(users(), Sessions(lambda _: False), Metrics(), NO_AUDIT)
+    logins = Logins(users(), Sessions(lambda _: False, lambda _: None), Metrics(), NO_AUDIT)
 
     async def verify(_self: Passwords, _user: User | None, _name: str, password: str) -> bool:
         await asyncio.sleep(0)

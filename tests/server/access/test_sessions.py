@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import queue
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server.access.caller import Caller
-from gpkvs.server.access.connections import End, end_of, open_ends, shut_down
+from gpkvs.server.access.connections import End, end_of, open_ends
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Rights, Users
 from gpkvs.server.access.users import User as FileUser
@@ -273,20 +271,16 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_only_the_connections_that_are_meant_are_closed() -> None:
+def test_connections_are_found_by_their_other_ends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        before = open_files()
         clients = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(3)]
         accepted = [listener.accept()[0] for _ in clients]
         try:
-            ends = [End(*client.getsockname()) for client in clients]
-            assert open_ends([port]) == set(ends)
-            shut_down([port], [ends[1]])
-            assert clients[1].recv(1) == b""
-            accepted[0].sendall(b"x")
-            assert clients[0].recv(1) == b"x"
-            assert open_files() == before + 6  # it leaves none open
+            ends = {End(*client.getsockname()) for client in clients}
+            before = open_files()
+            assert open_ends([port]) == ends
+            assert open_files() <= before  # it leaves none open
         finally:
             for connection in (*clients, *accepted):
                 connection.close()
@@ -299,74 +293,38 @@ def peer_name(client: socket.socket) -> str:
 
 async def close_when_answered() -> None:
     """A connection with a request that waits is closed when the request has its response."""
-    users = Users([])
     gone, stays = (Caller(FileUser("u", None, (), {}, Rights()), "password") for _ in range(2))
-    busy: set[str] = set()
-    sessions = Sessions(busy.__contains__)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        clients = [socket.create_connection(listener.getsockname(), 10) for _ in range(3)]
-        accepted = [listener.accept()[0] for _ in clients]
-        peers = [peer_name(client) for client in clients]
-        sessions.begin([listener.getsockname()[1]])
+    busy, closed = {"ipv4:127.0.0.1:1"}, asyncio.Queue[str]()
+
+    def close(peers: Collection[str]) -> None:
         for peer in peers:
-            assert sessions.is_new(peer, gone)
-            assert not sessions.is_new(peer, gone)
-        sessions.is_new(peers[2], stays)
-        busy.add(peers[0])
-        gone.follow(users, 0)
-        assert gone.is_gone
-        sessions.close_unused()
-        loop = asyncio.get_running_loop()
-        assert await loop.run_in_executor(None, clients[1].recv, 1) == b""
-        for client in (clients[0], clients[2]):
-            client.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                client.recv(1)
-        busy.clear()
-        clients[0].settimeout(10)
-        assert await loop.run_in_executor(None, clients[0].recv, 1) == b""
-        with pytest.raises(BlockingIOError):
-            clients[2].recv(1)
-        await sessions.stop()
-        for connection in (*clients, *accepted):
-            connection.close()
+            closed.put_nowait(peer)
+
+    sessions = Sessions(busy.__contains__, close)
+    for number in (1, 2, 3):
+        assert sessions.is_new(f"ipv4:127.0.0.1:{number}", gone)
+        assert not sessions.is_new(f"ipv4:127.0.0.1:{number}", gone)
+    sessions.is_new("ipv4:127.0.0.1:3", stays)
+    gone.follow(Users([]), 0)
+    assert gone.is_gone
+    sessions.close_unused()
+    assert await closed.get() == "ipv4:127.0.0.1:2"
+    await asyncio.sleep(0.5)
+    assert closed.empty()
+    busy.clear()
+    assert await closed.get() == "ipv4:127.0.0.1:1"
+    assert len(sessions) == 1
+    await sessions.stop()
+    assert closed.empty()
 
 
 def test_a_connection_is_closed_when_what_waits_is_answered() -> None:
     asyncio.run(asyncio.wait_for(close_when_answered(), 30))
 
 
-async def close_without_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = [OSError(errno.EMFILE, "Too many open files")]
-    listdir = os.listdir
-
-    def refused_once(path: Any) -> list[str]:
-        if failures:
-            raise failures.pop()
-        return listdir(path)
-
-    monkeypatch.setattr(os, "listdir", refused_once)
-    caller = Caller(FileUser("u", None, (), {}, Rights()), "password")
-    sessions = Sessions(lambda _: False)
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
-        sessions.begin([listener.getsockname()[1]])
-        with listener.accept()[0]:
-            sessions.is_new(peer_name(client), caller)
-            caller.follow(Users([]), 0)
-            sessions.close_unused()
-            client.settimeout(10)
-            assert await asyncio.to_thread(client.recv, 1) == b""
-    await sessions.stop()
-    assert not failures
-
-
-def test_a_connection_is_closed_when_there_are_open_files_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(asyncio.wait_for(close_without_open_files(monkeypatch), 30))
-
-
 async def forget_what_ended() -> None:
     """Callers of connections that have ended are forgotten, and so bounded; those to any port of the server stay."""
-    sessions = Sessions(lambda _: False)
+    sessions = Sessions(lambda _: False, lambda _: None)
     caller = Caller(FileUser("u", None, (), {}, Rights()), "password")
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]

@@ -133,29 +133,42 @@ class ToyPython {
     }
 
     void take(const DoorEvent& event) {
-        if (event.kind == EVENT_OPEN) paths_[event.call] = event.path;
-        if (event.kind == EVENT_OPEN && asks_for_logins) log_in(event.call);
-        const std::string path = paths_[event.call];
+        if (event.kind == EVENT_ANSWER) return answer(event.id);
+        if (event.kind == EVENT_OPEN) {
+            paths_[event.id] = event.path;
+            connections_[event.id] = event.connection;
+        }
+        if (event.kind == EVENT_OPEN && asks_for_logins) log_in(event.id);
+        const std::string path = paths_[event.id];
         const bool is_stream = path == "/gpkvs.v1.KV/Pipeline";
         const std::string message((const char*)event.data, event.bytes);
         switch (event.kind) {
-            case EVENT_LOGIN: log_in(event.call); return finish(event.call);
-            case EVENT_OPEN: return insist([&] { return gpkvs_door_ask(door_, event.call); });
+            case EVENT_LOGIN: log_in(event.id); return finish(event.id);
+            case EVENT_OPEN: return insist([&] { return gpkvs_door_ask(door_, event.id); });
             case EVENT_MESSAGE:
                 if (path == "/toy/Hold") return;
-                if (path == "/redis") {
-                    insist([&] { return gpkvs_door_respond(door_, event.call, (const u8*)"+Python\r\n", 9); });
-                    return insist([&] { return gpkvs_door_ask(door_, event.call); });
-                }
-                if (!is_stream && path.find("KV") != std::string::npos) return finish(event.call, 8, "nobody knows the caller");
-                insist([&] { return gpkvs_door_respond(door_, event.call, (const u8*)message.data(), message.size()); });
-                if (!is_stream) finish(event.call);
+                if (path == "/redis") return look_up(event.id);
+                if (!is_stream && path.find("KV") != std::string::npos) return finish(event.id, 8, "nobody knows the caller");
+                insist([&] { return gpkvs_door_respond(door_, event.id, (const u8*)message.data(), message.size()); });
+                if (!is_stream) finish(event.id);
                 return;
             case EVENT_SENT:
-                if (is_stream) insist([&] { return gpkvs_door_ask(door_, event.call); });
+                if (is_stream) insist([&] { return gpkvs_door_ask(door_, event.id); });
                 return;
-            case EVENT_HALF_CLOSED: return finish(event.call);
+            case EVENT_HALF_CLOSED: return finish(event.id);
         }
+    }
+
+    // It answers a command when it has read a key.
+    void look_up(u64 call) {
+        static const u8 GET_K[] = {0x12, 1, op::GET, 0x1a, 1, 'k', 0x2d, 1, 0, 0, 0};
+        const u64 connection = connections_[call];
+        insist([&] { return gpkvs_door_submit(door_, connection, call, TABLE, NEVER, GET_K, sizeof GET_K); });
+    }
+
+    void answer(u64 call) {
+        insist([&] { return gpkvs_door_respond(door_, call, (const u8*)"+Python\r\n", 9); });
+        insist([&] { return gpkvs_door_ask(door_, call); });
     }
 
     void finish(u64 call, int code = 0, const char* text = "") {
@@ -177,6 +190,7 @@ class ToyPython {
     Door* const door_;
     std::atomic<bool> is_ending_{false};
     std::map<u64, std::string> paths_;
+    std::map<u64, u64> connections_;
     std::thread thread_;
 };
 

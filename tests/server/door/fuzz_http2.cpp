@@ -153,26 +153,38 @@ std::string conversation(Dice& dice) {
     return out;
 }
 
+// As a handler of Python's does, which may think better of it.
+void make_requests(Door* door, u64 connection, Dice& dice) {
+    static u64 ticket = 0;
+    static const u8 GET_K[] = {0x12, 1, op::GET, 0x1a, 1, 'k', 0x2d, 1, 0, 0, 0};
+    for (u64 left = 1 + below(dice, 3); left; left--) {
+        const u64 bytes = below(dice, 8) ? sizeof GET_K : below(dice, sizeof GET_K);
+        gpkvs_door_submit(door, connection, ++ticket, (u32)below(dice, 3), below(dice, 4) ? NEVER : now_ns(), GET_K, bytes);
+        if (below(dice, 3) == 0) gpkvs_door_withdraw(door, connection, ticket);
+    }
+}
+
 void answer(Door* door, const DoorEvent& event, Dice& dice) {
     static const std::string response(100000, 'r');
-    if (event.kind == EVENT_OVER) return;
+    if (event.kind == EVENT_OVER || event.kind == EVENT_ANSWER) return;
+    if (event.kind == EVENT_OPEN && below(dice, 4) == 0) make_requests(door, event.connection, dice);
     if (event.kind == EVENT_LOGIN && below(dice, 4)) {
         const u32 table = 1;
         const u8 rights = (u8)below(dice, 4);
         gpkvs_door_set_rights(door, 1, &table, &rights, 1);
-        gpkvs_door_logged_in(door, event.call, 1, below(dice, 4) ? NEVER : 0, NEVER);
+        gpkvs_door_logged_in(door, event.id, 1, below(dice, 4) ? NEVER : 0, NEVER);
         if (below(dice, 8) == 0) gpkvs_door_end_caller(door, 1);
-        gpkvs_door_finish(door, event.call, 0, "", "");
+        gpkvs_door_finish(door, event.id, 0, "", "");
         return;
     }
     // One response for each message, as Python's streams do.
     switch (below(dice, event.kind == EVENT_MESSAGE ? 5 : 2)) {
-        case 0: gpkvs_door_finish(door, event.call, (int)below(dice, 18), "text %\n", "name: value\nodd\n: \n"); break;
+        case 0: gpkvs_door_finish(door, event.id, (int)below(dice, 18), "text %\n", "name: value\nodd\n: \n"); break;
         case 2:
         case 3:
-            gpkvs_door_respond(door, event.call, (const u8*)response.data(), below(dice, 3) ? below(dice, 100) : response.size());
+            gpkvs_door_respond(door, event.id, (const u8*)response.data(), below(dice, 3) ? below(dice, 100) : response.size());
             [[fallthrough]];
-        default: gpkvs_door_ask(door, event.call);
+        default: gpkvs_door_ask(door, event.id);
     }
 }
 

@@ -9,28 +9,15 @@ from typing import Any, NamedTuple
 from gpkvs.config import Limits
 from gpkvs.engine.engine_batch import EngineRefusal
 from gpkvs.errors import ConflictError
+from gpkvs.server.door.library import _describe, _Refusal, _Table
 from gpkvs.server.door.versions import library_path
 
 METHODS = GET, SET, DELETE, INCREMENT, MULTI_GET, BATCH = range(6)
 
 _door = ctypes.CDLL(library_path())
+_describe(library_path())
 
 _Bytes, _Address, _U64 = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64
-
-
-class _Table(ctypes.Structure):
-    _fields_ = [
-        ("name", _Bytes),
-        ("id", ctypes.c_uint32),
-        ("holds_numbers", ctypes.c_uint32),
-        ("layout", _Bytes),
-        ("key_bytes_min", _U64),
-        ("key_bytes_max", _U64),
-        ("value_bytes_min", _U64),
-        ("value_bytes_max", _U64),
-        ("request_ops_max", _U64),
-        ("result_bytes_max", _U64),
-    ]
 
 
 _COLUMNS = (
@@ -65,16 +52,6 @@ class _Results(ctypes.Structure):
         ("versions", _Bytes),
         ("value_lengths", _Bytes),
         ("values", _Bytes),
-    ]
-
-
-class _Refusal(ctypes.Structure):
-    _fields_ = [
-        ("code", ctypes.c_int),
-        ("text", _Bytes),
-        ("full", _Bytes),
-        ("is_refusal", ctypes.c_bool),
-        ("conflict", ctypes.POINTER(EngineRefusal)),
     ]
 
 
@@ -113,7 +90,7 @@ def parse(method: int, message: bytes, limits: Limits, layout: str) -> Parsed | 
     table = _Table(
         b"t",
         7,
-        limits.value_bytes_min == limits.value_bytes_max == 8,
+        layout == "u64",
         layout.encode(),
         limits.key_bytes_min,
         limits.key_bytes_max,

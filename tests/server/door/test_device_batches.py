@@ -51,7 +51,7 @@ ON_HOST = 8  # operations: a batch with more is left
 @pytest.fixture
 def server(start_server: StartServer) -> Server:
     # Larger batches run phase by phase, as on a GPU.
-    return start_server("--door", "native", "--backend", "cpu", env={HOST_OPS_MAX: str(ON_HOST)})
+    return start_server("--backend", "cpu", env={HOST_OPS_MAX: str(ON_HOST)})
 
 
 def counter(server: Server) -> Callable[[], tuple[int, int]]:

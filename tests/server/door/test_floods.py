@@ -23,7 +23,7 @@ MIB = 1 << 20
 MEMORY_BYTES = 128 * MIB
 PASSWORD_BYTES = 2 * 64 * MIB  # two at a time are verified, beside what clients may take
 FLOOD_SECONDS, CALLS = 0.25, 2
-OPTIONS = ("--door", "native", "--memory-max", str(MEMORY_BYTES))
+OPTIONS = ("--memory-max", str(MEMORY_BYTES))
 
 # A connection that breaks no limit may stay: it waits, or it sends what anybody may, and others come first.
 STAYS = {

@@ -19,12 +19,12 @@ from gpkvs.server.access.caller import LoginError
 from gpkvs.server.calls import Metadata
 from gpkvs.server.door.context import Context, Opened
 from gpkvs.server.door.handlers import Handlers
-from gpkvs.server.door.receives import DoorReceives
 from gpkvs.server.exporter import Metrics
 from gpkvs.server.foreign import ForeignServices
 from gpkvs.server.gate import Gate, NotServingError
 from gpkvs.server.interceptor import CallMetrics
 from gpkvs.server.memory import Memory
+from gpkvs.server.receives import Receives
 from gpkvs.server.rpc import Doors, add_service
 from gpkvs.server.service import KVService
 from gpkvs.server.slow_log import SlowLog
@@ -70,8 +70,8 @@ class Served:
 
     def __init__(self, receive_seconds_max: float = 30.0) -> None:
         self.metrics = Metrics()
-        self.memory = Memory(1 << 30, 8)
-        self.receives = DoorReceives(receive_seconds_max)
+        self.memory = Memory(1 << 30)
+        self.receives = Receives(receive_seconds_max)
         gate, access = Gate(), open_to_everybody()
         doors: Any = Doors(access, gate, self.memory, self.receives, self.metrics, SlowLog(10.0, 128))
         self.foreign = ForeignServices(doors, ["gpkvs.v1.KV"])
@@ -186,6 +186,28 @@ async def test_a_call_that_waits_for_its_message_ends_with_the_server() -> None:
 
 
 @asynchronous
+async def test_after_a_stop_only_calls_that_outlive_it_receive() -> None:
+    receives = Receives(30.0)
+    calls = [Context(Call([], keeps_open=True), Opened(1, "", 1, "", (), None, ())) for _ in range(4)]
+    waiting = [
+        asyncio.create_task(receives.read(call, is_stream=True, outlives_stop=outlives))
+        for call, outlives in zip(calls, (False, True), strict=False)
+    ]
+    await asyncio.sleep(0)
+    receives.stop(NotServingError("stopping"))
+    with pytest.raises(NotServingError):
+        await waiting[0]
+    calls[1].arrived(b"health")
+    assert await waiting[1] == b"health"
+    later = asyncio.create_task(receives.read(calls[2], is_stream=False, outlives_stop=True))
+    await asyncio.sleep(0)
+    calls[2].arrived(b"health")
+    assert await later == b"health"
+    with pytest.raises(NotServingError):
+        await receives.read(calls[3], is_stream=False)
+
+
+@asynchronous
 async def test_the_only_message_of_a_call_must_come_in_time() -> None:
     served = Served(0.05)
     stream = served.start("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", keeps_open=True)
@@ -208,9 +230,8 @@ async def test_a_call_whose_caller_goes_ends() -> None:
 
     served, caller = Served(), Gone()
     context: Any = Context(Call([], keeps_open=True), Opened(1, "", 1, "ipv4:127.0.0.1:5", (), None, ()))
-    connection: Any = None
     reading = asyncio.create_task(
-        served.receives.read(context, connection, caller=caller, is_stream=True)  # type: ignore[arg-type]
+        served.receives.read(context, caller=caller, is_stream=True)  # type: ignore[arg-type]
     )
     await asyncio.sleep(0)
     served.receives.end_gone()

@@ -15,7 +15,7 @@ from tests.serving import StartServer
 def test_large_values_come_whole(start_server: StartServer) -> None:
     seed = random.getrandbits(32)
     print(f"seed {seed}")
-    rng, server = random.Random(seed), start_server("--door", "native")
+    rng, server = random.Random(seed), start_server()
     sizes = {b"k%d" % size: size for size in (0, 4095, 4096, 4097, 20_000, 1_000_000)}
     values = {key: rng.randbytes(size) for key, size in sizes.items()}
     versions = {key: server.kv.Set(kv_pb2.SetRequest(key=key, value=value)).version for key, value in values.items()}

@@ -64,7 +64,7 @@ class Place:
         self.accounts.save()
         self.wire = Wire()
         users = load_users(self.accounts.path)
-        self.logins = DoorLogins(users, Sessions(lambda _: False), Metrics(), NO_AUDIT, self.wire)
+        self.logins = DoorLogins(users, Sessions(lambda _: False, lambda _: None), Metrics(), NO_AUDIT, self.wire)
         self.logins.take_tables({"b": 7, "a": 3})
         self._calls = 0
 

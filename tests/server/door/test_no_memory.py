@@ -23,7 +23,7 @@ def test_no_memory_for_one_more_thread(start_server: StartServer) -> None:
         redis.sendall(command(b"SET", b"k", b"v"))
         assert answers(redis, 1) == b"+OK\r\n"
     with connect(int(port)) as redis, no_more_memory(server, 4 * MIB):  # half of a thread's stack
-        redis.sendall(command(b"SET", b"k", b"value", b"XX", b"KEEPTTL"))  # Python's batcher waits for the disk
+        redis.sendall(command(b"SET", b"k", b"value", b"XX", b"KEEPTTL"))  # Python's request waits for the disk
         assert answers(redis, 1) == b"+OK\r\n"
         redis.sendall(command(b"SETRANGE", b"k", b"0", b"va") + command(b"INCRBYFLOAT", b"n", b"1.5"))
         assert answers(redis, 2) == b":5\r\n$3\r\n1.5\r\n"

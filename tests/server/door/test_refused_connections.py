@@ -22,7 +22,7 @@ from tests.serving import Server
 
 HTTP1 = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 TLS_HELLO = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"
-OPTIONS = ("--door", "native", "--log-format", "json", "--log-level", "debug", "--resp", "127.0.0.1:0")
+OPTIONS = ("--log-format", "json", "--log-level", "debug", "--resp", "127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ class Model:
 def test_plain_messages_and_others_keep_their_order(start_server: StartServer) -> None:
     seed = random.getrandbits(32)
     print(f"seed {seed}")
-    server = start_server("--door", "native", "--stream-requests-max", random.Random(seed).choice(["2", "64"]))
+    server = start_server("--stream-requests-max", random.Random(seed).choice(["2", "64"]))
     models = [Model(b"%d-" % number, random.Random(seed + number)) for number in range(3)]
     failures: list[str] = []
 

@@ -20,7 +20,7 @@ from gpkvs.store import OpenTable
 
 def session_of(gate: Gate) -> Session:
     service = cast(Service, SimpleNamespace(asks_for_logins=False, executor=Executor(gate), gate=gate))
-    account = Account(Memory(1 << 30, 1).connection("peer"))
+    account = Account(Memory(1 << 30).connection("peer"))
 
     async def log_in(_user: bytes | None, _password: bytes) -> Caller:
         return ANYONE

@@ -43,7 +43,7 @@ def redis(server: Server) -> Iterator[Connection]:
 
 
 def overlay() -> Overlay:
-    return Overlay(None, 0, Limits(), Room(Account(Memory(1 << 40, 1).connection("peer"))))
+    return Overlay(None, 0, Limits(), Room(Account(Memory(1 << 40).connection("peer"))))
 
 
 def held_bytes(server: Server, kind: str = "calls") -> float:

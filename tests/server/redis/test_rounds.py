@@ -17,7 +17,7 @@ from gpkvs.server.redis.rounds import Rounds
 from gpkvs.server.redis.service import Service  # noqa: F401 - registers the commands
 from gpkvs.store import OpenTable
 
-ROOM = Room(Account(Memory(1 << 30, 1).connection("peer")))
+ROOM = Room(Account(Memory(1 << 30).connection("peer")))
 TABLES = [cast(OpenTable, SimpleNamespace(id=number)) for number in range(2)]
 
 
