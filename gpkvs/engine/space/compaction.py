@@ -38,7 +38,7 @@ _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
 _NOTHING: Final = Run(0, 0)
 _NOWHERE: Final[int | None] = None
 _NO_SEGMENT: Final = (1 << 64) - 1
-_COUNT, _LACKS_ROOM, _VICTIM, _AT = range(4)  # `Moves` in kernels/compact.hpp
+_COUNT, _LACK_ROOM, _VICTIM, _AT = range(4)  # `Moves` in kernels/compact.hpp
 _NO_OTHERS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
@@ -411,7 +411,7 @@ class _Moves:
     @property
     def lacks_room(self) -> bool:
         """Whether the step ended because a record found no room."""
-        return bool(self._counts[_LACKS_ROOM])
+        return bool(self._counts[_LACK_ROOM])
 
     @property
     def victim(self) -> int:
