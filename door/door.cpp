@@ -7,8 +7,8 @@
 #include <sys/epoll.h>
 #include <system_error>
 
-#include "kv.hpp"
-#include "resp_command.hpp"
+#include "grpc/kv.hpp"
+#include "resp/resp_command.hpp"
 
 using namespace door;
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Calls of one connection at the same time; further ones wait in the client. HTTP/2 (RFC 9113) recommends no fewer.
 CONNECTION_CALLS_MAX = 100
-# What a client may send of a message before the server asks for it (HTTP/2's window of a stream; door/call.hpp).
+# What a client may send of a message before the server asks for it (HTTP/2's window of a stream; door/grpc/call.hpp).
 WINDOW_BYTES = 16 << 10
 # Until its handshake is over, a connection takes the place of another one.
 HANDSHAKE_SECONDS = 10

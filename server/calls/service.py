@@ -45,7 +45,7 @@ _MULTI_GET_KEYS_MAX = 16_384
 class KVService:
     """The methods of ``gpkvs.v1.KV``, by their names there.
 
-    The door serves what is plain of them (`door/kv.hpp`), and hands the rest on. No method holds its message while it
+    The door serves what is plain of them (`door/grpc/kv.hpp`), and hands the rest on. No method holds its message while it
     waits for the queue, which has a copy.
     """
 

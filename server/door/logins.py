@@ -22,7 +22,7 @@ from gpkvs.server.access.users import Rights, Users
 from gpkvs.server.calls.context import Context
 from gpkvs.server.signs.exporter import Metrics
 
-MAY_READ, MAY_WRITE = 1, 2  # as in door/access.hpp
+MAY_READ, MAY_WRITE = 1, 2  # as in door/request/access.hpp
 _NEVER_NS: Final = (1 << 64) - 1
 _NANOSECONDS = 1e9
 _GONE_SECONDS = 60.0

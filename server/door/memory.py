@@ -28,7 +28,7 @@ class DoorMemory(Memory):
 
     @property
     def free_bytes(self) -> int:
-        """What clients may still take of Python; the last part is the door's (``door/account.hpp``)."""
+        """What clients may still take of Python; the last part is the door's (``door/base/account.hpp``)."""
         return self.clients_bytes_max - self.clients_bytes_max // _LAST_PART - self.library.clients_bytes()
 
     def open(self, context: Any) -> Account:

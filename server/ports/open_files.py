@@ -1,4 +1,4 @@
-"""The open files that the server keeps for itself: clients may take the others (door/listener.cpp)."""
+"""The open files that the server keeps for itself: clients may take the others (door/net/listener.cpp)."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _end(db: Overlay, ms: bytes) -> int:
 
 
 class Program(IntEnum):
-    """What the native door does by itself (door/scripts.hpp), unless something is wrong with the words."""
+    """What the native door does by itself (door/resp/scripts.hpp), unless something is wrong with the words."""
 
     RELEASE = 1
     EXTEND = 2

@@ -8,14 +8,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from gpkvs.engine.native_engine import Ran
+from gpkvs.server.memory import KINDS
 
 from gpkvs.backends.path_costs import Mix
 from gpkvs.changes import ChangeKind
 from gpkvs.engine import compaction, expiry, heap, meter, scan
-from gpkvs.engine.native_engine import Ran
 from gpkvs.recovery.proof.powerfail import recorder
 from gpkvs.server.door.library import EventKind, Protocol, Turn
-from gpkvs.server.memory import KINDS
 from gpkvs.server.redis.scripts import Program
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def numbers_of(header: str, enum: str, prefix: str = "") -> dict[str, int]:
         ("door/door.h", "DoorProtocol", "DOOR_", Protocol),
         ("door/door.h", "DoorTurn", "TURN_", Turn),
         ("door/door.h", "DoorEventKind", "EVENT_", EventKind),
-        ("door/scripts.hpp", "class Program", "", Program),
+        ("door/resp/scripts.hpp", "class Program", "", Program),
     ],
 )
 def test_members_have_the_numbers_of_native_code(header: str, enum: str, prefix: str, ours: type[IntEnum]) -> None:
@@ -54,7 +54,7 @@ def test_members_have_the_numbers_of_native_code(header: str, enum: str, prefix:
     [
         ("gpkvs/kernels/native_engine.hpp", "Mix", "MIX_", [mix.name for mix in Mix]),
         ("gpkvs/kernels/meter.hpp", "Phase", "PHASE_", [phase.upper() for phase in meter.PHASES]),
-        ("door/account.hpp", "Kind", "", [kind.upper() for kind in KINDS]),
+        ("door/base/account.hpp", "Kind", "", [kind.upper() for kind in KINDS]),
     ],
 )
 def test_rows_are_in_the_order_of_native_code(header: str, enum: str, prefix: str, ours: list[str]) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_TLS, _HTTP2, _CALL = "door/tls.cpp", "door/http2.cpp", "door/call.cpp"
-_TURN, _GATES, _QUEUE, _PIPELINE = "door/turn.cpp", "door/gates.cpp", "door/queue.hpp", "door/pipeline.cpp"
-_MESSAGES, _ACCESS, _REQUEST = "door/messages.cpp", "door/access.cpp", "door/kv_request.cpp"
+_TLS, _HTTP2, _CALL = "door/net/tls.cpp", "door/grpc/http2.cpp", "door/grpc/call.cpp"
+_TURN, _GATES, _QUEUE, _PIPELINE = (
+    "door/queue/turn.cpp",
+    "door/queue/gates.cpp",
+    "door/queue/queue.hpp",
+    "door/grpc/pipeline.cpp",
+)
+_MESSAGES, _ACCESS, _REQUEST = "door/grpc/messages.cpp", "door/request/access.cpp", "door/grpc/kv_request.cpp"
 _TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS = (
     f"server/door/test_{name}.py::" for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams")
 )
-_RESP = "door/resp.cpp"
+_RESP = "door/resp/resp.cpp"
 _HANDED_TESTS, _TRANSACTIONS_TESTS, _ROOM_TESTS, _RESP_TLS_TESTS = (
     f"server/door/test_resp_{name}.py::" for name in ("handed", "transactions", "room", "tls")
 )
@@ -38,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-closes-while-a-client-sends",
-        "door/connection.cpp",
+        "door/net/connection.cpp",
         "if (!lingers()) return close();",
         "return close();",
         "a client that sends when the server stops loses the end of what it was sent",
@@ -78,7 +83,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-keeps-its-first-certificate",
-        "door/listener.cpp",
+        "door/net/listener.cpp",
         "    if (const auto& tls = thread.tls()) transport",
         "    static const auto tls = thread.tls();\n    if (tls) transport",
         "a renewed certificate is never shown, and clients refuse the old one when it has ended",
@@ -86,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-waits-for-handshakes",
-        "door/connection.cpp",
+        "door/net/connection.cpp",
         "if (transport->is_late(thread.now())) return",
         "if (false) return",
         "clients that never end their handshake take all connections",
@@ -94,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-threads-use-their-storage-late",
-        "door/loop.cpp",
+        "door/net/loop.cpp",
         "void Thread::run() {\n    use_thread_storage();\n",
         "void Thread::run() {\n",
         "a server that gets no more memory ends with status 127 instead of refusing",
@@ -102,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-closes-users-who-are-gone-in-silence",
-        "door/connection.cpp",
+        "door/net/connection.cpp",
         "    if (protocol == DOOR_GRPC) close(STATS_USER_GONE, USER_GONE_TEXT);\n    else close(STATS_USER_GONE);",
         "    close();",
         "nobody can tell why clients lose their connections",
@@ -110,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-gives-up-handshakes-in-silence",
-        "door/tls.cpp",
+        "door/net/tls.cpp",
         "if (state_ != SHAKING || BIO_number_written(SSL_get_wbio(ssl_))) return;",
         "return;",
         "a client that gave way thinks that its certificates are wrong",
@@ -206,7 +211,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-counts-a-connection-once",
-        "door/account.hpp",
+        "door/base/account.hpp",
         "this->bytes() + 2 * bytes <= most - held_by_all",
         "bytes <= most - held_by_all",
         "one connection takes all the memory that there is for clients",
@@ -278,7 +283,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-writes-over-results",
-        "door/message_writer.hpp",
+        "door/grpc/message_writer.hpp",
         "if (before > room || size_ - before - part->size > room) return nullptr;",
         "",
         "a client gets a damaged response, or another one's bytes",
@@ -377,7 +382,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-does-not-count-whom-it-refuses",
-        "door/listener.cpp",
+        "door/net/listener.cpp",
         "    thread.stats.connections_refused[why].add();\n    try {",
         "    try {",
         "clients that get no connection are seen by nobody",
@@ -385,7 +390,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-lets-keys-change",
-        "door/tls.cpp",
+        "door/net/tls.cpp",
         "if (is_flooded()) state_ = OVER;",
         "",
         "whoever has no login makes all others wait while it changes its keys",
@@ -393,7 +398,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-leaves-no-files",
-        "door/listener.cpp",
+        "door/net/listener.cpp",
         "            if (is_kept_file(file)) deal_for_another(newcomer);\n            else deal(",
         "            deal(",
         "whoever has no login keeps the users' file from being read",
@@ -401,7 +406,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-keeps-high-numbers",
-        "door/listener.cpp",
+        "door/net/listener.cpp",
         "    newcomer.file = renumbered(newcomer.file);\n",
         "",
         "one file more is taken with each second newcomer",
@@ -409,7 +414,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-takes-kept-files",
-        "door/listener.cpp",
+        "door/net/listener.cpp",
         "    if (!is_kept_file(newcomer.file)) return begin_connection",
         "    return begin_connection",
         "where several threads have connections, newcomers take the files that the server needs itself",
@@ -425,7 +430,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-refuses-for-a-table-that-is-gone",
-        "door/kv.cpp",
+        "door/grpc/kv.cpp",
         "request_.outcome == GONE || ",
         "",
         "a call on a table that was dropped and made again meanwhile is refused",
@@ -433,7 +438,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-takes-a-message-before-its-login",
-        "door/login.cpp",
+        "door/grpc/login.cpp",
         "call.set_handler(login.release());",
         "{ call.set_handler(login.release()); call.expect_one(); call.ask(); }",
         "whoever has no login makes the door take messages",
@@ -441,7 +446,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-hands-on-the-call-that-logs-in",
-        "door/login.cpp",
+        "door/grpc/login.cpp",
         "call_.connection.serve(call_);",
         "call_.forward();",
         "the first call of a connection cannot carry what the next ones can",
@@ -449,7 +454,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-serves-whoever-went-meanwhile",
-        "door/login.cpp",
+        "door/grpc/login.cpp",
         " && !call_.caller->is_gone",
         "",
         "a call waits for a message of somebody who is gone",
@@ -457,7 +462,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-counts-the-call-that-logs-in-twice",
-        "door/kv.cpp",
+        "door/grpc/kv.cpp",
         "if (!call.is_counted()) call.count_in",
         "call.count_in",
         "there are more calls in the metrics than clients have made",
@@ -465,7 +470,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-counts-the-end-of-a-login-twice",
-        "door/forward.cpp",
+        "door/python/forward.cpp",
         "else if (has_end_) call_.count_unheard();",
         "else call_.count_unheard();",
         "more calls end than have begun",
@@ -473,7 +478,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-forgets-the-end-of-the-messages",
-        "door/call.hpp",
+        "door/grpc/call.hpp",
         "        told_half_closed_ = false;\n",
         "",
         "a call without a message waits for it in vain",
@@ -489,7 +494,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-sends-the-beginning-again",
-        "door/message.hpp",
+        "door/request/message.hpp",
         "            sent += part;\n",
         "            sent += is_lent ? part : 0;\n",
         "a response longer than the client's window is wrong from there on",
@@ -553,7 +558,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-overtakes-python",
-        "door/resp.hpp",
+        "door/resp/resp.hpp",
         "return handed_ || (python_ && !is_asked_);",
         "return handed_;",
         "what is pipelined behind QUIT is executed, and so is what stands behind a wrong login",
@@ -569,7 +574,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-takes-much-of-strangers",
-        "door/resp_parser.cpp",
+        "door/resp/resp_parser.cpp",
         "if (is_stranger && number > STRANGER_WORD_BYTES_MAX)",
         "if (false)",
         "clients that nobody knows have the server hold long words",
@@ -633,7 +638,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-keeps-strangers",
-        "door/connection.cpp",
+        "door/net/connection.cpp",
         "        if (is_out_of_patience()) end_patience(",
         "        if (false) end_patience(",
         "clients that never log in take all connections",
@@ -641,7 +646,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-keeps-the-dead",
-        "door/listener.cpp",
+        "door/net/listener.cpp",
         "    if (protocol == DOOR_RESP) keep_alive(file);\n",
         "",
         "clients whose machine has stopped take connections for ever",
@@ -665,7 +670,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-forgets-what-was-read-ahead",
-        "door/connection.cpp",
+        "door/net/connection.cpp",
         "    if (reads && !is_lingering_ && transport->has_more()) want_fill();  // the system does not see it\n",
         "",
         "a busy connection inside TLS stands still for ever",
@@ -738,7 +743,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-keeps-a-thread-for-large-values",
-        "door/loop.cpp",
+        "door/net/loop.cpp",
         "operations > Turn::HERE_OPERATIONS_MAX || bytes > Turn::HERE_BYTES_MAX",
         "operations > Turn::HERE_OPERATIONS_MAX",
         "a connection's thread copies large values, and all its connections wait",
@@ -746,7 +751,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-forgets-conditions",
-        "door/resp_columns.cpp",
+        "door/resp/resp_columns.cpp",
         "write_number(operation.condition, conditions_)",
         "write_number(condition::NONE, conditions_)",
         "two clients both take a lock with SET NX",
@@ -866,7 +871,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-watches-nothing",
-        "door/resp_columns.cpp",
+        "door/resp/resp_columns.cpp",
         "version ? condition::EQUALS : condition::ABSENT",
         "condition::NONE",
         "a transaction overwrites what another client has changed since WATCH",
@@ -874,7 +879,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-keeps-what-it-watches-from-python",
-        "door/resp.cpp",
+        "door/resp/resp.cpp",
         "    if (watched_.empty()) return true;\n",
         "    return true;\n",
         "a transaction that Python executes knows of no watched key",
@@ -882,7 +887,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-begins-a-transaction-before-it-knows-what-it-watches",
-        "door/resp.hpp",
+        "door/resp/resp.hpp",
         "!is_full_ && !is_ending_ && !watching_",
         "!is_full_ && !is_ending_",
         "WATCH, GET, MULTI and EXEC sent at once see no other client",
@@ -890,7 +895,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-forgets-to-forget-what-it-watches",
-        "door/resp.cpp",
+        "door/resp/resp.cpp",
         "    drop_queue();\n    forget_watched();\n",
         "    drop_queue();\n",
         "the next transaction fails for a key that nobody watches any more",
@@ -906,7 +911,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-counts-ranges-from-one",
-        "door/resp_answer.cpp",
+        "door/resp/resp_answer.cpp",
         "(u64)(last - first + 1)",
         "(u64)(last - first)",
         "GETRANGE leaves out the last byte",
@@ -914,7 +919,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-tells-those-who-may-not-read",
-        "door/resp_command.hpp",
+        "door/resp/resp_command.hpp",
         "        return tells ? u8(MAY_READ | MAY_WRITE) : rights;",
         "        return rights;",
         "SET NX tells a user who may only write whether a key is there",
@@ -922,7 +927,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-counts-in-milliseconds",
-        "door/resp_answer.cpp",
+        "door/resp/resp_answer.cpp",
         "ms / unit_ms + (ms % unit_ms >= unit_ms / 2 + unit_ms % 2)",
         "ms / unit_ms",
         "TTL tells a second less than is left",
@@ -930,7 +935,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-counts-for-those-who-may-not-read",
-        "door/kv_request.cpp",
+        "door/grpc/kv_request.cpp",
         "        if (op == op::INCREMENT || (request.conditions && request.conditions[at])) needed |= MAY_READ;\n",
         "",
         "a user who may only write reads counters, and learns by conditions what is there",
@@ -938,7 +943,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-compares-with-the-neighbour",
-        "door/batch_columns.hpp",
+        "door/queue/batch_columns.hpp",
         "            if (request->*column) memcpy(to, request->*column, request->n * sizeof(Item));",
         "            if (request->*column) memcpy(to, some->*column, request->n * sizeof(Item));",
         "a client's condition is compared with what another client expects",
@@ -962,7 +967,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-notes-what-python-serves",
-        "door/connection.cpp",
+        "door/net/connection.cpp",
         "request.reserve_bytes || request.outcome == GONE || request.outcome == LEFT",
         "request.reserve_bytes || request.outcome == GONE",
         "a call stands in the slow log twice",
@@ -970,7 +975,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-shows-whole-keys",
-        "door/slow_log.cpp",
+        "door/base/slow_log.cpp",
         "    call.key_bytes = size;\n    memcpy(call.key, request.keys, std::min<u64>(size, sizeof call.key));\n",
         "    call.key_bytes = std::min<u64>(size, sizeof call.key);\n"
         "    memcpy(call.key, request.keys, call.key_bytes);\n",
@@ -979,7 +984,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-believes-any-id",
-        "door/request_id.cpp",
+        "door/base/request_id.cpp",
         "            return may_be_id(id) ? id : std::string_view();\n",
         "            return id;\n",
         "a client writes what it likes into the log",
@@ -987,7 +992,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-loses-counts-of-tables",
-        "door/tables.hpp",
+        "door/request/tables.hpp",
         "found == before.stats_.end() ? std::make_shared<TableStats>() : found->second",
         "std::make_shared<TableStats>()",
         "the counters of all tables begin anew when one is made",

@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-takes-lifetimes-for-times",
-        "door/batch_columns.hpp",
+        "door/queue/batch_columns.hpp",
         "if (request->ttls) std::for_each(to, end, [&](u64& ttl) { ttl += ttl ? now_ms_ : 0; });",
         "",
         "a key is gone as soon as it is set",
@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-takes-any-clock",
-        "door/batch_columns.hpp",
+        "door/queue/batch_columns.hpp",
         "live || asks_time_ ? counted_ms(ahead_us) : 0",
         "live || asks_time_ ? read_clock_us(WALL_CLOCK) / 1000 : 0",
         "after a clock went back, keys are gone as soon as they are set",
@@ -256,7 +256,7 @@ MUTANTS = (
     ),
     Mutant(
         "moments-count-by-the-clock",
-        "door/turn.hpp",
+        "door/queue/turn.hpp",
         "u64 time_ms() const { return counted_ms(ahead_us_); }",
         "u64 time_ms() const { return read_clock_us(WALL_CLOCK) / 1000; }",
         "after a clock was set back, the door stores keys whose moment has passed",

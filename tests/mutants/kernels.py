@@ -261,7 +261,7 @@ MUTANTS = (
     ),
     Mutant(
         "left-message-counts-as-one-request",
-        "door/turn.cpp",
+        "door/queue/turn.cpp",
         "        number += request->requests;\n        if (request->refusal) continue;",
         "        number++;\n        if (request->refusal) continue;",
         "the results of a message of several requests are shared out beyond its batch",

@@ -153,7 +153,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-tells-another-of-several-that-it-was-stopped",
-        "door/turn.cpp",
+        "door/queue/turn.cpp",
         "next++->request = number;",
         "next++->request = 0;",
         "of a message with several requests the wrong one is said to have done nothing",
@@ -161,7 +161,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-shares-out-what-was-stopped",
-        "door/turn.cpp",
+        "door/queue/turn.cpp",
         "request.stopped += (u32)(last - op);",
         "request.stopped += 0;",
         "a client gets the results of another's request, which a check has stopped",
@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         "native-conflicts-are-another-s",
-        "door/turn.cpp",
+        "door/queue/turn.cpp",
         "        if (next->request >= number + request->requests) continue;\n",
         "",
         "a transaction is told that it failed, and was done",

@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-of-any-layout-at-the-door",
-        "door/messages.cpp",
+        "door/grpc/messages.cpp",
         "    if (!said.layout.empty() && said.layout != table.layout) return false;\n",
         "",
         "a program reads rows of another type as its own",
@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-of-any-length",
-        "door/messages.cpp",
+        "door/grpc/messages.cpp",
         "                       table.value_bytes_min, table.value_bytes_max);",
         "                       0, table.value_bytes_max);",
         "a value that is no row is stored among rows",

@@ -33,7 +33,7 @@ MUTANTS = (
     ),
     Mutant(
         "python-request-never-told",
-        "door/forward.cpp",
+        "door/python/forward.cpp",
         "        if (request->outcome == CANCELLED) {\n",
         "        if (request->outcome == CANCELLED) {\n            return;\n",
         "a handler whose request was dropped waits for ever",
@@ -41,7 +41,7 @@ MUTANTS = (
     ),
     Mutant(
         "python-request-over-a-closed-connection",
-        "door/forward.cpp",
+        "door/python/forward.cpp",
         "        answer.front().answer_nothing(CANCELLED_CODE, true);\n        return tell(std::move(answer));\n",
         "        return;\n",
         "a round of commands waits for ever, since the client whose turn it was has gone",
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "python-request-without-a-deadline",
-        "door/forward.cpp",
+        "door/python/forward.cpp",
         "        request->deadline_ns = deadline_ns;\n",
         "",
         "requests of Python's run after their deadline",
@@ -57,7 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "python-request-without-limits",
-        "door/kv_request.cpp",
+        "door/grpc/kv_request.cpp",
         "    if (table && !keeps_limits(said_, *this, *table)) return false;\n    if (table) table_ = *table;\n",
         "    if (table) table_ = *table;\n",
         "a fault of a handler puts a key into the store that is too short",
@@ -65,7 +65,7 @@ MUTANTS = (
     ),
     Mutant(
         "python-request-counted-twice",
-        "door/kv_request.cpp",
+        "door/grpc/kv_request.cpp",
         "    if (!python) connection->thread.stats.refused[STATS_QUEUE_FULL].add();",
         "    connection->thread.stats.refused[STATS_QUEUE_FULL].add();",
         "the dashboard shows twice as many refusals as there were",

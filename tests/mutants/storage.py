@@ -180,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         "large-messages-may-lie",
-        "door/large_message.cpp",
+        "door/request/large_message.cpp",
         "reader.bytes_begin + bytes <= size_ && ",
         "",
         "a value whose message is too short has bytes of values that others have deleted, or the process ends",
@@ -188,7 +188,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-full-queue-forgets-a-command",
-        "door/resp.cpp",
+        "door/resp/resp.cpp",
         "    if (!must_not_wait_ && may_wait()) return false;\n",
         "    if (!upload_ && may_wait()) return false;\n",
         "a command is not answered, and all later answers are taken for those before them",
@@ -212,7 +212,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-value-in-pieces-shares-its-batch",
-        "door/turn.cpp",
+        "door/queue/turn.cpp",
         " || request->is_alone() || first_->is_alone()",
         "",
         "a request beside a large value is stored with the wrong value, or the process dies",
@@ -236,7 +236,7 @@ MUTANTS = (
     ),
     Mutant(
         "lent-values-are-not-looked-at",
-        "door/lent_value.hpp",
+        "door/base/lent_value.hpp",
         "        if (!blob_.blobs->is_sound(&blob_, view_, looked_, part)) return false;\n",
         "",
         "a value that has rotted is sent as if it were the one that was stored",
@@ -244,7 +244,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-client-that-stops-keeps-what-it-reads",
-        "door/connection.cpp",
+        "door/net/connection.cpp",
         "    if (output_.size() && account.lent_values && progress_.is_late(",
         "    if (output_.has_lent() && progress_.is_late(",
         "clients that read nothing on fill the disk with values that are long gone",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _EVENTS, _SESSION = "server/redis/key_events.py", "server/redis/session.py"
-_DOOR, _SUBSCRIBER, _SUBSCRIPTIONS = "door/resp.cpp", "door/subscriber.cpp", "door/subscriptions.cpp"
+_DOOR, _SUBSCRIBER, _SUBSCRIPTIONS = "door/resp/resp.cpp", "door/resp/subscriber.cpp", "door/resp/subscriptions.cpp"
 _TESTS, _ACCESS = "server/redis/test_subscribe.py::", "server/redis/test_redis_access.py::"
 
 MUTANTS = (

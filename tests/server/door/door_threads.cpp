@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "../../../door/door.hpp"
-#include "../../../door/resp_parser.hpp"
+#include "../../../door/resp/resp_parser.hpp"
 unsigned long long seed;
 
 #define REQUIRE(condition)                                                                        \

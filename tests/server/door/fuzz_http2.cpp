@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../../../door/door.hpp"
-#include "../../../door/http2.hpp"
+#include "../../../door/grpc/http2.hpp"
 
 using namespace door;
 

@@ -1,4 +1,4 @@
-"""The native door's library, for tests that look into it (door/probes.h)."""
+"""The native door's library, for tests that look into it (door/python/probes.h)."""
 
 from __future__ import annotations
 

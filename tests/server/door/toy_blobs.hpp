@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "../../../door/types.hpp"
+#include "../../../door/base/types.hpp"
 #include "../../../gpkvs/kernels/engine_batch.h"
 
 namespace door {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "../../../door/types.hpp"
+#include "../../../door/base/types.hpp"
 
 namespace door {
 

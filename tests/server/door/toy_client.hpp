@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../../door/types.hpp"
+#include "../../../door/base/types.hpp"
 
 namespace door {
 

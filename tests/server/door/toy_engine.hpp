@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../../../door/door.h"
-#include "../../../door/operations.hpp"
+#include "../../../door/base/operations.hpp"
 #include "toy_blobs.hpp"
 
 using namespace door;

@@ -1,4 +1,4 @@
-"""The door's table of commands (door/resp_command.cpp) says of each nothing that Python's table does not say."""
+"""The door's table of commands (door/resp/resp_command.cpp) says of each nothing that Python's table does not say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpkvs.server.redis.command import COMMANDS
 from gpkvs.server.redis.service import Service  # noqa: F401 - registers the commands
 
 _DOOR = Path(__file__).parents[3] / "door"
-SOURCE = (_DOOR / "resp_command.cpp").read_text()
+SOURCE = (_DOOR / "resp" / "resp_command.cpp").read_text()
 _ROW = re.compile(r'^    \{"(\w+)", (\S+), Answer::\w+, (\d+), (\d+|NEVER), (\w+)', re.MULTILINE)
 ROWS = _ROW.findall(SOURCE)
 
