@@ -14,7 +14,6 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
-from gpkvs.buffers import RequestBounds, placed_of
 from gpkvs.changes import Position
 from gpkvs.client.async_face import AsyncKeyValues, AsyncTable
 from gpkvs.client.codec import decode
@@ -38,13 +37,14 @@ from gpkvs.client.scan import ScanProgress, pieces_async
 from gpkvs.client.several import RequestGatherer
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.client.watch import WatchProgress, watch_request
+from gpkvs.columns.buffers import RequestBounds, placed_of
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import ForkedError, InvalidArgumentError, TableExistsError, UnknownTableError
-from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.operations import Bytes, OperationList, Options, ResultLists, as_bytes
-from gpkvs.own_timeout import OWN_TIMEOUT, OwnTimeout, Timeout
+from gpkvs.process.fork import Origin
+from gpkvs.process.own_timeout import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 

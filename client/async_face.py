@@ -14,15 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
-from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
-from gpkvs.byte_strings import ByteStrings, byte_strings_of
 from gpkvs.changes import Position
 from gpkvs.client.async_rows import AsyncRows
 from gpkvs.client.following import AsyncFollowing
-from gpkvs.config import DEFAULT_TABLE, Limits
-from gpkvs.errors import ConflictError, CorruptRecordError, GpkvsError, InvalidArgumentError
-from gpkvs.face import Face, Numbers, Strings, WholeNumbers
-from gpkvs.numbers import (
+from gpkvs.columns.buffers import Buffer, KeyBuffers, RequestBounds
+from gpkvs.columns.byte_strings import ByteStrings, byte_strings_of
+from gpkvs.columns.numbers import (
     deletes_of,
     deltas_of,
     found_of,
@@ -34,6 +31,11 @@ from gpkvs.numbers import (
     require_no_ttl,
     sets_of,
 )
+from gpkvs.columns.row_layout import require_row_layout
+from gpkvs.columns.string_requests import StringRequests
+from gpkvs.config import DEFAULT_TABLE, Limits
+from gpkvs.errors import ConflictError, CorruptRecordError, GpkvsError, InvalidArgumentError
+from gpkvs.face import Face, Numbers, Strings, WholeNumbers
 from gpkvs.operations import (
     Bytes,
     Key,
@@ -51,11 +53,9 @@ from gpkvs.operations import (
     seconds_left,
     ttl_ms,
 )
-from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
+from gpkvs.process.own_timeout import OWN_TIMEOUT, Timeout
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
-from gpkvs.row_layout import require_row_layout
 from gpkvs.scan import Item, ScanItems, ScanPiece
-from gpkvs.string_requests import StringRequests
 from gpkvs.text import quoted
 from gpkvs.transaction import (
     ATTEMPTS,
@@ -124,7 +124,7 @@ class AsyncKeyValues(Face):
     async def _read_into(
         self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
     ) -> list[int | None]:
-        """Execute a request of GETs whose values go into buffers (`gpkvs.buffers.placed_of`)."""
+        """Execute a request of GETs whose values go into buffers (`gpkvs.columns.buffers.placed_of`)."""
 
     @abstractmethod
     def _require_here(self) -> None:

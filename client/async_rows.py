@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64, Condition, Op
+from gpkvs.columns.row_layout import RowLayout
 from gpkvs.operations import Ttl, ttl_ms
-from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
-from gpkvs.row_layout import RowLayout
+from gpkvs.process.own_timeout import OWN_TIMEOUT, Timeout
 from gpkvs.rows import Array, RowRequests, default_of, scanned
 from gpkvs.scan import require_none_damaged
 

@@ -21,7 +21,7 @@ import grpc
 from gpkvs.changes import Changes, Position
 from gpkvs.client.errors import ClientClosedError, DeadlineError
 from gpkvs.client.watch import Arrival, WatchProgress
-from gpkvs.fork import Origin
+from gpkvs.process.fork import Origin
 from gpkvs.watch import READ_BYTES
 
 OpenStream = Callable[..., Any]

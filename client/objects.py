@@ -21,7 +21,7 @@ from gpkvs.client.async_face import AsyncKeyValues
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.face import KeyValues
 from gpkvs.operations import Bytes, Ttl
-from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
+from gpkvs.process.own_timeout import OWN_TIMEOUT, Timeout
 
 _TOO_DEEP: Final = "it is nested too deeply, or holds itself"
 _REFUSALS: Final = (TypeError, ValueError, OverflowError, RecursionError, msgpack.UnpackException)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpkvs.batch import U64, Batch
-from gpkvs.buffers import RequestBounds
 from gpkvs.client.codec import encode, encode_lists
+from gpkvs.columns.buffers import RequestBounds
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.operations import OperationList
@@ -18,7 +18,9 @@ NUMBERS = "u64"
 _TABLE_NAME_MAX = 64
 _MESSAGE_BYTES_BESIDE = 4096  # more than a message has beside its columns
 _LENGTH_BYTES = 4  # in a column of lengths
-_IN_PIECES_MIN = 1 << 20  # a value of so many bytes comes in pieces, if a request has no other one (door/request/upload.hpp)
+_IN_PIECES_MIN = (
+    1 << 20
+)  # a value of so many bytes comes in pieces, if a request has no other one (door/request/upload.hpp)
 _BYTES_OF_NUMBER = 17  # of an operation on numbers: its kind, its key, its value
 
 

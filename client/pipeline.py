@@ -19,7 +19,7 @@ from gpkvs.client.operations import check_message_bytes
 from gpkvs.client.retry import CODES, Failure, classify, classify_error, trailing_of
 from gpkvs.config import Limits
 from gpkvs.errors import GpkvsError
-from gpkvs.fork import Origin
+from gpkvs.process.fork import Origin
 from gpkvs.proto.v1 import kv_pb2
 
 

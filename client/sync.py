@@ -14,7 +14,6 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from gpkvs.batch import U8, U64, Batch, RequestResult
-from gpkvs.buffers import RequestBounds, placed_of
 from gpkvs.changes import Position
 from gpkvs.client.aio import CHANNEL_OPTIONS, DEFAULT_TARGET
 from gpkvs.client.codec import decode
@@ -35,14 +34,15 @@ from gpkvs.client.retry import Failure, RetryPolicy, classify_error, closed_in_f
 from gpkvs.client.scan import ScanProgress, pieces
 from gpkvs.client.tables import create_request, found_table, table_info
 from gpkvs.client.watch import WatchProgress, watch_request
+from gpkvs.columns.buffers import RequestBounds, placed_of
 from gpkvs.config import DEFAULT_TABLE, Limits, ServerConfig
 from gpkvs.credentials import Access, TlsCredentials
 from gpkvs.errors import TableExistsError, UnknownTableError
 from gpkvs.face import KeyValues, TableHandle
-from gpkvs.fork import Origin
 from gpkvs.info import TableInfo
 from gpkvs.operations import Bytes, OperationList, Result, as_bytes
-from gpkvs.own_timeout import OWN_TIMEOUT, OwnTimeout, Timeout
+from gpkvs.process.fork import Origin
+from gpkvs.process.own_timeout import OWN_TIMEOUT, OwnTimeout, Timeout
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc, kv_pb2, kv_pb2_grpc
 from gpkvs.scan import ScanPiece
 

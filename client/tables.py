@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from gpkvs.client.operations import check_table
+from gpkvs.columns.index_size import index_bytes_asked
 from gpkvs.errors import TableExistsError
-from gpkvs.index_size import index_bytes_asked
 from gpkvs.info import TableInfo, require_layout
 from gpkvs.proto.v1 import admin_pb2
 

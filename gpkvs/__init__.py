@@ -11,7 +11,7 @@ from gpkvs.errors import ForkedError, GpkvsError
 
 if TYPE_CHECKING:
     from gpkvs.batch import Batch, Op, RequestResult, Status
-    from gpkvs.byte_strings import ByteStrings
+    from gpkvs.columns.byte_strings import ByteStrings
     from gpkvs.config import Limits
     from gpkvs.rows import Rows
     from gpkvs.store import Store, open
@@ -35,7 +35,7 @@ __all__ = [
 # Loaded when they are first asked for: a client needs no compiled kernels, and a command that ends at once no NumPy.
 _LATE = {
     "Batch": "gpkvs.batch:Batch",
-    "ByteStrings": "gpkvs.byte_strings:ByteStrings",
+    "ByteStrings": "gpkvs.columns.byte_strings:ByteStrings",
     "Limits": "gpkvs.config:Limits",
     "Op": "gpkvs.batch:Op",
     "RequestResult": "gpkvs.batch:RequestResult",

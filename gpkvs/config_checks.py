@@ -13,10 +13,10 @@ from dataclasses import is_dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from gpkvs.columns.whole_number import whole_number
 from gpkvs.config import SIZE_BOUNDS, Setting, Sizes, StoreConfig
 from gpkvs.errors import BackendError, GpkvsError, InvalidArgumentError
 from gpkvs.text import shown
-from gpkvs.whole_number import whole_number
 
 BACKEND_VARIABLE = "GPKVS_BACKEND"
 

@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64, Batch, Op, RequestResult
-from gpkvs.buffers import Buffer, KeyBuffers, RequestBounds
-from gpkvs.byte_strings import ArrowColumn, ByteStrings, byte_strings_of, column_given
 from gpkvs.changes import Position
-from gpkvs.config import Limits
-from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError
-from gpkvs.numbers import (
+from gpkvs.columns.buffers import Buffer, KeyBuffers, RequestBounds
+from gpkvs.columns.byte_strings import ArrowColumn, ByteStrings, byte_strings_of, column_given
+from gpkvs.columns.numbers import (
     check_values,
     column_of,
     deletes_of,
@@ -35,6 +33,10 @@ from gpkvs.numbers import (
     sets_of,
     values_of,
 )
+from gpkvs.columns.row_layout import RowLayout, require_row_layout
+from gpkvs.columns.string_requests import StringRequests
+from gpkvs.config import Limits
+from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError
 from gpkvs.operations import (
     Bytes,
     Key,
@@ -49,11 +51,9 @@ from gpkvs.operations import (
     key_as_bytes,
     ttl_ms,
 )
-from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
-from gpkvs.row_layout import RowLayout, require_row_layout
+from gpkvs.process.own_timeout import OWN_TIMEOUT, Timeout
 from gpkvs.rows import GpuArrays, Rows
 from gpkvs.scan import Scan, ScanPiece
-from gpkvs.string_requests import StringRequests
 from gpkvs.text import quoted
 from gpkvs.transaction import ATTEMPTS, Transaction, transact
 
@@ -70,7 +70,7 @@ WholeNumbers: TypeAlias = NDArray[np.uint64] | NDArray[np.int64] | list[int]
 Strings: TypeAlias = (
     Sequence[Bytes] | NDArray[np.bytes_] | NDArray[np.void] | NDArray[np.uint8] | ByteStrings | ArrowColumn
 )
-"""Many byte strings (`gpkvs.byte_strings.column_given`)."""
+"""Many byte strings (`gpkvs.columns.byte_strings.column_given`)."""
 
 
 class Face(ABC):
@@ -165,7 +165,7 @@ class KeyValues(Face):
     def _read_into(
         self, operations: OperationList, buffers: list[U8], table: str | None, timeout: Timeout
     ) -> list[int | None]:
-        """Execute a request of GETs whose values go into buffers (`gpkvs.buffers.placed_of`)."""
+        """Execute a request of GETs whose values go into buffers (`gpkvs.columns.buffers.placed_of`)."""
 
     def _one(self, operations: OperationList, table: str | None, timeout: Timeout) -> Any:
         """Execute a request of one operation."""

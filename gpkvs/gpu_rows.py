@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs import dlpack
 from gpkvs.backends.base import Backend
 from gpkvs.backends.row_cache import RowCaches
 from gpkvs.batch import U8
-from gpkvs.dlpack import Described, TypedMemory
+from gpkvs.columns import dlpack
+from gpkvs.columns.dlpack import Described, TypedMemory
+from gpkvs.columns.row_layout import RowLayout
 from gpkvs.engine.engine import Engine
 from gpkvs.errors import GpkvsError, InvalidArgumentError
-from gpkvs.row_layout import RowLayout
 from gpkvs.rows import default_of, keys_of, naming_memory, require_rows
 
 _log = logging.getLogger("gpkvs")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpkvs.config import MIB, Limits
 from gpkvs.errors import TableExistsError
-from gpkvs.process_io import ProcessIo
+from gpkvs.process.process_io import ProcessIo
 
 
 @dataclass(frozen=True)

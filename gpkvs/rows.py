@@ -1,7 +1,7 @@
 """Rows of a table as arrays: many at a time, without a Python object for each.
 
-A table of a layout of rows (`gpkvs.row_layout`) has numbers as keys, and arrays of one type and shape as values.
-`KeyValues.rows` gives its rows; `gpkvs.client.async_rows` has the same for asyncio.
+A table of a layout of rows (`gpkvs.columns.row_layout`) has numbers as keys, and arrays of one type and shape as
+values. `KeyValues.rows` gives its rows; `gpkvs.client.async_rows` has the same for asyncio.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs import dlpack
-from gpkvs.arrow import bytes_of_rows, column_of_arrow, in_one_piece, layout_of_rows, pyarrow, speaks_arrow
 from gpkvs.batch import U8, U64, Batch, Condition, Op, constant
-from gpkvs.buffers import RequestBounds
-from gpkvs.byte_strings import ByteStrings, column_given
+from gpkvs.columns import dlpack
+from gpkvs.columns.arrow import bytes_of_rows, column_of_arrow, in_one_piece, layout_of_rows, pyarrow, speaks_arrow
+from gpkvs.columns.buffers import RequestBounds
+from gpkvs.columns.byte_strings import ByteStrings, column_given
+from gpkvs.columns.numbers import column_of
+from gpkvs.columns.row_layout import KEY_BYTES, RowLayout
+from gpkvs.columns.string_requests import StringRequests
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
-from gpkvs.numbers import column_of
 from gpkvs.operations import Ttl, ttl_ms
-from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
-from gpkvs.row_layout import KEY_BYTES, RowLayout
+from gpkvs.process.own_timeout import OWN_TIMEOUT, Timeout
 from gpkvs.scan import ScanPiece, require_none_damaged
-from gpkvs.string_requests import StringRequests
 from gpkvs.text import counted
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.arrow import pyarrow, rows_array
 from gpkvs.batch import U8, U32, U64
-from gpkvs.byte_strings import ByteStrings
+from gpkvs.columns.arrow import pyarrow, rows_array
+from gpkvs.columns.byte_strings import ByteStrings
+from gpkvs.columns.row_layout import require_row_layout, row_layout_of
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
-from gpkvs.row_layout import require_row_layout, row_layout_of
 
 LIMIT_MAX = (1 << 64) - 1
 """Of a scan: keys, in all."""

@@ -18,9 +18,24 @@ from numpy.typing import NDArray
 
 from gpkvs.backends.row_cache import KnownRows
 from gpkvs.batch import U8, U64, Batch, BatchResult, RequestColumns, RequestResult, Status
-from gpkvs.buffers import RequestBounds, placed, placed_of
-from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
 from gpkvs.changes import Position
+from gpkvs.columns.buffers import RequestBounds, placed, placed_of
+from gpkvs.columns.byte_strings import ByteStrings, byte_strings_of, column_given
+from gpkvs.columns.index_size import index_bytes_asked
+from gpkvs.columns.numbers import (
+    column_of,
+    deletes_of,
+    found_of,
+    gets_of,
+    is_column,
+    joined,
+    joined_found,
+    pairs_of,
+    sets_of,
+    values_of,
+)
+from gpkvs.columns.row_layout import RowLayout, row_layout_of
+from gpkvs.columns.whole_number import whole_number
 from gpkvs.config import (
     DEFAULT_TABLE,
     RESULT_BYTES_USUAL,
@@ -67,13 +82,9 @@ from gpkvs.errors import (
     memory_refused,
 )
 from gpkvs.face import KeyValues, Numbers, TableHandle
-from gpkvs.fatal import whole_or_stop
 from gpkvs.following import Following
-from gpkvs.fork import Origin
 from gpkvs.gpu_rows import GpuRows
-from gpkvs.index_size import index_bytes_asked
 from gpkvs.info import StoreInfo, TableInfo, next_opening, package_version, require_layout
-from gpkvs.machine import anonymous_bytes
 from gpkvs.media.directory import Progress, access_errors, record_bytes_max
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import (
@@ -85,30 +96,19 @@ from gpkvs.media.layout import (
     UNIT_BYTES,
     value_bytes_in,
 )
-from gpkvs.numbers import (
-    column_of,
-    deletes_of,
-    found_of,
-    gets_of,
-    is_column,
-    joined,
-    joined_found,
-    pairs_of,
-    sets_of,
-    values_of,
-)
 from gpkvs.operations import Bytes, OperationList, Result, ResultLists, as_bytes, number_of
-from gpkvs.own_timeout import OWN_TIMEOUT, Timeout
-from gpkvs.process_io import process_io
+from gpkvs.process.fatal import whole_or_stop
+from gpkvs.process.fork import Origin
+from gpkvs.process.machine import anonymous_bytes
+from gpkvs.process.own_timeout import OWN_TIMEOUT, Timeout
+from gpkvs.process.process_io import process_io
+from gpkvs.process.turn_mutex import TurnMutex
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import open_directory
 from gpkvs.recovery.startup.salvage import set_unsafe
-from gpkvs.row_layout import RowLayout, row_layout_of
 from gpkvs.scan import LIMIT_MAX, PIECE_BYTES_MAX, PIECE_KEYS_MAX, ScanPiece
 from gpkvs.submitted import Submitted
 from gpkvs.text import no_such, quoted
-from gpkvs.turn_mutex import TurnMutex
-from gpkvs.whole_number import whole_number
 
 if TYPE_CHECKING:
     from gpkvs.backup.manifest import BackupReport

@@ -28,7 +28,7 @@ from gpkvs.operations import (
 )
 
 if TYPE_CHECKING:
-    from gpkvs.own_timeout import Timeout
+    from gpkvs.process.own_timeout import Timeout
 
 ATTEMPTS = 16
 """How often a transaction runs, if others are faster each time."""

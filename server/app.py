@@ -23,7 +23,7 @@ from gpkvs.config_checks import raise_faults
 from gpkvs.engine.tables.table_quota import raise_open_files
 from gpkvs.errors import GpkvsError, InvalidArgumentError
 from gpkvs.info import package_version
-from gpkvs.private_memory import keep_memory_private
+from gpkvs.process.private_memory import keep_memory_private
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from gpkvs.server.access.audit_file import open_audit
 from gpkvs.server.access.users_file import UsersFile

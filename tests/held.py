@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gpkvs import failpoint
+from gpkvs.process import failpoint
 
 
 class Held:

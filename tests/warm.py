@@ -239,7 +239,7 @@ def main() -> None:
     os.environ.update(environment)
     time.tzset()
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115 - as Python begins
-    from gpkvs import failpoint  # noqa: PLC0415
+    from gpkvs.process import failpoint  # noqa: PLC0415
 
     failpoint.arm(os.environ.get(failpoint.VARIABLE, ""))
     os.execve = _go_on

@@ -20,7 +20,7 @@ from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.peers.lmdb_peer import Lmdb
 from gpkvs.bench.peers.rocksdb_peer import RocksDb
 from gpkvs.bench.report.comparison import Comparison
-from gpkvs.process_io import process_io
+from gpkvs.process.process_io import process_io
 
 _PREPARED = 256  # distinct batches
 _SECONDS_EACH = 2  # runs are longer than those of other parts: checkpoints and compactions come in lumps

@@ -13,7 +13,7 @@ from gpkvs.batch import Batch, Condition, Op
 from gpkvs.bench.engine.workload import mixed
 from gpkvs.bench.peers.embedded_gpkvs import TABLE
 from gpkvs.client.codec import encode
-from gpkvs.numbers import gets_of, sets_of
+from gpkvs.columns.numbers import gets_of, sets_of
 from gpkvs.proto.v1 import kv_pb2
 
 _KEY = mixed(np.zeros(1, np.uint64)).tobytes()  # of the first record

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import gpkvs
 from gpkvs.info import package_version
-from gpkvs.mounts import mount_of
+from gpkvs.process.mounts import mount_of
 
 
 def describe_run(directory: Path) -> dict[str, object]:

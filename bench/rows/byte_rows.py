@@ -10,7 +10,7 @@ import numpy as np
 
 from gpkvs.bench.peers.lmdb_peer import split
 from gpkvs.bench.rows.table import Float32, Grouped, RowBatch
-from gpkvs.row_layout import KEY_BYTES, RowLayout
+from gpkvs.columns.row_layout import KEY_BYTES, RowLayout
 
 
 class Adds(NamedTuple):

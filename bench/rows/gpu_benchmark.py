@@ -34,10 +34,10 @@ from gpkvs.bench.rows.gpu_table import GpuBatch, GpuRowTable
 from gpkvs.bench.rows.gpu_turns import Call, measured
 from gpkvs.bench.rows.options import layout_of
 from gpkvs.bench.rows.training import measure_training
+from gpkvs.columns.row_layout import RowLayout
 from gpkvs.config import MIB, Limits
 from gpkvs.errors import GpkvsError
 from gpkvs.info import package_version
-from gpkvs.row_layout import RowLayout
 from gpkvs.rows import Rows
 
 Keep = Callable[[dict[str, Any]], None]

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpkvs.bench.engine.workload import mixed
 from gpkvs.bench.rows.table import DUPLICATES, Float32, Places
-from gpkvs.row_layout import RowLayout
+from gpkvs.columns.row_layout import RowLayout
 
 BATCHES = 8
 """So many different ones take turns."""

@@ -12,7 +12,7 @@ from gpkvs.bench.peers.lmdb_peer import Lmdb
 from gpkvs.bench.rows.byte_rows import Adds, ByteRows, key_bytes
 from gpkvs.bench.rows.table import Float32, RowBatch, RowTable
 from gpkvs.bench.wear.options import stored_bytes
-from gpkvs.row_layout import KEY_BYTES
+from gpkvs.columns.row_layout import KEY_BYTES
 
 
 class LmdbRows(ByteRows):

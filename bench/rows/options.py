@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from gpkvs.columns.row_layout import RowLayout
 from gpkvs.config import MIB
-from gpkvs.row_layout import RowLayout
 
 Task = Literal["get", "get into out", "set", "add", "step"]
 TASKS: tuple[Task, ...] = get_args(Task)

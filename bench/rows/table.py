@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.bench.engine.workload import mixed
-from gpkvs.row_layout import RowLayout
+from gpkvs.columns.row_layout import RowLayout
 
 Float32 = NDArray[np.float32]
 Places = NDArray[np.int64]

@@ -15,7 +15,7 @@ from gpkvs.batch import Batch, RequestResult
 from gpkvs.bench.engine.workload import U64, mixed
 from gpkvs.bench.report.results import Run, latencies_ms
 from gpkvs.client import AsyncClient
-from gpkvs.numbers import gets_of, sets_of
+from gpkvs.columns.numbers import gets_of, sets_of
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 
 _DRAWN = 1 << 22  # keys that are drawn before a run, outside of its time

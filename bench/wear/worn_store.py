@@ -14,7 +14,7 @@ from gpkvs.bench.peers.contender import Contender
 from gpkvs.bench.peers.embedded_gpkvs import EmbeddedGpkvs
 from gpkvs.bench.report.results import Run, latencies_ms
 from gpkvs.errors import NoSpaceError
-from gpkvs.process_io import process_io
+from gpkvs.process.process_io import process_io
 
 _LATENCIES_MIN = 20  # of batches, for a percentile of them
 

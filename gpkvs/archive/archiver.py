@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpkvs import failpoint
 from gpkvs.archive.contents import read_contents
 from gpkvs.archive.recorder import Follow, Recorder, Say, SegmentBounds
 from gpkvs.archive.segment import Synced, segment_paths
@@ -27,6 +26,7 @@ from gpkvs.backup.source import Source
 from gpkvs.changes import Position
 from gpkvs.errors import ChangesLostError, GpkvsError, StoreLockedError
 from gpkvs.media.directory import access_errors, sync_path
+from gpkvs.process import failpoint
 from gpkvs.store import Store
 from gpkvs.text import counted
 

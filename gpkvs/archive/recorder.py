@@ -24,7 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpkvs import failpoint
 from gpkvs.archive.contents import read_runs
 from gpkvs.archive.segment import Header, SegmentWriter, Synced, segment_paths, serial_of
 from gpkvs.backup.reader import FollowsAll
@@ -32,6 +31,7 @@ from gpkvs.changes import Position
 from gpkvs.client.errors import AccessDeniedError, NotExecutedError, TlsError
 from gpkvs.errors import ChangesLostError, NoSpaceError
 from gpkvs.media.directory import NO_SPACE, access_errors, sync_path
+from gpkvs.process import failpoint
 
 _READ_BYTES = 1 << 20
 _WAIT_SECONDS = 0.1  # for changes; then the thread looks whether it is to end

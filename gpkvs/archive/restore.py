@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpkvs import failpoint
 from gpkvs.archive.contents import Chosen, Run, read_contents
 from gpkvs.archive.moment import Moment
 from gpkvs.backup.copier import filling, verify
@@ -25,6 +24,7 @@ from gpkvs.changes import Position
 from gpkvs.config import Making, StoreConfig
 from gpkvs.errors import InvalidArgumentError, StoreError
 from gpkvs.media.directory import ROOT_FILE, Progress
+from gpkvs.process import failpoint
 from gpkvs.recovery.copy.copy import CopyReport, CopySizes, copy_store
 from gpkvs.store import Store
 from gpkvs.text import quoted

@@ -27,7 +27,6 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from gpkvs import failpoint
 from gpkvs.backup.filled import Filled, NewStore, room_in
 from gpkvs.backup.manifest import BackedUpTable, BackupReport, digest_text, write_manifest
 from gpkvs.backup.notes import BackupNote, BackupState
@@ -39,6 +38,7 @@ from gpkvs.config import DEFAULT_TABLE, HEAP_BYTES_MAX, Making, StoreConfig
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreError, UnknownTableError
 from gpkvs.media.directory import UNFINISHED_FILE, Progress, disk_bytes, sync_path
 from gpkvs.media.layout import KEY_BYTES_MAX
+from gpkvs.process import failpoint
 from gpkvs.recovery.copy.copy import digests_of_numbers
 from gpkvs.recovery.startup.check import check
 from gpkvs.scan import ScanPiece

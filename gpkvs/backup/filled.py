@@ -20,12 +20,12 @@ import numpy as np
 
 from gpkvs.batch import U64, Batch, BatchResult, Op, Status, constant
 from gpkvs.changes import ChangeKind, Changes
+from gpkvs.columns.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.config import VALUE_BYTES_MOST, Limits
 from gpkvs.errors import NoSpaceError, StoreError
 from gpkvs.info import TableInfo
 from gpkvs.media.directory import disk_free_bytes
 from gpkvs.media.layout import U64_LAYOUT
-from gpkvs.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.scan import ScanPiece
 from gpkvs.text import quoted
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpkvs import failpoint
 from gpkvs.backup.manifest import MANIFEST_FILE, BackupReport
 from gpkvs.backup.place import SUFFIX, claimed
 from gpkvs.errors import GpkvsError, StoreLockedError
 from gpkvs.media.directory import access_errors, make_directory, sync_path
 from gpkvs.media.store_lock import lock_store
+from gpkvs.process import failpoint
 
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ")
 

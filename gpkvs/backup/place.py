@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpkvs import failpoint
 from gpkvs.errors import StoreError, StoreLockedError
 from gpkvs.media.directory import access_errors, make_directory, sync_path
+from gpkvs.process import failpoint
 
 SUFFIX = ".partial"
 

@@ -7,7 +7,7 @@ import sys
 
 from gpkvs.cli.options.environment import is_handed_over
 from gpkvs.cli.terminal.interrupt import ctrl_c_ends_at_once, end_at_once_on_ctrl_c
-from gpkvs.garbage import loading_modules
+from gpkvs.process.garbage import loading_modules
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from gpkvs.cli.terminal.interrupt import ctrl_c_ends_at_once
-from gpkvs.garbage import loading_modules
+from gpkvs.process.garbage import loading_modules
 
 
 class LazyGroup(TyperGroup):

@@ -14,7 +14,7 @@ from gpkvs.doctor.persistent_memory import memory_fact
 from gpkvs.doctor.probe import probe_facts, unseen
 from gpkvs.doctor.processors import processor_facts
 from gpkvs.doctor.software import software_facts
-from gpkvs.mounts import mount_of
+from gpkvs.process.mounts import mount_of
 
 
 def examine(directory: Path | None, root: Path = Path("/")) -> list[Group]:

@@ -12,7 +12,7 @@ from gpkvs.config import GIB, HEAP_BYTES_USUAL, KIB, MIB, Sizes
 from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.doctor.folder import Folder
 from gpkvs.media.directory import JOURNAL_BYTES_GROWING, disk_free_bytes
-from gpkvs.mounts import Mount, mount_of
+from gpkvs.process.mounts import Mount, mount_of
 from gpkvs.text import readable_bytes
 
 _FREE_BYTES_FEW: Final = GIB

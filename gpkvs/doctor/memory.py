@@ -10,8 +10,8 @@ from typing import Final
 from gpkvs.config import MIB, Limits, ServerConfig, StoreConfig
 from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.machine import free_bytes, group_bytes, physical_bytes
-from gpkvs.mounts import Mount
+from gpkvs.process.machine import free_bytes, group_bytes, physical_bytes
+from gpkvs.process.mounts import Mount
 from gpkvs.server.account.bounds import PROCESS_BYTES, PROCESS_SHARE, Bounds, bounds_of, usual_memory_bytes
 from gpkvs.text import readable_bytes
 

@@ -12,7 +12,7 @@ from typing import Final
 from gpkvs.bench.report.machine import kernel_version, processor
 from gpkvs.doctor.fact import Fact, Verdict
 from gpkvs.doctor.memory import usual_bounds
-from gpkvs.machine import group_processors
+from gpkvs.process.machine import group_processors
 from gpkvs.server.ports.open_files import kept_of
 from gpkvs.text import counted
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.path_costs import ALL_OPS, Kind, Mix, Path, PathCosts, mix_of
 from gpkvs.backends.row_cache import KnownRows
@@ -52,9 +51,10 @@ from gpkvs.engine.tables.expiry import Expiry
 from gpkvs.engine.tables.growth import NO_LIMITS, Growing, GrowthLimits
 from gpkvs.engine.tables.scan import Scanner, Wanted
 from gpkvs.errors import InvalidArgumentError, memory_refused
-from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BLOCK_BYTES, HEAP_RECORD_BYTES, RECORD_HEADER_BYTES, U64_LAYOUT
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import stop_process
 from gpkvs.scan import ScanPiece
 
 _log = logging.getLogger("gpkvs")

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from gpkvs.columns.index_size import index_bytes_of
 from gpkvs.config import JOURNAL_BYTES_USUAL, LOG_BYTES_MAX, MIB, Sizes
 from gpkvs.engine.commit.journal_growth import grown_journal_bytes
 from gpkvs.engine.commit.log_growth import grown_log_bytes
@@ -14,7 +15,6 @@ from gpkvs.engine.space.heap_growth import IN_MEMORY, ON_DISK, prefers_growth
 from gpkvs.engine.state.heap import charge_of, charged_units_max, longest_units, record_units
 from gpkvs.engine.tables.growth import PREPARE_LOAD, PREPARE_LOAD_IN_MEMORY
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.index_size import index_bytes_of
 from gpkvs.media.directory import (
     HEAP_SEGMENTS_MAX,
     HEAP_STEP_BYTES,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, constant
-from gpkvs.row_layout import KEY_BYTES, RowLayout
+from gpkvs.columns.row_layout import KEY_BYTES, RowLayout
 
 Numbers = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 """Keys and values of a table of numbers."""

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8
+from gpkvs.columns.row_layout import RowLayout, row_layout_of
 from gpkvs.errors import GpkvsError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.native import library, number
-from gpkvs.row_layout import RowLayout, row_layout_of
 from gpkvs.scan import ScanPiece
 
 FORMAT, VERSION = "gpkvs-export", 1

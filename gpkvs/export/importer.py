@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U32, Batch, Condition, Op, RequestResult, Status
+from gpkvs.columns.row_layout import RowLayout
 from gpkvs.export.columns import Columns, Numbers, rows_as_columns
 from gpkvs.export.file_format import ExportError
 from gpkvs.export.reader import Record
-from gpkvs.row_layout import RowLayout
 
 BATCH_BYTES_MAX = 1 << 20
 """A batch has no more, but one record at least."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gpkvs.arrow import rows_array, rows_type
 from gpkvs.batch import U8, U32, U64
+from gpkvs.columns.arrow import rows_array, rows_type
+from gpkvs.columns.row_layout import RowLayout
 from gpkvs.export.file_format import ExportError, Header
 from gpkvs.export.pieces import PieceReader
-from gpkvs.row_layout import RowLayout
 from gpkvs.scan import ScanPiece
 
 METADATA = b"gpkvs"

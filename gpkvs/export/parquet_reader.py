@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.arrow import bounds_of, bytes_of, bytes_of_rows, holds_bytes, layout_of_rows, rows_type
 from gpkvs.batch import U8, U32, U64
+from gpkvs.columns.arrow import bounds_of, bytes_of, bytes_of_rows, holds_bytes, layout_of_rows, rows_type
+from gpkvs.columns.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.export.columns import Columns, Numbers, rows_as_columns
 from gpkvs.export.file_format import ExportError
 from gpkvs.export.parquet import METADATA, pyarrow_parquet
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
-from gpkvs.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.text import counted, no_such
 
 _READ_ROWS_MAX = 1 << 16

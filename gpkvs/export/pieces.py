@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gpkvs.columns.row_layout import KEY_BYTES
 from gpkvs.export.file_format import END_BYTES, ExportError
 from gpkvs.export.reader import read_end, read_head
-from gpkvs.row_layout import KEY_BYTES
 from gpkvs.scan import ScanPiece
 
 # The widest first: each column begins where numbers of its width may lie.

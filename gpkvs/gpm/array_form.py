@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gpkvs.columns.whole_number import whole_number
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.whole_number import whole_number
 
 
 def form_of(array: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from gpkvs.batch import U64
+from gpkvs.columns.whole_number import whole_number
 from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.file import GpmFile
@@ -16,7 +17,6 @@ from gpkvs.gpm.log import Log, tail_bytes
 from gpkvs.gpm.opened import made
 from gpkvs.gpm.place import Place, host_view
 from gpkvs.gpm.transaction import NEW_FLAG
-from gpkvs.whole_number import whole_number
 
 LANES: Final = 32  # threads whose entries lie side by side (GPM_LANES)
 

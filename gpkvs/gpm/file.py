@@ -26,7 +26,6 @@ from gpkvs.errors import (
     StoreClosedError,
     StoreMissingError,
 )
-from gpkvs.fork import Origin, release_in_child
 from gpkvs.gpm.header import STATE_BYTES, pack_header, read_header
 from gpkvs.gpm.names import (
     lock,
@@ -42,6 +41,7 @@ from gpkvs.gpm.names import (
 from gpkvs.media.directory import NO_SPACE, reserve
 from gpkvs.pm.domain import Domain, DomainName, find_domain
 from gpkvs.pm.region import Region
+from gpkvs.process.fork import Origin, release_in_child
 
 _DATA_BYTES_MAX: Final = 1 << 62
 

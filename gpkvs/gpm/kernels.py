@@ -9,10 +9,10 @@ import numpy as np
 
 from gpkvs.backends.fields import Field
 from gpkvs.backends.user_kernel import UserKernel
+from gpkvs.columns.whole_number import whole_number
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.place import Place, double_word, find_place
 from gpkvs.kernels.gpu_source import with_headers
-from gpkvs.whole_number import whole_number
 
 
 def header() -> str:

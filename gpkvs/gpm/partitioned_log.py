@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U64
+from gpkvs.columns.whole_number import whole_number
 from gpkvs.config import DurabilityName
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError
 from gpkvs.gpm.file import GpmFile
@@ -17,7 +18,6 @@ from gpkvs.gpm.log import COUNT_MAX, Log, tail_bytes
 from gpkvs.gpm.opened import made
 from gpkvs.gpm.place import Place, host_view
 from gpkvs.gpm.transaction import NEW_FLAG
-from gpkvs.whole_number import whole_number
 
 
 class PartitionedLog(Log):

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
+from gpkvs.columns.whole_number import whole_number
 from gpkvs.config import DurabilityName
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.gpm.array_form import dtype_of, form_of, require_names
@@ -33,7 +34,6 @@ from gpkvs.gpm.helpers import Helpers
 from gpkvs.gpm.opened import Opened, made, opened
 from gpkvs.gpm.place import Place
 from gpkvs.native import library
-from gpkvs.whole_number import whole_number
 
 _WORD: Final = 0
 

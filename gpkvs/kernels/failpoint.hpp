@@ -1,4 +1,4 @@
-// Named places where a test can kill the process, or stop a thread, one at each durability boundary (gpkvs/failpoint.py).
+// Named places where a test can kill the process, or stop a thread, one at each durability boundary (gpkvs/process/failpoint.py).
 #pragma once
 #include <csignal>
 #include <cstdint>

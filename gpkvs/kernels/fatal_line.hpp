@@ -1,4 +1,4 @@
-// The end of a process whose store must not go on, from native code: one line on stderr, then status 70 (gpkvs/fatal.py).
+// The end of a process whose store must not go on, from native code: one line on stderr, then status 70 (gpkvs/process/fatal.py).
 #pragma once
 #include <cerrno>
 #include <cstdint>

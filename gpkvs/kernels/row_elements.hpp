@@ -1,4 +1,4 @@
-// The elements of rows (gpkvs/row_layout.py), and how they are added to each other.
+// The elements of rows (gpkvs/columns/row_layout.py), and how they are added to each other.
 #pragma once
 #include <cfenv>
 

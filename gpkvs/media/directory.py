@@ -29,7 +29,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpkvs import failpoint
 from gpkvs.config import (
     DEFAULT_TABLE,
     HEAP_BYTES_MAX,
@@ -71,6 +70,7 @@ from gpkvs.media.layout import (
     pack_flag,
 )
 from gpkvs.native import crc32c
+from gpkvs.process import failpoint
 
 LOCK_FILE = "LOCK"
 CREATING_FILE = "CREATING"

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.fatal import whole_or_stop
 from gpkvs.media.data_file import DataFile
 from gpkvs.media.layout import PAGE_BYTES
 from gpkvs.native import library
@@ -31,6 +30,7 @@ from gpkvs.pm.mapping import (
     take_room,
     touch_pages,
 )
+from gpkvs.process.fatal import whole_or_stop
 
 _READ_BYTES = 8 << 20
 

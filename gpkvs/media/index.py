@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpkvs.fatal import whole_or_stop
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.image import Image
 from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.pm.region import Region
+from gpkvs.process.fatal import whole_or_stop
 
 
 class Index:

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from gpkvs import index_size
+from gpkvs.columns import index_size
 from gpkvs.native import crc32c
 
 FORMAT_3, FORMAT_4 = 3, 4  # of stores

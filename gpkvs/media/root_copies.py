@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpkvs import failpoint
 from gpkvs.errors import CorruptStoreError, FormatError
 from gpkvs.media.layout import ROOT_OFFSETS, STRUCTURE_BYTES, BadBytesError, BadFormatError, Root
 from gpkvs.pm.region import Region
+from gpkvs.process import failpoint
 
 COPY_NAMES = ("A", "B")
 

@@ -27,8 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpkvs.errors import StoreError, StoreLockedError, StoreMissingError
-from gpkvs.fork import release_in_child
 from gpkvs.media.directory import LOCK_FILE, ROOT_FILE, require_store
+from gpkvs.process.fork import release_in_child
 
 _FILES = re.compile(
     r"(LOCK|CREATING|COPYING|root|log|heap|data|blobs|index-\d+-\d+|catalog-\d+\.json|recovery\.json)(\.tmp)?"

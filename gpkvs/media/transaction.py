@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from gpkvs import failpoint
 from gpkvs.errors import CorruptStoreError
 from gpkvs.media.chunks import forget_chunks
 from gpkvs.media.files import StoreFiles
@@ -30,6 +29,7 @@ from gpkvs.media.layout import (
     pack_flag,
     unpack_flag,
 )
+from gpkvs.process import failpoint
 
 
 def read_flag(files: StoreFiles) -> tuple[State, int]:

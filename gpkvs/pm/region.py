@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.fatal import whole_or_stop
 from gpkvs.native import library
 from gpkvs.pm.domain import MAP_SHARED_VALIDATE_SYNC, Domain, DomainName
 from gpkvs.pm.mapping import (
@@ -28,6 +27,7 @@ from gpkvs.pm.mapping import (
     take_room,
     touch_pages,
 )
+from gpkvs.process.fatal import whole_or_stop
 
 _PREFETCHED_AT_ONCE = 128 << 10  # bytes; of one call, the system takes no more than a device's usual read-ahead
 

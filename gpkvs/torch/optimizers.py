@@ -7,8 +7,8 @@ from typing import Final
 
 import torch
 
+from gpkvs.columns.row_layout import RowLayout
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.row_layout import RowLayout
 
 ELEMENTS: Final = ("float32", "float64")
 """The types of elements that are trained: a small step is lost in a shorter one."""

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U64
+from gpkvs.columns.row_layout import RowLayout
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.row_layout import RowLayout
 from gpkvs.rows import Rows
 from gpkvs.torch.packed_state import bytes_of, packed, unpacked
 

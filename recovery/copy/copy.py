@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
+from gpkvs.columns.row_layout import row_bytes_of
 from gpkvs.config import DEFAULT_TABLE, MIB, CommitName, FormatName, Sizes
 from gpkvs.engine.space.recount import recount
 from gpkvs.engine.state.heap import SegmentCounts, charge_of, charged_units_max, longest_units
@@ -52,6 +52,7 @@ from gpkvs.media.slot_kinds import with_kinds
 from gpkvs.media.store_lock import StoreLock, lock_store
 from gpkvs.native import audits
 from gpkvs.pm.domain import find_domain
+from gpkvs.process import failpoint
 from gpkvs.recovery.copy.image import FullError, Image
 from gpkvs.recovery.copy.placement import PLACEMENT
 from gpkvs.recovery.copy.records import (
@@ -70,7 +71,6 @@ from gpkvs.recovery.copy.writer import StoreWriter, require_no_store
 from gpkvs.recovery.startup.memory import require_memory
 from gpkvs.recovery.startup.opening import choose_commit, format_of
 from gpkvs.recovery.startup.salvage import audit
-from gpkvs.row_layout import row_bytes_of
 from gpkvs.text import no_such, quoted
 
 _BLOCKS_AT_ONCE = 256

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.batch import U8, U64
 from gpkvs.errors import NoSpaceError, StoreError
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
@@ -45,6 +44,7 @@ from gpkvs.media.layout import (
     blob_pages,
 )
 from gpkvs.native import library
+from gpkvs.process import failpoint
 
 # What a copy makes before the root; only this may be removed when a copy begins again.
 _MADE = re.compile(r"(log|heap|data|blobs|index-\d+-0|catalog-0\.json|catalog-0\.json\.tmp|root\.tmp)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpkvs.errors import NoSpaceError
-from gpkvs.machine import free_bytes
+from gpkvs.process.machine import free_bytes
 
 
 def require_memory(needed_bytes: int) -> None:

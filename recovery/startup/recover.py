@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
 from gpkvs.engine.space.recount import recount
@@ -47,6 +46,7 @@ from gpkvs.media.transaction import (
     read_flag,
     store_flag,
 )
+from gpkvs.process import failpoint
 from gpkvs.recovery.startup.replay import Replayed, load_images, replay
 from gpkvs.recovery.startup.salvage import after_loss, newest_descriptor, require_accepted_loss, salvage
 from gpkvs.text import counted

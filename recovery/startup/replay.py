@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.engine.commit.growth_steps import fill_blocks
 from gpkvs.errors import CorruptStoreError
@@ -48,6 +47,7 @@ from gpkvs.media.layout import (
     slot_versions,
 )
 from gpkvs.pm.mapping import map_memory
+from gpkvs.process import failpoint
 from gpkvs.recovery.startup.lost_frame import require_no_lost_frame
 from gpkvs.recovery.startup.memory import require_memory
 

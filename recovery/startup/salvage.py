@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.backends.base import Argument, Backend
+from gpkvs.columns.row_layout import row_bytes_of
 from gpkvs.errors import CorruptStoreError, UnsafeStoreError
 from gpkvs.media.catalog import TableEntry
 from gpkvs.media.files import StoreFiles, blob_file
@@ -20,7 +21,6 @@ from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, UNSAFE, VERSION_MAX, ChangeKind, Descriptor, make_epoch, slot_versions
 from gpkvs.media.transaction import Transaction, read_descriptors
 from gpkvs.native import audits
-from gpkvs.row_layout import row_bytes_of
 
 _DUPLICATE = audits().index("slot-unique")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpkvs.garbage import without_collections
+from gpkvs.process.garbage import without_collections
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.users import User, Users, UsersError, load_users
 from gpkvs.server.signs.exporter import Metrics

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpkvs.config import MIB, Limits, ServerConfig, StoreConfig
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.machine import machine_bytes
+from gpkvs.process.machine import machine_bytes
 from gpkvs.server.account.message_limits import message_limits
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Bounds:
 
 
 def usual_memory_bytes(root: Path = Path("/")) -> int:
-    """Return the memory that clients may take where no `memory_bytes_max` is set; `root` as of `gpkvs.machine`."""
+    """Return the memory that clients may take where no `memory_bytes_max` is set; `root` as of `machine`."""
     return machine_bytes(root) // _MEMORY_PARTS
 
 

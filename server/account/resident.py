@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 from concurrent.futures import Executor
 
-from gpkvs.machine import anonymous_bytes
+from gpkvs.process.machine import anonymous_bytes
 
 _LIBC = ctypes.CDLL(None)
 

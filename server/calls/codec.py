@@ -1,7 +1,7 @@
 """Requests as messages: what is wrong with one that a client sends, and those that handlers make.
 
-The door decodes and checks what is right by itself (`door/grpc/messages.hpp`). A message that it does not take comes here,
-where the words are.
+The door decodes and checks what is right by itself (`door/grpc/messages.hpp`). A message that it does not take comes
+here, where the words are.
 """
 
 from __future__ import annotations

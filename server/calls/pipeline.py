@@ -1,7 +1,7 @@
 """Messages of a stream that the door hands on, since they are not plain: one after the other, answered in order.
 
-The door reads the stream and bounds it (`door/grpc/pipeline.hpp`). It executes plain messages; while Python has one, all
-that come behind it are Python's too.
+The door reads the stream and bounds it (`door/grpc/pipeline.hpp`). It executes plain messages; while Python has one,
+all that come behind it are Python's too.
 """
 
 from __future__ import annotations

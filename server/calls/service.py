@@ -45,8 +45,8 @@ _MULTI_GET_KEYS_MAX = 16_384
 class KVService:
     """The methods of ``gpkvs.v1.KV``, by their names there.
 
-    The door serves what is plain of them (`door/grpc/kv.hpp`), and hands the rest on. No method holds its message while it
-    waits for the queue, which has a copy.
+    The door serves what is plain of them (`door/grpc/kv.hpp`), and hands the rest on. No method holds its message while
+    it waits for the queue, which has a copy.
     """
 
     def __init__(self, logins: Logins, gate: Gate, receives: Receives, metrics: Metrics) -> None:

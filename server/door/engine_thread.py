@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
-from gpkvs.fatal import stop_process
+from gpkvs.process.fatal import stop_process
 from gpkvs.server.threads import begun_threads
 
 Made = TypeVar("Made")

@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from gpkvs.engine.seam.left import Left
 from gpkvs.engine.seam.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
-from gpkvs.process_io import process_io
+from gpkvs.process.process_io import process_io
 from gpkvs.server.account.memory import Kind
 from gpkvs.server.signs.backup_notes import BackupNotes
 from gpkvs.server.signs.disk_watch import DiskWatch

@@ -16,13 +16,13 @@ from random import Random
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpkvs import failpoint
 from gpkvs.archive.contents import read_contents
 from gpkvs.archive.moment import format_time
 from gpkvs.batch import Op
 from gpkvs.cli.main import app
 from gpkvs.client import Client
 from gpkvs.client.errors import ClientError
+from gpkvs.process import failpoint
 from tests.accounts import Account, Accounts
 from tests.archive.told import Remote, Told, archiving, assert_holds, bases, restored, segments
 from tests.backup.writers import Model, held_by

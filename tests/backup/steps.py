@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.backup.manifest import BackupReport
+from gpkvs.process import failpoint
 from tests.backup.writers import History, assert_is
 
 

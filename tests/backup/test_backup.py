@@ -16,7 +16,6 @@ import pytest
 from numpy.typing import NDArray
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.backup.copier import back_up
 from gpkvs.backup.manifest import BackupReport
@@ -25,11 +24,12 @@ from gpkvs.backup.source import Source
 from gpkvs.backup.spill import SpillWriter, read_spill
 from gpkvs.batch import Batch, Op
 from gpkvs.changes import ChangeKind, Changes, MadeTable, Position
+from gpkvs.columns.row_layout import row_layout_of
 from gpkvs.config import CommitName, FormatName
 from gpkvs.engine.seam import counted_time
 from gpkvs.errors import StoreError
 from gpkvs.following import Following
-from gpkvs.row_layout import row_layout_of
+from gpkvs.process import failpoint
 from gpkvs.store import Store
 from tests.backup.steps import at_step, back_up_while
 from tests.backup.writers import History, assert_is, held_by, random_request, writing

@@ -15,12 +15,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.backup.place import claimed
 from gpkvs.batch import Op
 from gpkvs.cli.main import app
 from gpkvs.client import Client
 from gpkvs.errors import StoreError
+from gpkvs.process import failpoint
 from tests.accounts import Account, Accounts
 from tests.backup.writers import held_by
 from tests.conftest import assert_clean

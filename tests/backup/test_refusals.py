@@ -244,7 +244,7 @@ def test_a_folder_that_is_not_writable(store: gpkvs.Store, tmp_path: Path) -> No
 FULL = """
 import os, sys, gpkvs
 from pathlib import Path
-from gpkvs import failpoint
+from gpkvs.process import failpoint
 from gpkvs.errors import NoSpaceError
 from gpkvs.recovery.startup.check import check
 

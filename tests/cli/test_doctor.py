@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import gpkvs
-from gpkvs.mounts import mount_of
+from gpkvs.process.mounts import mount_of
 from gpkvs.server.account.bounds import usual_memory_bytes
 from tests.serving import COMMAND, WITHOUT_ROOT_RIGHTS, run_gpkvs
 

@@ -20,9 +20,9 @@ from gpkvs import Batch, Op
 from gpkvs.cli.main import app
 from gpkvs.cli.options.sizes import format_bytes, parse_count
 from gpkvs.client import Client
+from gpkvs.columns.row_layout import row_layout_of
 from gpkvs.config import KIB, MIB, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import REST_BYTES, Estimate, Load, estimate
-from gpkvs.row_layout import row_layout_of
 from gpkvs.server.account.bounds import bounds_of
 from tests.serving import StartServer
 

@@ -15,7 +15,7 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import U8
-from gpkvs.buffers import RequestBounds
+from gpkvs.columns.buffers import RequestBounds
 from gpkvs.config import Limits
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
 from tests.client.faces import FACES, opened

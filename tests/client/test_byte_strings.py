@@ -16,10 +16,10 @@ import pytest
 
 import gpkvs
 from gpkvs.batch import RequestResult
-from gpkvs.buffers import RequestBounds
-from gpkvs.byte_strings import ByteStrings, byte_strings_of, column_given
+from gpkvs.columns.buffers import RequestBounds
+from gpkvs.columns.byte_strings import ByteStrings, byte_strings_of, column_given
+from gpkvs.columns.string_requests import StringRequests
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
-from gpkvs.string_requests import StringRequests
 from tests.client.faces import FACES, opened
 from tests.serving import Server
 

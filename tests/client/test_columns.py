@@ -24,7 +24,7 @@ from gpkvs.client import (
     UnavailableError,
     UnknownTableError,
 )
-from gpkvs.numbers import gets_of, sets_of
+from gpkvs.columns.numbers import gets_of, sets_of
 from tests.conftest import assert_clean
 from tests.serving import Server, StartServer
 

@@ -22,13 +22,13 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 import gpkvs
-from gpkvs import string_requests
-from gpkvs.arrow import rows_array, rows_type
 from gpkvs.batch import Batch, Op, constant
+from gpkvs.columns import string_requests
+from gpkvs.columns.arrow import rows_array, rows_type
+from gpkvs.columns.row_layout import ELEMENTS, row_layout_of
+from gpkvs.columns.string_requests import StringRequests
 from gpkvs.errors import CorruptRecordError, GpkvsError, InvalidArgumentError
 from gpkvs.recovery.startup.check import check
-from gpkvs.row_layout import ELEMENTS, row_layout_of
-from gpkvs.string_requests import StringRequests
 from tests.conftest import SMALL, assert_clean
 
 LAYOUT = "float32[3]"
@@ -685,7 +685,7 @@ def test_a_layout_that_nobody_knows_is_refused(tmp_path: Path, monkeypatch: pyte
     with gpkvs.open(path, **SMALL) as store:
         store.create_table("items", layout=LAYOUT, index_bytes=64 << 10)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    monkeypatch.setattr("gpkvs.index_size.row_layout_of", lambda _: None)
+    monkeypatch.setattr("gpkvs.columns.index_size.row_layout_of", lambda _: None)
     with pytest.raises(GpkvsError, match=r"table 'items' has the layout 'float32\[3\]': a newer gpkvs made it"):
         gpkvs.open(path)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs import machine
 from gpkvs.config import GIB, MIB
 from gpkvs.doctor import clock, file_system, folder, gpus, memory, persistent_memory, probe, processors, software
 from gpkvs.doctor.fact import Fact, Group, Verdict
 from gpkvs.doctor.report import as_dict, lines_of, worst
 from gpkvs.engine.space.heap_growth import ON_DISK
 from gpkvs.media.file_space import reserves
-from gpkvs.mounts import Mount, mount_of, parse_mount
+from gpkvs.process import machine
+from gpkvs.process.mounts import Mount, mount_of, parse_mount
 from gpkvs.server.account.bounds import usual_memory_bytes
 from tests.serving import COMMAND
 

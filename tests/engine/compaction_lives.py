@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpkvs import failpoint
 from gpkvs.engine.space import compaction
 from gpkvs.engine.space.compaction import VICTIM_SHARE_MAX, Compactor
 from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.process import failpoint
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver
 

@@ -272,7 +272,7 @@ def test_a_damaged_record_frees_no_blob_of_another_key(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys, gpkvs
-from gpkvs import failpoint
+from gpkvs.process import failpoint
 store = gpkvs.open(sys.argv[1], durability="process")
 number = 0
 while True:

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
 from gpkvs.engine.host.native_planner import OPS_MAX
@@ -36,6 +35,7 @@ from gpkvs.errors import NoSpaceError
 from gpkvs.media.file_space import holes, punch
 from gpkvs.media.layout import UNIT_BYTES, reference_length, reference_offset
 from gpkvs.native import library
+from gpkvs.process import failpoint
 from tests.conftest import assert_clean
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import dlpack
 from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.backends.cpu.pair import PairBackend
+from gpkvs.columns import dlpack
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError, StoreClosedError
 from tests.conftest import SMALL
 

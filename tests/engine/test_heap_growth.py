@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.config import HEAP_BYTES_MAX, CommitName
 from gpkvs.engine.host.native_planner import OPS_MAX
@@ -27,6 +26,7 @@ from gpkvs.engine.state.heap import SMALL_HEAP_BYTES, Heap, SegmentCounts, Tail
 from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
 from gpkvs.media.layout import HEAP_UNITS_MAX, UNIT_BYTES, reference_length, reference_offset
 from gpkvs.media.root_copies import RootCopies
+from gpkvs.process import failpoint
 from tests.conftest import assert_clean
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -18,7 +18,7 @@ import pytest
 import gpkvs
 from gpkvs.backends.choose import VARIABLE
 from gpkvs.engine.tables import index_room
-from gpkvs.fatal import EXIT_FATAL
+from gpkvs.process.fatal import EXIT_FATAL
 from gpkvs.recovery.startup.check import check
 from tests import warm
 

@@ -17,7 +17,7 @@ from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.engine.seam.write_set import TableWrites
 from gpkvs.engine.state.table import Table
 from gpkvs.errors import NoMemoryError
-from gpkvs.fatal import EXIT_FATAL
+from gpkvs.process.fatal import EXIT_FATAL
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from tests.conftest import SMALL, assert_clean
 from tests.engine.interrupted import INTERRUPTED, WHOLE

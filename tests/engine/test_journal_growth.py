@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.engine.commit import journal_growth
 from gpkvs.engine.commit.journal_committer import JournalCommitter
@@ -27,6 +26,7 @@ from gpkvs.errors import CorruptStoreError, InvalidArgumentError, NoSpaceError
 from gpkvs.media.journal import Ring
 from gpkvs.media.layout import EXTENTS_MAX, NO_SERIAL, ROOT_OFFSETS, Extent, Root
 from gpkvs.media.root_copies import RootCopies
+from gpkvs.process import failpoint
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean

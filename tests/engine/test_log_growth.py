@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.engine.commit import log_growth
 from gpkvs.engine.host.native_planner import OPS_MAX
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.media.files import log_bytes_for
 from gpkvs.media.root_copies import RootCopies
+from gpkvs.process import failpoint
 from tests.conftest import assert_clean
 
 pytestmark = pytest.mark.undo

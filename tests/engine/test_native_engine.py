@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, Op, RequestResult, Status
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.engine.host.native_engine import Ran
+from gpkvs.process import failpoint
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.engine.host.native_engine import Ran
 from gpkvs.media.image import Image
+from gpkvs.process import failpoint
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from tests.conftest import assert_clean
 from tests.engine.native_driver import NativeDriver

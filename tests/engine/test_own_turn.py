@@ -32,7 +32,7 @@ from gpkvs.errors import (
     NumberOverflowError,
     StoreClosedError,
 )
-from gpkvs.turn_mutex import TurnMutex
+from gpkvs.process.turn_mutex import TurnMutex
 from tests.conftest import SMALL, assert_clean
 from tests.engine.twins import plan_by_phases
 

@@ -15,9 +15,9 @@ import gpkvs
 from gpkvs.backends.choose import PAIR, VARIABLE
 from gpkvs.backends.row_cache import KnownRows, RowCaches
 from gpkvs.batch import Condition, Op
+from gpkvs.columns.row_layout import require_row_layout
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
-from gpkvs.own_timeout import OWN_TIMEOUT
-from gpkvs.row_layout import require_row_layout
+from gpkvs.process.own_timeout import OWN_TIMEOUT
 from tests.conftest import SMALL
 from tests.rows_left import by_host
 

@@ -20,7 +20,7 @@ from gpkvs import store as store_module
 from gpkvs.config import StoreConfig
 from gpkvs.engine.tables import schema
 from gpkvs.errors import NoSpaceError, UnknownTableError
-from gpkvs.fatal import EXIT_FATAL
+from gpkvs.process.fatal import EXIT_FATAL
 from gpkvs.store import Store
 from tests.conftest import SMALL
 

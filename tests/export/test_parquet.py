@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gpkvs import open as gpkvs_open
-from gpkvs.arrow import bytes_of
 from gpkvs.batch import Batch, Op
 from gpkvs.cli.main import app
 from gpkvs.client import Client
+from gpkvs.columns.arrow import bytes_of
 from gpkvs.export.file_format import ExportError
 from gpkvs.export.writer import ExportWriter
 from gpkvs.scan import ScanPiece

@@ -95,7 +95,7 @@ def test_the_memory_does_not_grow_with_the_table(tmp_path: Path, value_bytes: in
 _ROWS_SCRIPT = (
     _SCRIPT.partition("def pieces():")[0]
     + """
-from gpkvs.row_layout import require_row_layout
+from gpkvs.columns.row_layout import require_row_layout
 layout = require_row_layout(sys.argv[4])
 rows = np.random.default_rng(1).integers(0, 100, (count, *layout.shape), np.uint8).astype(layout.dtype)
 each = max(1, (1 << 20) // value_bytes)

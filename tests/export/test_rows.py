@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 from gpkvs import open as gpkvs_open
 from gpkvs.cli.main import app
 from gpkvs.client import Client
+from gpkvs.columns.row_layout import ELEMENTS, require_row_layout
 from gpkvs.export.file_format import PIECES_FORMAT, End, ExportError, Header
 from gpkvs.export.pieces import PieceReader, encode_piece
 from gpkvs.export.reader import ExportReader
 from gpkvs.export.writer import ExportWriter
-from gpkvs.row_layout import ELEMENTS, require_row_layout
 from gpkvs.scan import ScanPiece
 from tests.conftest import SMALL as SMALL_STORE
 from tests.export.served import gpkvs, names, refusal, served_tables

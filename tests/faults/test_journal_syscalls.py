@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.fatal import EXIT_FATAL
+from gpkvs.process.fatal import EXIT_FATAL
 from tests.conftest import assert_clean
 from tests.faults.conftest import Answer
 from tests.faults.test_syscalls import RunCase, clear, failing, held, models

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs.fatal import EXIT_FATAL
+from gpkvs.process.fatal import EXIT_FATAL
 from tests.conftest import assert_clean
 from tests.faults.conftest import ROOT, Answer
 from tests.faults.test_syscalls import clear, held

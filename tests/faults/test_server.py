@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gpkvs.fatal import EXIT_FATAL
+from gpkvs.process.fatal import EXIT_FATAL
 from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.serving import StartServer
 

@@ -19,7 +19,7 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op, Status
 from gpkvs.errors import UnknownTableError
-from gpkvs.fatal import EXIT_FATAL
+from gpkvs.process.fatal import EXIT_FATAL
 from tests.conftest import assert_clean
 from tests.faults.conftest import Answer
 from tests.faults.zygote import KEYS, NUMBERS, SIZES, Model, apply, key

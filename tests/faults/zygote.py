@@ -23,7 +23,7 @@ from gpkvs.batch import Batch, Op
 from gpkvs.engine.commit import checkpoint as checkpoints
 from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.errors import GpkvsError
-from gpkvs.fatal import stop_process
+from gpkvs.process.fatal import stop_process
 from gpkvs.store import Store
 
 SIZES = {"index_bytes": 64 << 10, "heap_bytes": 256 << 10, "log_bytes": 128 << 10, "journal_bytes": 1 << 20}

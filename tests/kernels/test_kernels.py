@@ -15,6 +15,7 @@ from gpkvs import batch
 from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.backends.fields import KernelFields
 from gpkvs.batch import HAS_VALUE, READS, RETURNS_VALUE, Condition, Op, Status
+from gpkvs.columns.row_layout import ELEMENTS
 from gpkvs.engine.commit.stores import COUNT_LIVE
 from gpkvs.engine.seam.write_set import TableWrites
 from gpkvs.engine.state.heap import Heap, SegmentCounts, Tail
@@ -22,7 +23,6 @@ from gpkvs.engine.state.table import Held, Table
 from gpkvs.media import layout
 from gpkvs.media.layout import Root
 from gpkvs.native import audits, crc32c, library
-from gpkvs.row_layout import ELEMENTS
 
 KERNELS = Path(gpkvs.kernels.__file__).parent
 

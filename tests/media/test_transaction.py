@@ -12,7 +12,6 @@ import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.config import Limits, StoreConfig
 from gpkvs.errors import CorruptStoreError
-from gpkvs.failpoint import RENEWAL
 from gpkvs.media.files import StoreFiles, open_files
 from gpkvs.media.layout import (
     COUNTER_BITS,
@@ -24,6 +23,7 @@ from gpkvs.media.layout import (
 )
 from gpkvs.media.transaction import find_descriptor, read_descriptors, read_flag
 from gpkvs.pm.domain import find_domain
+from gpkvs.process.failpoint import RENEWAL
 from gpkvs.recovery.proof.powerfail.base_store import use_up_incarnations
 from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store

@@ -25,7 +25,7 @@ from tests.mutants.checkout_copy import HUNG, ROOT, BuildError, Run, build_plain
 from tests.mutants.mutant import Mutant, StaleError
 
 _FIRST_FAILURE = re.compile(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", re.MULTILINE)
-_STOPPED = 70  # `gpkvs.fatal.stop_process`: the code under test ended its process
+_STOPPED = 70  # `gpkvs.process.fatal.stop_process`: the code under test ended its process
 
 
 class MutantOutcome(StrEnum):

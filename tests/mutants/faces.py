@@ -52,7 +52,7 @@ MUTANTS = (
     ),
     Mutant(
         "numbers-lost-at-cuts",
-        "gpkvs/numbers.py",
+        "gpkvs/columns/numbers.py",
         "slice(first, first + count_max)",
         "slice(first, first + count_max - 1)",
         "numbers between two requests are left out",
@@ -76,7 +76,7 @@ MUTANTS = (
     ),
     Mutant(
         "buffers-of-a-result-filled-before-all-are-measured",
-        "gpkvs/buffers.py",
+        "gpkvs/columns/buffers.py",
         "        if length > len(buffer):\n",
         "        if False:\n",
         "a client writes what it has of a value that is too long, or nothing",
@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         "buffers-overlap",
-        "gpkvs/buffers.py",
+        "gpkvs/columns/buffers.py",
         "        if before + size > begin:\n",
         "        if False:\n",
         "one value is written over a part of another one",
@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-buffer-is-read-only",
-        "gpkvs/buffers.py",
+        "gpkvs/columns/buffers.py",
         "    if writable and not memory.flags.writeable:\n",
         "    if False:\n",
         "bytes, which never change, are changed",
@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "negative-numbers-wrap",
-        "gpkvs/numbers.py",
+        "gpkvs/columns/numbers.py",
         "if int(low) < limits.min or int(high) > limits.max:",
         "if int(high) > limits.max:",
         "-1 becomes 2**64 - 1",
@@ -150,7 +150,7 @@ MUTANTS = (
     ),
     Mutant(
         "halved-requests-stay-small",
-        "gpkvs/string_requests.py",
+        "gpkvs/columns/string_requests.py",
         "        self._count_max = min(2 * self._count_max, self._ops_max)\n",
         "",
         "a few long values make each later key a request of its own",
@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "byte-strings-checked-part-by-part",
-        "gpkvs/string_requests.py",
+        "gpkvs/columns/string_requests.py",
         '        _check_lengths("keys", keys, limits.key_bytes_min, limits.key_bytes_max)\n',
         "",
         "half of the values are stored before the empty key is refused",
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "masked-byte-strings-are-taken",
-        "gpkvs/byte_strings.py",
+        "gpkvs/columns/byte_strings.py",
         "if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):",
         "if False:",
         "what an array hides is stored",

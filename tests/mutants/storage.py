@@ -618,7 +618,7 @@ MUTANTS = (
     ),
     Mutant(
         "child-writes",
-        "gpkvs/fork.py",
+        "gpkvs/process/fork.py",
         "        if self._forks != _Forks.count:\n            raise",
         "        if False:\n            raise",
         "a forked child writes the parent's store: acknowledged writes are lost",
@@ -626,7 +626,7 @@ MUTANTS = (
     ),
     Mutant(
         "child-keeps-the-lock",
-        "gpkvs/fork.py",
+        "gpkvs/process/fork.py",
         "os.register_at_fork(after_in_child=_release_all)",
         "",
         "an idle child keeps the store locked after the parent closed it",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs.fatal import EXIT_FATAL
 from gpkvs.pm.domain import Domain, DomainName
 from gpkvs.pm.region import Region
+from gpkvs.process.fatal import EXIT_FATAL
 
 PAGE = 4096
 PROCESS = Domain(DomainName.PROCESS, DomainName.PROCESS)

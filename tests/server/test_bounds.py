@@ -6,7 +6,7 @@ import pytest
 
 from gpkvs.config import GIB, MIB, Limits, ServerConfig
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.machine import anonymous_bytes, machine_bytes
+from gpkvs.process.machine import anonymous_bytes, machine_bytes
 from gpkvs.server.account.bounds import CONNECTION_CALLS_MAX, WINDOW_BYTES, bounds_of
 from gpkvs.server.account.resident import allocated_bytes, give_back_free
 

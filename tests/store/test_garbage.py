@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from gpkvs.garbage import without_collections
+from gpkvs.process.garbage import without_collections
 from tests.serving import Server
 
 # What a command finds when it calls a server, and when the process ends. A module that is loaded says what it found.

@@ -29,9 +29,12 @@ def test_the_client_alone_loads_neither_kernels_nor_store() -> None:
 
 SLOW = ["numpy", "uvloop", "msgpack", "prometheus_client", "rich", "lmdb", "rocksdict", "matplotlib", "cupy"]
 # Of any command.
-ENTRY = ("__main__", "environment", "exit_status", "interrupt", "lazy_commands", "main", "program", "streams")
+ENTRY = (
+    *("__main__", "lazy_commands", "main", "options", "options.environment", "terminal"),
+    *("terminal.exit_status", "terminal.interrupt", "terminal.program", "terminal.streams"),
+)
 # The parts that a call of one key takes.
-OF_A_CALL = {"cli", "config", "credentials", "errors", "garbage", "proto", "text"}
+OF_A_CALL = {"cli", "config", "credentials", "errors", "process", "proto", "text"}
 
 
 def loaded_by(*arguments: str) -> set[str]:
@@ -56,7 +59,8 @@ def test_a_call_of_one_key_loads_what_it_takes(server: Server) -> None:
         assert "grpc" in loaded
         assert loaded.isdisjoint(SLOW)
         assert {name.split(".")[1] for name in loaded if name.startswith("gpkvs.")} == OF_A_CALL
-        parts = ("access", "channel", "connection", "kv", "output", "typed_keys", *ENTRY)
+        options = (f"options.{name}" for name in ("access", "channel", "connection", "typed_keys"))
+        parts = ("keys", "keys.kv", "terminal.output", *options, *ENTRY)
         assert {name for name in loaded if name.startswith("gpkvs.cli.")} == {f"gpkvs.cli.{part}" for part in parts}
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from gpkvs.batch import Op, RequestResult, Status
 from gpkvs.client.codec import encode
+from gpkvs.columns.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.numbers import check_values, deletes_of, found_of, gets_of, sets_of, values_of
 
 KEYS = np.array([1, 2**64 - 1], np.uint64)
 

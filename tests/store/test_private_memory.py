@@ -13,9 +13,9 @@ import ctypes, os, resource
 import grpc
 from prometheus_client import generate_latest
 from gpkvs.engine.tables.table_quota import _require_open_files
-from gpkvs.machine import anonymous_bytes, free_bytes, machine_bytes
-from gpkvs.private_memory import keep_memory_private
-from gpkvs.process_io import process_io
+from gpkvs.process.machine import anonymous_bytes, free_bytes, machine_bytes
+from gpkvs.process.private_memory import keep_memory_private
+from gpkvs.process.process_io import process_io
 from gpkvs.server.signs.exporter import Metrics
 
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 import gpkvs
 from gpkvs.cli.keys.info import as_dict
-from gpkvs.process_io import process_io
+from gpkvs.process.process_io import process_io
 from gpkvs.server.calls.admin import to_message
 from gpkvs.server.signs.exporter import Metrics
 

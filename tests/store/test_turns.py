@@ -10,7 +10,7 @@ import pytest
 
 import gpkvs
 from gpkvs.errors import StoreClosedError
-from gpkvs.turn_mutex import TurnMutex
+from gpkvs.process.turn_mutex import TurnMutex
 from tests.conftest import SMALL
 
 

@@ -80,6 +80,6 @@ def test_what_is_read_at_the_start_gets_a_python_of_its_own() -> None:
 
 
 def test_a_failpoint_is_armed() -> None:
-    program = "from gpkvs import failpoint; failpoint.hit('before_route'); print('not reached')"
+    program = "from gpkvs.process import failpoint; failpoint.hit('before_route'); print('not reached')"
     done = warm.run(["-c", program], env={**os.environ, "GPKVS_FAILPOINT": "before_route"})
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")

@@ -15,9 +15,9 @@ import pytest
 import gpkvs
 from gpkvs.client import Client
 from gpkvs.client.async_rows import AsyncRows
+from gpkvs.columns.row_layout import require_row_layout
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
 from gpkvs.face import KeyValues
-from gpkvs.row_layout import require_row_layout
 from gpkvs.rows import Rows
 from tests.conftest import SMALL
 from tests.serving import Server

@@ -26,9 +26,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from gpkvs import failpoint
 from gpkvs.bench.peers.ports import free_port
 from gpkvs.changes import Position
+from gpkvs.process import failpoint
 from gpkvs.proto.v1 import kv_pb2
 from tests import warm
 from tests.conftest import assert_clean

@@ -18,7 +18,6 @@ import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from gpkvs import dlpack
 from gpkvs.backends.base import Argument, Result
 from gpkvs.backends.cpu.backend import CpuBackend, adopt_on_host, host_ops_asked
 from gpkvs.backends.cuda.break_even import measure_costs
@@ -33,13 +32,14 @@ from gpkvs.backends.cuda.turns import Turns
 from gpkvs.backends.path_costs import PathCosts
 from gpkvs.backends.row_cache import RowCaches
 from gpkvs.batch import U8, U64
+from gpkvs.columns import dlpack
 from gpkvs.errors import BackendError, NoSpaceError
-from gpkvs.fatal import stop_process
 from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES
 from gpkvs.pm.ddio import Ddio, ddio_of
 from gpkvs.pm.region import Region
+from gpkvs.process.fatal import stop_process
 
 _log = logging.getLogger("gpkvs")
 

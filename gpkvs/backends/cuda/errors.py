@@ -12,7 +12,7 @@ from cupy_backends.cuda.api.driver import CUDADriverError
 from cupy_backends.cuda.api.runtime import CUDARuntimeError
 
 from gpkvs.errors import BackendError
-from gpkvs.fatal import stop_process
+from gpkvs.process.fatal import stop_process
 
 P = ParamSpec("P")
 T = TypeVar("T")

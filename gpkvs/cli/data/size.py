@@ -15,12 +15,12 @@ from gpkvs.cli.options.layout import Layout
 from gpkvs.cli.options.sizes import format_bytes, parse_bytes, parse_count
 from gpkvs.cli.terminal.exit_status import WRONG_OPTIONS, exits
 from gpkvs.cli.terminal.output import AsJson, failures_exit, print_json
+from gpkvs.columns.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.config import MIB, VALUE_BYTES_MOST, CommitName, FormatName, Limits, ServerConfig
 from gpkvs.engine.estimate import Estimate, Load, Part, estimate
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.media.directory import round_up
 from gpkvs.media.layout import BYTES_LAYOUT, FORMAT_3, FORMAT_4, U64_LAYOUT
-from gpkvs.row_layout import KEY_BYTES, row_layout_of
 from gpkvs.server.account.bounds import memory_limit_bytes, transaction_bytes
 from gpkvs.text import readable_bytes
 

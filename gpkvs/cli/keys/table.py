@@ -15,9 +15,9 @@ from gpkvs.cli.options.layout import Layout
 from gpkvs.cli.options.sizes import parse_bytes
 from gpkvs.cli.terminal.exit_status import EVERY, exits
 from gpkvs.cli.terminal.output import AsJson, confirm, failures_exit, print_json
+from gpkvs.columns.index_size import index_bytes_asked
 from gpkvs.config import ServerConfig
 from gpkvs.credentials import Access
-from gpkvs.index_size import index_bytes_asked
 from gpkvs.proto.v1 import admin_pb2, admin_pb2_grpc
 
 app = typer.Typer(

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from gpkvs.columns.index_size import SLOT_BYTES, slots_of
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.index_size import SLOT_BYTES, slots_of
 
 
 def parse_layout(text: object) -> str:

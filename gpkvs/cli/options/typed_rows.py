@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from gpkvs.columns.row_layout import RowLayout, require_row_layout
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.row_layout import RowLayout, require_row_layout
 from gpkvs.rows import rows_of
 
 _DIGITS: Final = "U32"

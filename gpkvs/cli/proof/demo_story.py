@@ -22,9 +22,9 @@ from gpkvs.bench.server.process_usage import cpu_seconds
 from gpkvs.cli.terminal.cleanup import ended_by_signals, scratch_directory
 from gpkvs.cli.terminal.output import failures_exit
 from gpkvs.client import AsyncClient
+from gpkvs.columns.numbers import gets_of, sets_of
 from gpkvs.config import BackendName
 from gpkvs.errors import GpkvsError
-from gpkvs.numbers import gets_of, sets_of
 from gpkvs.recovery.proof.drill.clients import DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess, run_gpkvs

@@ -16,7 +16,7 @@ from gpkvs.cli.terminal.counts_table import counts_table
 from gpkvs.cli.terminal.exit_status import exits
 from gpkvs.cli.terminal.output import failures_exit, print_json
 from gpkvs.config import BackendName, CommitName, DurabilityName
-from gpkvs.failpoint import SERVING_BY_COMMIT
+from gpkvs.process.failpoint import SERVING_BY_COMMIT
 from gpkvs.recovery.proof.drill.clients import DrillClientOptions
 from gpkvs.recovery.proof.drill.drill import DrillError, DrillOptions, DrillReport, RoundResult, drill
 from gpkvs.recovery.proof.servers.run_access import make_access

@@ -156,8 +156,8 @@ def _unbroken() -> set[CodeType]:
     """Return the code in the middle of which no exception of a handler may come.
 
     A batch, a scan that removes expired keys, or a table that comes or goes would end the process at once
-    (`gpkvs.fatal`). A poll would keep its lock, and who waits for the child later would wait for ever. A directory that
-    is being removed would stay.
+    (`gpkvs.process.fatal`). A poll would keep its lock, and who waits for the child later would wait for ever. A
+    directory that is being removed would stay.
     """
     transactions = (Engine.execute, Engine.scan, OwnTurn.run, OwnTurn.run_batch, OwnTurn.end, create_table, drop_table)
     made = (tempfile.TemporaryDirectory.__init__, tempfile.TemporaryDirectory.__exit__, scratch_directory)

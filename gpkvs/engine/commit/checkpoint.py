@@ -17,13 +17,13 @@ from typing import Protocol
 
 import numpy as np
 
-from gpkvs import failpoint
-from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.journal import Journal, Written
 from gpkvs.media.layout import PAGE_BYTES, Checkpoint
 from gpkvs.pm.mapping import map_memory
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import stop_process
 
 _STEP_PAGES = 256  # that are copied, waited for and written at once
 # A checkpoint begins when so much of the journal is in use, and aims to end before so much is.

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend, Processor
 from gpkvs.backends.chunks import Chunks, Steps
 from gpkvs.backends.cpu.backend import address_of
@@ -23,6 +22,7 @@ from gpkvs.engine.seam.write_set import DeviceColumns, TableWrites
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import CHUNK_MARKERS, CHUNK_MARKERS_OFFSET, DESCRIPTOR_OFFSETS, STRIPE_ENTRIES, LogRun
 from gpkvs.native import library
+from gpkvs.process import failpoint
 
 _CHUNKS_MAX = 8  # of one processor: with more, the moments between chunks count
 _WHOLE = 1 << 16  # of a part of the host

@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
-from gpkvs import failpoint
 from gpkvs.backends.chunks import Steps
 from gpkvs.backends.words import Words, places_of
 from gpkvs.engine.commit.chunked_slots import Part
 from gpkvs.errors import NoMemoryError
 from gpkvs.native import flight_begin, flight_go_on, flight_landed, library
+from gpkvs.process import failpoint
 
 _PLACES: Final = places_of(library.gpkvs_landing_fields())
 

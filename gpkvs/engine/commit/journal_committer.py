@@ -18,7 +18,6 @@ from functools import partial
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import U64
@@ -32,7 +31,6 @@ from gpkvs.engine.space.zeroed_space import ZeroedSpace
 from gpkvs.engine.state.heap import Heap, SegmentCounts
 from gpkvs.engine.state.table import Table
 from gpkvs.errors import NoMemoryError, memory_refused
-from gpkvs.fatal import stop_process
 from gpkvs.info import JournalInfo
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.frame import HEADER_BYTES, frame_pages
@@ -40,6 +38,8 @@ from gpkvs.media.image import Image
 from gpkvs.media.index import Index
 from gpkvs.media.journal import Frame, Journal, Ring, Written
 from gpkvs.media.layout import NO_SERIAL, PAGE_BYTES, UNIT_BYTES, Descriptor, Growth, LogRun, RunKind
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import stop_process
 
 _BLOCKS_AT_ONCE = 256  # of an index, that one step of growth moves
 

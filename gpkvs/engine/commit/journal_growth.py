@@ -18,16 +18,16 @@ import threading
 import time
 from collections.abc import Callable
 
-from gpkvs import failpoint
 from gpkvs.config import JOURNAL_BYTES_MAX, MIB
 from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.engine.space.heap_growth import HeapGrowth
-from gpkvs.fatal import stop_process
 from gpkvs.media.directory import disk_free_bytes, round_up
 from gpkvs.media.files import StoreFiles, log_words_for
 from gpkvs.media.journal import Ring
 from gpkvs.media.layout import EXTENTS_MAX, Extent, Root
 from gpkvs.pm.mapping import map_memory
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import stop_process
 
 _log = logging.getLogger("gpkvs")
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import time
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
-from gpkvs.fatal import stop_process
 from gpkvs.media.directory import extend_file, round_up, sync_path
 from gpkvs.media.files import StoreFiles, log_bytes_for
 from gpkvs.media.layout import PAGE_BYTES
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import stop_process
 
 _log = logging.getLogger("gpkvs")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.batch import U64
@@ -17,6 +16,7 @@ from gpkvs.media.image import Image
 from gpkvs.media.layout import LAYOUTS, LONGEST_RECORD_UNITS, PAGE_BYTES, UNIT_BYTES
 from gpkvs.native import native_step
 from gpkvs.pm.mapping import map_memory
+from gpkvs.process import failpoint
 
 _Step = Callable[[int, int, int], None]
 

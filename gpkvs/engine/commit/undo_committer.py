@@ -26,7 +26,6 @@ from time import perf_counter
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.batch import U64
 from gpkvs.engine.commit.chunked_slots import ChunkedSlots, Part
@@ -39,12 +38,13 @@ from gpkvs.engine.seam.write_set import TableWrites, WriteSet, log_runs
 from gpkvs.engine.state.heap import Heap, SegmentCounts
 from gpkvs.engine.state.table import Table
 from gpkvs.errors import memory_refused
-from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import FLAG_OFFSET, STRUCTURE_BYTES, UNIT_BYTES, Descriptor, RunKind
 from gpkvs.media.transaction import Transaction
 from gpkvs.pm.region import Region
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import stop_process
 
 _BLOCKS_AT_ONCE = 256  # of an index, that one step of growth moves
 _BLOCKS_AT_ONCE_ON_GPU = 2048  # where a step costs 0.3 ms besides

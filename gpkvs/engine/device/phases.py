@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs import failpoint
 from gpkvs.backends.base import WHOLE, Column, Processor, Shard
 from gpkvs.batch import U8, U32, U64, Batch, RequestResult, Status, constant
 from gpkvs.engine.device.batch_plan import BatchPlan, Step
@@ -24,6 +23,7 @@ from gpkvs.engine.device.planned import ForHostError
 from gpkvs.engine.seam.meter import Meter
 from gpkvs.engine.state.table import Table
 from gpkvs.media.files import StoreFiles
+from gpkvs.process import failpoint
 
 _NUMBER_BITS_MIN = 16  # `BatchPlanner.numbers`
 # Steps of one call.

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.batch import U8, U32, U64, offsets_of
 from gpkvs.engine.device.batch_plan import BatchPlan, Step
 from gpkvs.engine.device.phases import Phases
 from gpkvs.engine.device.plan import Plan, Seen
 from gpkvs.engine.device.planned import ForHostError
 from gpkvs.media.slot_kinds import names_expiry
+from gpkvs.process import failpoint
 
 _KEEP = Step.KEEP | Step.TELL
 _NO_BLOBS = {"blobs": 0, "blob_file_pages": 0}  # a batch that may meet any is the host's

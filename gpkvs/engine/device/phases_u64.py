@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.batch import U8, U32, U64, Status
 from gpkvs.engine.device.batch_plan import BatchPlan, Step
 from gpkvs.engine.device.phases import Phases
 from gpkvs.engine.device.plan import NOTHING_SEEN, Plan, Seen
+from gpkvs.process import failpoint
 
 # Steps of one call.
 _STAGE, _VALUES = Step.STAGE | Step.TELL, Step.VALUES | Step.TELL

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from gpkvs.backends.base import Backend
 from gpkvs.backends.row_cache import KnownRows, Reading
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, Status, constant
+from gpkvs.columns.row_layout import KEY_BYTES
 from gpkvs.config import MIB
 from gpkvs.errors import CorruptRecordError
-from gpkvs.row_layout import KEY_BYTES
 from gpkvs.text import counted
 
 # Of rows that are read at once, in memory that the link reaches.

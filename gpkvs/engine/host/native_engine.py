@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields, fields_of
 from gpkvs.backends.path_costs import ALL_OPS, Mix
 from gpkvs.batch import U64, Batch
 from gpkvs.changes import ChangeKind
+from gpkvs.columns.row_layout import row_layout_of
 from gpkvs.engine.host.change_log import ChangeLog
 from gpkvs.engine.host.native_planner import OPS_MAX, NativePlanner
 from gpkvs.engine.seam.committer import Committer
@@ -35,7 +35,7 @@ from gpkvs.media.files import StoreFiles
 from gpkvs.media.image import Image
 from gpkvs.media.layout import BYTES_LAYOUT, NO_GROWTH, U64_LAYOUT
 from gpkvs.native import library, native_step
-from gpkvs.row_layout import row_layout_of
+from gpkvs.process import failpoint
 
 _log = logging.getLogger("gpkvs")
 

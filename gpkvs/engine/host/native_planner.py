@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import Field, fields_of
@@ -28,6 +27,7 @@ from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import LAYOUTS, SlotLayout
 from gpkvs.native import library
 from gpkvs.pm.mapping import map_memory
+from gpkvs.process import failpoint
 
 OPS_MAX = 65_536  # of a batch that a server gathers, or a request of Python's objects
 _KEPT_BYTES = 128 << 20  # as far as the columns of a larger batch take more, the system may have it after the batch

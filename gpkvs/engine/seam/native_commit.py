@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-from gpkvs import failpoint
 from gpkvs.backends.cpu.backend import address_of
 from gpkvs.backends.fields import KernelFields
 from gpkvs.engine.seam.meter import Meter
@@ -13,6 +12,7 @@ from gpkvs.engine.state.heap import Heap
 from gpkvs.errors import NoMemoryError
 from gpkvs.media.layout import RUNS_MAX, Growth
 from gpkvs.native import library, native_step
+from gpkvs.process import failpoint
 
 # The first fields: of a write set, what is new since the last one, and the store's.
 _WRITE_SET = ("tables", "table_count", "operations", "tail_segment", "tail_units")

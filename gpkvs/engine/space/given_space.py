@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs import failpoint
 from gpkvs.engine.state.heap import (
     COMPACTED_SEGMENTS_MIN,
     SMALL_HEAP_BYTES,
@@ -36,6 +35,7 @@ from gpkvs.media.directory import NO_SPACE, disk_free_bytes, sync_path
 from gpkvs.media.file_space import CANNOT_PUNCH, PUNCHED_AT_ONCE, holes, punch, reserve
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import UNIT_BYTES
+from gpkvs.process import failpoint
 
 _log = logging.getLogger("gpkvs")
 

@@ -28,16 +28,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.config import MIB
 from gpkvs.engine.space.given_space import NO_SEGMENTS, TAKES_BACK_SHARE, GivenSpace, Segments, SpareSegments
 from gpkvs.engine.state.heap import COMPACTED_SEGMENTS_MIN, SMALL_HEAP_BYTES, SMALL_HEAP_SHARE, Heap
 from gpkvs.engine.state.refused import RefusedError, refusals
-from gpkvs.fatal import stop_process
 from gpkvs.media.directory import HEAP_STEP_BYTES, extend_file, round_up, sync_path
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import UNIT_BYTES, Extent
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import stop_process
 
 _log = logging.getLogger("gpkvs")
 

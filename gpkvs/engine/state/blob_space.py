@@ -22,15 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-from gpkvs import failpoint
 from gpkvs.batch import U64
 from gpkvs.engine.state.blob_pages import BlobPages, Run
 from gpkvs.engine.state.refused import RefusedError, refusals
 from gpkvs.errors import CorruptStoreError, NoSpaceError
-from gpkvs.fatal import stop_process
 from gpkvs.media.directory import NO_SPACE, disk_free_bytes
 from gpkvs.media.file_space import CANNOT_PUNCH, PUNCHED_AT_ONCE, holes, punch, reserve
 from gpkvs.media.layout import PAGE_BYTES
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import stop_process
 
 _log = logging.getLogger("gpkvs")
 

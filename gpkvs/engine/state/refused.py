@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpkvs.config import MIB
-from gpkvs.machine import free_bytes
 from gpkvs.media.directory import NO_SPACE, disk_free_bytes
+from gpkvs.process.machine import free_bytes
 
 MEMORY_SPARE_BYTES = 32 * MIB  # that a file in memory leaves to others
 

@@ -28,9 +28,9 @@ from gpkvs.engine.seam.meter import Meter
 from gpkvs.engine.seam.write_set import WriteSet
 from gpkvs.engine.state.table import Table
 from gpkvs.errors import StoreError, memory_refused
-from gpkvs.fatal import stop_process
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.layout import BYTES_LAYOUT, EXPIRES
+from gpkvs.process.fatal import stop_process
 
 _log = logging.getLogger("gpkvs")
 

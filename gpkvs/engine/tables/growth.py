@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
+from gpkvs.columns.index_size import GROWTH_LOAD
 from gpkvs.config import INDEX_BYTES_MAX, MIB
 from gpkvs.engine.seam.capacity import IndexFullError
 from gpkvs.engine.seam.committer import Committer
@@ -29,12 +29,12 @@ from gpkvs.engine.state.table import Table
 from gpkvs.engine.tables.index_room import Pages, Reservation
 from gpkvs.engine.tables.schema import double_table
 from gpkvs.errors import NoSpaceError
-from gpkvs.index_size import GROWTH_LOAD
-from gpkvs.machine import free_bytes
 from gpkvs.media.directory import NO_SPACE, disk_free_bytes
 from gpkvs.media.files import StoreFiles
 from gpkvs.media.index import Index
 from gpkvs.media.layout import BLOCK_BYTES, NO_GROWTH, Growth
+from gpkvs.process import failpoint
+from gpkvs.process.machine import free_bytes
 
 # Of the slots before growth, so many hold a key when the file is reserved, when growth begins, and when it has ended.
 PREPARE_LOAD, _BEGIN_LOAD, _END_LOAD = 0.5, GROWTH_LOAD, 0.78

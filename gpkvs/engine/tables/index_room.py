@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpkvs.config import MIB
-from gpkvs.fatal import stop_process
 from gpkvs.media.directory import EXTENDED_AT_ONCE, extend_file, sync_path
 from gpkvs.media.image import Image
 from gpkvs.pm.region import Region
+from gpkvs.process.fatal import stop_process
 
 _DIRECT_BYTES = MIB  # so much is reserved between two batches; more in the background
 _PIECE_BYTES = MIB  # of a mapping

@@ -13,11 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gpkvs import failpoint
 from gpkvs.backends.base import Backend
 from gpkvs.config import DEFAULT_TABLE, INDEX_BYTES_MAX
 from gpkvs.errors import BackendError, InvalidArgumentError, NoSpaceError, TableExistsError
-from gpkvs.fatal import whole_or_stop
 from gpkvs.media.catalog import Catalog, TableEntry, catalog_file_name
 from gpkvs.media.directory import (
     NO_SPACE,
@@ -34,6 +32,8 @@ from gpkvs.media.layout import BLOCK_BYTES, U64_LAYOUT, slot_layout_of
 from gpkvs.native import crc32c
 from gpkvs.pm.domain import Domain
 from gpkvs.pm.region import Region
+from gpkvs.process import failpoint
+from gpkvs.process.fatal import whole_or_stop
 from gpkvs.text import quoted
 
 _NAME = re.compile(r"[a-z0-9_.-]{1,64}")

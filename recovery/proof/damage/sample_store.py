@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.config import CommitName
 from gpkvs.engine.commit.journal_committer import JournalCommitter
@@ -39,6 +38,7 @@ from gpkvs.media.layout import (
 )
 from gpkvs.media.transaction import find_descriptor, read_flag
 from gpkvs.pm.domain import find_domain
+from gpkvs.process import failpoint
 from gpkvs.recovery.proof.damage.parts import UNDO_PARTS, Part, blob_places, journal_places
 from gpkvs.store import Store
 

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, BatchResult, Condition, Op, Status
 from gpkvs.changes import Changes
 from gpkvs.config import DEFAULT_TABLE, FormatName
@@ -27,6 +26,7 @@ from gpkvs.engine.tables.growth import Growing
 from gpkvs.errors import ConflictError
 from gpkvs.following import Following
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
+from gpkvs.process import failpoint
 from gpkvs.recovery.proof.batch_runner import BatchRunner, EngineName
 from gpkvs.recovery.proof.diskfail.expected import Contents, Expected, Records, TableName, difference
 from gpkvs.recovery.proof.diskfail.recorder import Mark, Recorder

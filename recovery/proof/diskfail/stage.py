@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpkvs import failpoint
 from gpkvs.batch import Op
 from gpkvs.config import DEFAULT_TABLE
 from gpkvs.engine.commit import checkpoint
@@ -19,6 +18,7 @@ from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.media.directory import BLOBS_FILE, DATA_FILE, ROOT_FILE
 from gpkvs.media.journal import Journal
 from gpkvs.media.layout import BYTES_LAYOUT, U64_LAYOUT
+from gpkvs.process import failpoint
 from gpkvs.recovery.proof.batch_runner import EngineName
 from gpkvs.recovery.proof.diskfail.expected import Expected, TableName, difference
 from gpkvs.recovery.proof.diskfail.life import (

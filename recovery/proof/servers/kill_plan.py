@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from gpkvs import failpoint
+from gpkvs.process import failpoint
 
 SIGKILL = "sigkill"
 
@@ -76,8 +76,8 @@ class Round:
 def plan(rounds: int, seed: int, commit: str) -> list[Round]:
     """Choose all rounds for stores of a commit, ``undo`` or ``journal``.
 
-    With at least one round for each failpoint (`gpkvs.failpoint.SERVING_BY_COMMIT`), all are visited, and most other
-    rounds are SIGKILLs. With fewer rounds, every third is a SIGKILL and the others are different failpoints.
+    With at least one round for each failpoint (`gpkvs.process.failpoint.SERVING_BY_COMMIT`), all are visited, and most
+    other rounds are SIGKILLs. With fewer rounds, every third is a SIGKILL and the others are different failpoints.
     """
     choice = random.Random(seed)
     points = [*failpoint.SERVING_BY_COMMIT[commit][0], *failpoint.SERVING_BY_COMMIT[commit][1]]

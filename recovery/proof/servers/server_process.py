@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
 
-from gpkvs import failpoint
 from gpkvs.config import SECURITY, ServerConfig, Setting
 from gpkvs.credentials import VARIABLES
 from gpkvs.errors import GpkvsError
+from gpkvs.process import failpoint
 
 # -P: run the gpkvs of this process, and not a folder of that name in the working directory.
 GPKVS: tuple[str, ...] = (sys.executable, "-P", "-m", "gpkvs.cli")

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from itertools import count, cycle, islice
 from pathlib import Path
 
-from gpkvs import failpoint
 from gpkvs.errors import GpkvsError
+from gpkvs.process import failpoint
 from gpkvs.recovery.proof.servers.kill_plan import IN_CHECKPOINT, SIGKILL, Round, plan
 from gpkvs.recovery.proof.servers.killed_servers import KilledServers
 from gpkvs.recovery.proof.servers.server_process import ServerOptions, ServerProcess, run_gpkvs

@@ -18,8 +18,8 @@ import pytest
 import gpkvs
 from gpkvs.backends.choose import choose_backend
 from gpkvs.errors import BackendError, InvalidArgumentError
-from gpkvs.fatal import EXIT_FATAL
 from gpkvs.pm.ddio import Ddio
+from gpkvs.process.fatal import EXIT_FATAL
 from tests.conftest import SMALL, assert_clean
 
 pytestmark = pytest.mark.gpu

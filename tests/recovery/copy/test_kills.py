@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.cli.main import app
 from gpkvs.errors import StoreError
+from gpkvs.process import failpoint
 from gpkvs.recovery.copy.copy import CopySizes, copy_store
 from gpkvs.recovery.startup.check import check
 from tests.recovery.copy.stores import assert_holds, copy, format1, snapshot

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpkvs
-from gpkvs.failpoint import VARIABLE
+from gpkvs.process.failpoint import VARIABLE
 from tests import warm
 
 CHILD = Path(__file__).with_name("child.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
+from gpkvs.process import failpoint
 from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean
 from tests.recovery.startup.harness import Operation, apply, contents, run_child

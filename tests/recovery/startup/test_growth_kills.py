@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.batch import Batch, Op
 from gpkvs.engine.commit.journal_committer import JournalCommitter
 from gpkvs.engine.commit.undo_committer import UndoCommitter
 from gpkvs.media.index import Index
 from gpkvs.media.layout import LAYOUTS
+from gpkvs.process import failpoint
 from gpkvs.recovery.startup.check import check
 
 SIZES: dict[str, Any] = {

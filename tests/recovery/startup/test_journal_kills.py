@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpkvs import failpoint
+from gpkvs.process import failpoint
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
 from tests.conftest import assert_clean
 from tests.recovery.startup.harness import Model, Operation, apply, contents, run_child

@@ -33,7 +33,7 @@ SECOND: list[Operation] = [["set", "key0", "second, and here is what makes it ea
 CHECKPOINT = """
 import sys
 import gpkvs
-from gpkvs import failpoint
+from gpkvs.process import failpoint
 from gpkvs.batch import Batch, Op
 store = gpkvs.open(sys.argv[1])
 checkpointer = store._engine.committer.checkpointer

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs import machine
 from gpkvs.errors import NoSpaceError
+from gpkvs.process import machine
 from tests.conftest import SMALL
 
 MIB = 1 << 20

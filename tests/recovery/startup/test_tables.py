@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gpkvs
-from gpkvs import failpoint
+from gpkvs.process import failpoint
 from tests.conftest import assert_clean
 from tests.recovery.startup.child import SIZES
 from tests.recovery.startup.harness import kill_at

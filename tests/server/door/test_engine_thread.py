@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from gpkvs.fatal import EXIT_FATAL
+from gpkvs.process.fatal import EXIT_FATAL
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.native_door import NativeDoor
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from random import Random
 
 import gpkvs
-from gpkvs import failpoint
 from gpkvs.backup import copier
 from gpkvs.backup.manifest import read_manifest
 from gpkvs.backup.place import partial_of
@@ -32,6 +31,7 @@ from gpkvs.config import Making, StoreConfig
 from gpkvs.errors import GpkvsError, StoreError
 from gpkvs.media import directory
 from gpkvs.media.directory import UNFINISHED_FILE
+from gpkvs.process import failpoint
 from gpkvs.recovery.proof.diskfail.disk import Choice, Disk, State
 from gpkvs.recovery.proof.diskfail.judge import lay
 from gpkvs.recovery.proof.diskfail.recorder import Event, Kind, Mark, Recorder

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpkvs
-from gpkvs.failpoint import SERVING_BY_COMMIT
+from gpkvs.process.failpoint import SERVING_BY_COMMIT
 from gpkvs.recovery.proof.drill.clients import DrillClientOptions, DrillClients
 from gpkvs.recovery.proof.drill.ledger import Ledger
 from gpkvs.recovery.proof.servers.kill_plan import IN_CHECKPOINT, LEAVES_ACTIVE, LEAVES_BATCHES, SIGKILL, plan

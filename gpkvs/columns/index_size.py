@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpkvs.columns.row_layout import ROWS_ARE, row_layout_of
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.row_layout import ROWS_ARE, row_layout_of
 from gpkvs.text import quoted
 
 BLOCK_BYTES: Final = 64 << 10

@@ -13,8 +13,8 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from gpkvs.arrow import bytes_of, column_of_arrow, holds_bytes, in_one_piece, pyarrow, speaks_arrow
 from gpkvs.batch import U8, U32, constant
+from gpkvs.columns.arrow import bytes_of, column_of_arrow, holds_bytes, in_one_piece, pyarrow, speaks_arrow
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.operations import as_bytes
 

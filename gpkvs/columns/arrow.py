@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8
+from gpkvs.columns.row_layout import RowLayout, row_layout_of
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.row_layout import RowLayout, row_layout_of
 
 _BYTES = ("binary", "large_binary", "binary_view", "fixed_size_binary", "string", "large_string", "string_view")
 _NOTHING = np.empty(0, np.uint8)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpkvs.batch import U8, U32, U64, Batch, Op, RequestResult, Status, constant, is_constant
-from gpkvs.buffers import OP_BYTES, PART_BYTES_MAX, RequestBounds
-from gpkvs.byte_strings import ByteStrings
+from gpkvs.columns.buffers import OP_BYTES, PART_BYTES_MAX, RequestBounds
+from gpkvs.columns.byte_strings import ByteStrings
+from gpkvs.columns.numbers import found_of, joined_found, parts_of
 from gpkvs.errors import CorruptRecordError, InvalidArgumentError
-from gpkvs.numbers import found_of, joined_found, parts_of
 from gpkvs.request_checks import wrong_bytes
 from gpkvs.text import counted
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from gpkvs import dlpack
 from gpkvs.batch import U8, RequestResult, Status
+from gpkvs.columns import dlpack
+from gpkvs.columns.numbers import parts_of
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.numbers import parts_of
 from gpkvs.operations import Bytes, OperationList, ResultLists, Ttl, as_bytes
 from gpkvs.text import counted, quoted
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpkvs.private_memory import own_io
+from gpkvs.process.private_memory import own_io
 
 
 class ProcessIo(NamedTuple):
