@@ -16,7 +16,7 @@ LINKED := server client recovery bench proto
 # An editable install knows the modules that were there and the options of CMake, and does not rebuild the C++ by itself:
 # the stamp's name tells the first two, its age the third.
 MODULES := $(shell (find gpkvs $(LINKED) -name '*.py' | sort; echo $$CMAKE_ARGS) | cksum | cut -d' ' -f1)
-NATIVE := $(wildcard gpkvs/kernels/*.* door/*.* door/*/*.*) CMakeLists.txt pyproject.toml
+NATIVE := $(wildcard gpkvs/kernels/*.* gpkvs/kernels/*/*.* door/*.* door/*/*.*) CMakeLists.txt pyproject.toml
 GPKVS := .gpkvs-$(MODULES)
 LOCKS := $(wildcard requirements/*.txt)
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto

@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 #include "../gpkvs/kernels/engine_batch.h"
-#include "../gpkvs/kernels/protocol.cuh"
+#include "../gpkvs/kernels/base/protocol.cuh"
 
 #ifdef __cplusplus
 extern "C" {

@@ -175,7 +175,7 @@ class Batch:
 
     @cached_property
     def looks_first(self) -> bool:
-        """Whether what some operation does depends on what is there (kernels/resolve.hpp)."""
+        """Whether what some operation does depends on what is there (kernels/plan/resolve.hpp)."""
         return self.conditions is not None or (not self._is_plain and int(self._kinds.max()) > _OP_PLAIN_MAX)
 
     @cached_property

@@ -22,7 +22,7 @@ _VARIABLE = "GPKVS_KERNELS"
 
 
 class KernelSymbol(ctypes.Structure):
-    """What the library exports for each kernel (`struct Kernel` in kernels/platform.cuh)."""
+    """What the library exports for each kernel (`struct Kernel` in kernels/base/platform.cuh)."""
 
     _fields_ = [
         ("args_bytes", ctypes.c_uint64),
@@ -308,7 +308,7 @@ launch_sort: Callable[[int, int, int, int, int, int, int], int] = _locked(
 stores_launch: Callable[[int], int] = _locked("gpkvs_launch_stores", returns=ctypes.c_int)
 launch_look_up: Callable[[int], int] = _locked("gpkvs_look_up", returns=ctypes.c_int)
 launch_read_rows: Callable[[int], int] = _locked("gpkvs_read_rows", returns=ctypes.c_int)
-# The time that counts, in microseconds, of its word's address and what two clocks say (kernels/counted_time.hpp).
+# The time that counts, in microseconds, of its word's address and what two clocks say (kernels/base/counted_time.hpp).
 count_time: Callable[[int, int, int], int] = _locked("gpkvs_count_time", ctypes.c_int64, ctypes.c_int64, returns=_WORD)
 blobs_map = _locked("gpkvs_blobs_map", *[_WORD] * 4)
 blobs_unmap = _locked("gpkvs_blobs_unmap")
@@ -343,7 +343,7 @@ def kernel_symbol(name: str) -> KernelSymbol:
 
 
 def native_step(name: str, *, keeps_lock: bool) -> Callable[[int, int, int], None]:
-    """Return a step of the host (`GPKVS_STEP` in kernels/write_set.hpp): called with its struct, first and last item.
+    """Return a step of the host (`GPKVS_STEP` in space/write_set.hpp): called with its struct, first and last item.
 
     A call that keeps Python's lock saves the time to hand it over.
     """

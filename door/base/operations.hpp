@@ -1,6 +1,6 @@
 // The numbers of the protocol that the door knows.
 #pragma once
-#include "../../gpkvs/kernels/protocol.cuh"
+#include "../../gpkvs/kernels/base/protocol.cuh"
 #include "base/types.hpp"
 
 namespace door {

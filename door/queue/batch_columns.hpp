@@ -8,9 +8,9 @@
 #include <numeric>
 #include <vector>
 
-#include "../../gpkvs/kernels/counted_time.hpp"
+#include "../../gpkvs/kernels/base/counted_time.hpp"
 #include "../../gpkvs/kernels/engine_batch.h"
-#include "../../gpkvs/kernels/fatal_line.hpp"
+#include "../../gpkvs/kernels/base/fatal_line.hpp"
 #include "base/operations.hpp"
 #include "request/request.hpp"
 

@@ -68,7 +68,7 @@ class Processor(Protocol):
     host_threads
         The address of the native pool of the host's threads.
     launcher
-        The address of what native code launches kernels with (``kernels/launcher.hpp``).
+        The address of what native code launches kernels with (``kernels/base/launcher.hpp``).
     chunk_slots_min
         Slots of the smallest chunk that is worth one of its own (`gpkvs.engine.commit.chunked_slots`).
     """
@@ -211,7 +211,7 @@ class Processor(Protocol):
         """Return when all that was launched is done; calls for other processors go on meanwhile."""
 
     def chunk_queues(self, turn: int, /) -> dict[str, int]:
-        """Return what launches chunks, their queues and events, by the fields of ``kernels/chunks.hpp``.
+        """Return what launches chunks, their queues and events, by the fields of ``kernels/commit/chunks.hpp``.
 
         `turn` is 0 or 1: those of one batch are in use while the next one begins.
         """

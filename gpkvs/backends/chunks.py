@@ -1,4 +1,4 @@
-"""Slots that are logged and stored in chunks, by native code (``kernels/chunks.hpp``)."""
+"""Slots that are logged and stored in chunks, by native code (``kernels/commit/chunks.hpp``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slots in which a mirror lags behind its index: native code notes them (``kernels/late_slots.hpp``)."""
+"""The slots in which a mirror lags behind its index: native code notes them (``kernels/space/late_slots.hpp``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GETs of numbers alone, launched on a GPU by one native call (``kernels/look_up.hpp``)."""
+"""GETs of numbers alone, launched on a GPU by one native call (``kernels/plan/look_up.hpp``)."""
 
 from __future__ import annotations
 

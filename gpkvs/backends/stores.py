@@ -1,6 +1,6 @@
 """A kernel that stores to PM, launched with what belongs to it by one native call.
 
-``kernels/launch_stores.hpp`` says what that is.
+``kernels/commit/launch_stores.hpp`` says what that is.
 """
 
 from __future__ import annotations

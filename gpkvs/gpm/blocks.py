@@ -1,4 +1,4 @@
-"""Blocks of arrays and their digests, which tell whether one changed, or was damaged (``kernels/gpm_save.cu``)."""
+"""Blocks of arrays and their digests, which tell whether one changed, or was damaged (``kernels/gpm/gpm_save.cu``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TABLES_MAX: Final = 64
 
 
 class _Call(ctypes.Structure):
-    """A `GpmSave` (``kernels/gpm_save.hpp``)."""
+    """A `GpmSave` (``kernels/gpm/gpm_save.hpp``)."""
 
     _fields_: ClassVar = [(field.name, ctypes.c_uint64) for field in fields_of(library.gpkvs_gpm_save_fields())]
 

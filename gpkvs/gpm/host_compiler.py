@@ -16,12 +16,12 @@ from functools import cache
 from pathlib import Path
 
 from gpkvs.errors import BackendError
-from gpkvs.kernels.gpu_source import with_headers
+from gpkvs.kernels.gpu_source import HEADERS, with_headers
 from gpkvs.media.directory import sync_path
 from gpkvs.native import IS_TRACED
 
 CACHE_VARIABLE = "GPKVS_CACHE_DIR"
-_HEADERS = Path(with_headers.__code__.co_filename).parent
+_FOLDERS = tuple(f"-I{folder}" for folder in (HEADERS["gpm.cuh"].parent, HEADERS["gpm.cuh"].parents[1]))
 _CHECKSUM_BYTES = 4
 _FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fno-strict-aliasing")
 _INCLUDED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -47,7 +47,7 @@ def compile_for_host(source: str, name: str) -> ctypes.CDLL:
     if IS_TRACED:
         command.append("-DGPKVS_TRACE")
     version, text = _version(command[0]), with_headers(source, name)
-    if set(_INCLUDED.findall(source)) - {header.name for header in _HEADERS.glob("*.cuh")}:
+    if set(_INCLUDED.findall(source)) - HEADERS.keys():
         text = _run(text, [*command, "-E"])  # headers of the user's own: what they hold must count, too
     digest = hashlib.sha256("\0".join([text, version, *command]).encode()).hexdigest()
     built = _cache_directory() / f"{digest[:32]}.so"
@@ -117,7 +117,7 @@ def _checksum(data: bytes) -> bytes:
 def _run(text: str, command: list[str]) -> str:
     """Run the compiler on a text; return what it prints."""
     done = subprocess.run(
-        [*command, "-I", str(_HEADERS), "-x", "c++", "-"], input=text, capture_output=True, text=True, check=False
+        [*command, *_FOLDERS, "-x", "c++", "-"], input=text, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise BackendError(f"the kernels do not compile for the CPU:\n{done.stderr}")

@@ -3,8 +3,8 @@
     tails     one word for each thread or partition: (epoch << 32 | count)
     entries   from a whole page on
 
-``kernels/gpm_log.cuh`` has the layout of the entries and what kernels call. An entry is durable before the tail that
-counts it, so a crash leaves whole entries only.
+``kernels/gpm/gpm_log.cuh`` has the layout of the entries and what kernels call. An entry is durable before the tail
+that counts it, so a crash leaves whole entries only.
 
 Invariants (`verify`)
 ---------------------
@@ -55,7 +55,7 @@ class Log(Opened):
         Where kernels that use it run.
     """
 
-    _STRUCT: ClassVar[str]  # in kernels/gpm_log.cuh
+    _STRUCT: ClassVar[str]  # in kernels/gpm/gpm_log.cuh
 
     def __init__(self, file: GpmFile, place: Place) -> None:
         super().__init__(file, place)

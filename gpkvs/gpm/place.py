@@ -102,7 +102,7 @@ class Place(Protocol):
         """Return bytes of the host that kernels reach, too."""
 
     def save(self, call: int, count: int, /) -> int:
-        """Run a `GpmSave` (``kernels/gpm_save.hpp``), after what was launched before.
+        """Run a `GpmSave` (``kernels/gpm/gpm_save.hpp``), after what was launched before.
 
         Parameters
         ----------

@@ -12,7 +12,7 @@
 #include <string>
 #include <unistd.h>
 
-#include "fatal_line.hpp"
+#include "base/fatal_line.hpp"
 
 namespace {
 

@@ -1,8 +1,8 @@
 """The chunks of an undo log that a GPU stored: what recovery finds of them.
 
 Of a batch that a GPU planned, the flag says ACTIVE before its log is there. Its entries are stored in chunks, and no
-slot of a chunk before the chunk's marker is durable (``kernels/chunks.hpp``). So after a crash the chunks with a marker
-are undone, and of the others nothing was stored. Each processor marks its chunks in order.
+slot of a chunk before the chunk's marker is durable (``kernels/commit/chunks.hpp``). So after a crash the chunks with a
+marker are undone, and of the others nothing was stored. Each processor marks its chunks in order.
 """
 
 from __future__ import annotations

@@ -391,6 +391,6 @@ def _read_catalog(path: Path, root: Root) -> Catalog:
 
 
 def blob_file(files: StoreFiles) -> dict[str, int]:
-    """Return what kernels must know of the file of blobs (`BLOB_FILE_ARGS` in kernels/record.cuh)."""
+    """Return what kernels must know of the file of blobs (`BLOB_FILE_ARGS` in kernels/base/record.cuh)."""
     blobs = files.blobs
     return {"blobs": blobs.address if blobs else 0, "blob_file_pages": blobs.bytes // PAGE_BYTES if blobs else 0}

@@ -1,4 +1,4 @@
-"""Frames of the journal: one for each batch, a header and the new contents of slots (``kernels/frames.hpp``).
+"""Frames of the journal: one for each batch, a header and the new contents of slots (``kernels/commit/frames.hpp``).
 
 A frame begins at a page. Its header names the frame before by its digest, so that frames are a chain. The digest of a
 header is keyed with the store's key: no bytes of a user pass for a frame.
@@ -32,7 +32,7 @@ class FrameHeader(NamedTuple):
     pages
         What the frame takes.
     records_digest
-        Of the records that the batch wrote (``kernels/redo.cu``).
+        Of the records that the batch wrote (``kernels/device/redo.cu``).
     descriptor
         Of the batch, as the undo log has it.
     """
@@ -70,7 +70,7 @@ _HEAD = struct.Struct("<8sQQQ")
 
 
 class SegmentHead(NamedTuple):
-    """The first page of a segment of the journal (`SegmentHead` in ``kernels/journal.hpp``)."""
+    """The first page of a segment of the journal (`SegmentHead` in ``kernels/commit/journal.hpp``)."""
 
     incarnation: int
     serial: int

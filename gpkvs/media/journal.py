@@ -74,7 +74,7 @@ class Written(NamedTuple):
         return self.descriptor.epoch
 
     def pack(self) -> bytes:
-        """Return what native code has of it (`Written` in ``kernels/frames.hpp``)."""
+        """Return what native code has of it (`Written` in ``kernels/commit/frames.hpp``)."""
         return self.descriptor.pack() + _PLACE.pack(self.digest, self.position)
 
     @staticmethod
@@ -190,7 +190,7 @@ class Frame:
 
 
 class Journal:
-    """The journal of an open store: native frames and their writer (``kernels/frames.hpp``, ``kernels/journal.hpp``).
+    """The journal of an open store: native frames and their writer (``kernels/commit/frames.hpp``, ``journal.hpp``).
 
     Who appends holds `appending`; any thread may ask and wait. A native committer appends to the same frames.
 

@@ -1,6 +1,6 @@
 """The bytes on media, and the invariants that `gpkvs check` reports by name.
 
-Everything is little-endian. docs/format.md describes the files; gpkvs/kernels/layout.cuh holds what kernels touch.
+Everything is little-endian. docs/format.md describes the files; gpkvs/kernels/base/layout.cuh holds what kernels touch.
 
 Invariants
 ----------
@@ -123,7 +123,7 @@ REFERENCE_LENGTH_BITS: Final = 24  # of a reference, below the offset
 RECORD_UNITS_MAX: Final = (1 << REFERENCE_LENGTH_BITS) - 1
 LONGEST_RECORD_UNITS: Final = (32 << 20) // UNIT_BYTES
 HEAP_UNITS_MAX: Final = 1 << 40
-KIND_EXPIRING, KIND_BLOB, KIND_EXPIRING_BLOB = 2, 4, 7  # of slots (`Kind` in kernels/layout.cuh)
+KIND_EXPIRING, KIND_BLOB, KIND_EXPIRING_BLOB = 2, 4, 7  # of slots (`Kind` in kernels/base/layout.cuh)
 WITH_BLOB: Final = 5  # the bits in which these differ from the kinds 1 and 2
 KIND_SHIFT: Final = 60  # in the last word of a slot, above the version
 BLOB_PIECE_BYTES: Final = 64 << 10  # of a blob that has a checksum of its own
@@ -161,7 +161,7 @@ def reference_length(reference: Any) -> Any:
 
 
 def blob_pages(value_bytes: int) -> int:
-    """Return how many pages the blob of a value takes (`blob_pages` in kernels/layout.cuh)."""
+    """Return how many pages the blob of a value takes (`blob_pages` in kernels/base/layout.cuh)."""
     words, pieces = -(-value_bytes // 8), -(-value_bytes // BLOB_PIECE_BYTES)
     return -(-(8 * words + BLOB_CHECKSUM_BYTES * pieces) // PAGE_BYTES)
 

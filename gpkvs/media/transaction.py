@@ -3,7 +3,7 @@
 Invariants (docs/design.md, section 4): I1 log (if it is not in chunks), records and D(e) are durable before ACTIVE(e);
 I2 no slot is stored to before ACTIVE(e) is durable; I3 the slots are durable before IDLE(e); I4 nothing is acknowledged
 before IDLE(e) is durable; I7 the log and D(e) are stored over only after that. The committer calls the methods in this
-order; a native one has the same steps (``kernels/commit_undo.hpp``).
+order; a native one has the same steps (``kernels/commit/commit_undo.hpp``).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def renew_epochs(files: StoreFiles, current: Descriptor) -> Descriptor:
 
 
 class Transaction(ctypes.Structure):
-    """The flag, epochs and descriptors of an open store. Native code shares it (``kernels/commit_undo.hpp``).
+    """The flag, epochs and descriptors of an open store. Native code shares it (``kernels/commit/commit_undo.hpp``).
 
     Parameters
     ----------

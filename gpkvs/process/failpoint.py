@@ -129,7 +129,7 @@ _Stop = ctypes.CFUNCTYPE(None)
 
 
 class _State(ctypes.Structure):
-    """What native code has as `Failpoint` (``kernels/failpoint.hpp``), and counts too."""
+    """What native code has as `Failpoint` (``kernels/base/failpoint.hpp``), and counts too."""
 
     _fields_ = [("armed", ctypes.c_char_p), ("remaining", ctypes.c_uint64), ("stop", _Stop)]
 

@@ -1,7 +1,7 @@
 """Where the keys of a table may live, for whole columns of fingerprints, in any format.
 
-`kernels/probe.cuh` does the same for today's format, one key at a time. Formats 1 and 2 differ in one thing: which word
-of the fingerprint chooses the first bucket in the block.
+`kernels/base/probe.cuh` does the same for today's format, one key at a time. Formats 1 and 2 differ in one thing: which
+word of the fingerprint chooses the first bucket in the block.
 """
 
 from __future__ import annotations

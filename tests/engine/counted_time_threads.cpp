@@ -1,5 +1,5 @@
 // Threads raise the word of the time that counts at the same moment (test_counted_time.py); exits 1 if one sees it go back.
-#include "counted_time.hpp"
+#include "base/counted_time.hpp"
 
 #include <atomic>
 #include <cstdio>

@@ -33,7 +33,7 @@ from tests.engine.test_blobs import LARGER, MIB, SIZES, flip, references_of, reo
 LARGE, OTHER = b"1" * 200_001, b"2" * 150_000
 LATER = 10**14  # milliseconds since 1970
 KIND_BLOB, KIND_EXPIRING_BLOB = 4, 7  # of a slot
-SOUND: Any = 4  # a condition of the door's own (kernels/resolve.hpp)
+SOUND: Any = 4  # a condition of the door's own (kernels/plan/resolve.hpp)
 
 
 @pytest.fixture(params=["undo", "journal"])

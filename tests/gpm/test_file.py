@@ -290,7 +290,7 @@ def test_what_nobody_closes_is_locked_while_there_are_views(memory: Path) -> Non
 
 def test_constants_are_those_of_the_kernels() -> None:
     def of(header: str, pattern: str) -> str:
-        (found,) = re.findall(pattern, (KERNELS / header).read_text(), re.DOTALL)
+        (found,) = re.findall(pattern, (KERNELS / "gpm" / header).read_text(), re.DOTALL)
         return str(found)
 
     assert of("gpm_log.cuh", r"GPM_LANES = (\d+)") == str(coalesced_log.LANES)

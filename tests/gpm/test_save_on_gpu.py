@@ -1,4 +1,4 @@
-"""The native call that saves on a GPU (`gpkvs/kernels/gpm_save.hpp`), with a driver whose GPU is this host.
+"""The native call that saves on a GPU (`gpkvs/kernels/gpm/gpm_save.hpp`), with a driver whose GPU is this host.
 
 It runs the same kernel, compiled for the CPU. So what is launched, copied and waited for, and in which order, is tested
 where there is no GPU.

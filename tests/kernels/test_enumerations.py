@@ -8,13 +8,16 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from gpkvs.engine.native_engine import Ran
-from gpkvs.server.memory import KINDS
 
 from gpkvs.backends.path_costs import Mix
 from gpkvs.changes import ChangeKind
-from gpkvs.engine import compaction, expiry, heap, meter, scan
+from gpkvs.engine.host.native_engine import Ran
+from gpkvs.engine.seam import meter
+from gpkvs.engine.space import compaction
+from gpkvs.engine.state import heap
+from gpkvs.engine.tables import expiry, scan
 from gpkvs.recovery.proof.powerfail import recorder
+from gpkvs.server.account.memory import KINDS
 from gpkvs.server.door.library import EventKind, Protocol, Turn
 from gpkvs.server.redis.scripts import Program
 
@@ -38,7 +41,7 @@ def numbers_of(header: str, enum: str, prefix: str = "") -> dict[str, int]:
     ("header", "enum", "prefix", "ours"),
     [
         ("gpkvs/kernels/engine_batch.h", "EngineRan", "ENGINE_", Ran),
-        ("gpkvs/kernels/changes.hpp", "ChangeKind", "CHANGED_", ChangeKind),
+        ("gpkvs/kernels/commit/changes.hpp", "ChangeKind", "CHANGED_", ChangeKind),
         ("door/door.h", "DoorProtocol", "DOOR_", Protocol),
         ("door/door.h", "DoorTurn", "TURN_", Turn),
         ("door/door.h", "DoorEventKind", "EVENT_", EventKind),
@@ -52,8 +55,8 @@ def test_members_have_the_numbers_of_native_code(header: str, enum: str, prefix:
 @pytest.mark.parametrize(
     ("header", "enum", "prefix", "ours"),
     [
-        ("gpkvs/kernels/native_engine.hpp", "Mix", "MIX_", [mix.name for mix in Mix]),
-        ("gpkvs/kernels/meter.hpp", "Phase", "PHASE_", [phase.upper() for phase in meter.PHASES]),
+        ("gpkvs/kernels/engine/native_engine.hpp", "Mix", "MIX_", [mix.name for mix in Mix]),
+        ("gpkvs/kernels/base/meter.hpp", "Phase", "PHASE_", [phase.upper() for phase in meter.PHASES]),
         ("door/base/account.hpp", "Kind", "", [kind.upper() for kind in KINDS]),
     ],
 )
@@ -64,12 +67,12 @@ def test_rows_are_in_the_order_of_native_code(header: str, enum: str, prefix: st
 @pytest.mark.parametrize(
     ("header", "enum", "prefix", "module", "only_theirs"),
     [
-        ("gpkvs/kernels/heap_state.hpp", "HeapState", "HEAP_", heap, {"STATE_WORDS"}),
-        ("gpkvs/kernels/meter.hpp", "MeterWord", "METER_", meter, set()),
-        ("gpkvs/kernels/compact.hpp", "Moves", "MOVES_", compaction, {"WORDS"}),
-        ("gpkvs/kernels/expiry.hpp", "Found", "FOUND_", expiry, {"WORDS"}),
-        ("gpkvs/kernels/scan.hpp", "Scanned", "SCANNED_", scan, {"OTHER"}),
-        ("gpkvs/kernels/trace.cuh", "TraceKind", "TRACE_", recorder, set()),
+        ("gpkvs/kernels/space/heap_state.hpp", "HeapState", "HEAP_", heap, {"STATE_WORDS"}),
+        ("gpkvs/kernels/base/meter.hpp", "MeterWord", "METER_", meter, set()),
+        ("gpkvs/kernels/plan/compact.hpp", "Moves", "MOVES_", compaction, {"WORDS"}),
+        ("gpkvs/kernels/plan/expiry.hpp", "Found", "FOUND_", expiry, {"WORDS"}),
+        ("gpkvs/kernels/plan/scan.hpp", "Scanned", "SCANNED_", scan, {"OTHER"}),
+        ("gpkvs/kernels/base/trace.cuh", "TraceKind", "TRACE_", recorder, set()),
     ],
 )
 def test_words_have_the_numbers_of_native_code(

@@ -79,7 +79,7 @@ def test_fingerprint_is_siphash_2_4_128() -> None:
 
 
 def test_layout_numbers_are_those_of_the_kernels() -> None:
-    source = (KERNELS / "layout.cuh").read_text()
+    source = (KERNELS / "base" / "layout.cuh").read_text()
     constants = dict(re.findall(r"static const u32 (\w+) = (\d+);", source))
     assert int(constants["WAYS"]) == layout.WAYS
     assert int(constants["BLOCK_BYTES"]) == layout.BLOCK_BYTES
@@ -224,7 +224,7 @@ def test_the_protocol_has_one_list_of_numbers() -> None:
 
 
 def test_elements_of_rows_are_numbered_alike() -> None:
-    source = (KERNELS / "row_elements.hpp").read_text()
+    source = (KERNELS / "plan" / "row_elements.hpp").read_text()
     listed = source.partition("#define ROW_ELEMENTS(F)")[2].partition("\n\n")[0]
     assert tuple(re.findall(r"F\((\w+)\)", listed)) == ELEMENTS
 

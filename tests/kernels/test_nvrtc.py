@@ -16,7 +16,7 @@ from gpkvs.bench.gpm.workloads import bfs, black_scholes, gpdb, prefix_sum, srad
 from gpkvs.kernels.gpu_source import with_headers
 
 KERNELS = Path(gpkvs.kernels.__file__).parent
-SOURCES = sorted(KERNELS.glob("*.cu"))
+SOURCES = sorted(KERNELS.glob("*/*.cu"))
 # No source asks for which one it is compiled: in CI the older one is enough, for what it knows both know.
 ARCHITECTURES = ["sm_80"] if os.environ.get("CI") else ["sm_80", "sm_90"]
 WORKLOADS = (prefix_sum, bfs, srad, gpdb, black_scholes, logs)

@@ -1,4 +1,4 @@
-"""The sort that native code launches (kernels/radix.hpp): here its passes on the host's threads."""
+"""The sort that native code launches (kernels/plan/radix.hpp): here its passes on the host's threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpkvs.backends.cpu.backend import CpuBackend
 from gpkvs.batch import U64
 from gpkvs.native import launch_sort, launched_kernels, library
 
-TILE = 2048  # kernels/tile.cuh
+TILE = 2048  # kernels/base/tile.cuh
 DIGITS = 256
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_LOG, _NATIVE = "gpkvs/engine/host/change_log.py", "gpkvs/kernels/changes.hpp"
+_LOG, _NATIVE = "gpkvs/engine/host/change_log.py", "gpkvs/kernels/commit/changes.hpp"
 _TESTS = "store/test_follow.py::"
 _ANEW = (f"{_TESTS}test_nothing_is_held_when_nobody_follows",)
 _EACH = (f"{_TESTS}test_each_effect_is_told_with_what_it_leaves",)
@@ -150,7 +150,7 @@ MUTANTS = (
     ),
     Mutant(
         "copies-with-versions-of-their-own",
-        "gpkvs/kernels/layout.cuh",
+        "gpkvs/kernels/base/layout.cuh",
         "return a.given_versions ? a.given_versions[op] : a.first_sequence + op;",
         "return a.first_sequence + op;",
         "a copy's versions are not those of its source",
@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "frames-of-a-copy-are-cut",
-        "gpkvs/kernels/write_set.hpp",
+        "gpkvs/kernels/space/write_set.hpp",
         "            if (w.given_versions) continue;  // replay takes records with low versions for older ones\n",
         "",
         "the last batches of a copy that was closed in haste are missing when it is opened",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_STEP, _FIND = "gpkvs/engine/space/compaction.py", "gpkvs/kernels/compact.hpp"
+_STEP, _FIND = "gpkvs/engine/space/compaction.py", "gpkvs/kernels/plan/compact.hpp"
 _TESTS = "engine/test_compaction.py::"
 _LIMIT, _ROT = f"{_TESTS}test_any_write_is_accepted_below_the_limit", f"{_TESTS}test_what_rot_hides_moves_too"
 _KILLS = f"{_TESTS}test_kills_inside_steps_lose_nothing_and_wedge_nothing"
 _LONG = "engine/test_long_records.py"
-_ALLOCATE, _COUNTS, _HEAP = "gpkvs/kernels/allocate.hpp", "gpkvs/kernels/live_units.cuh", "gpkvs/engine/state/heap.py"
+_ALLOCATE, _COUNTS, _HEAP = (
+    "gpkvs/kernels/plan/allocate.hpp",
+    "gpkvs/kernels/base/live_units.cuh",
+    "gpkvs/engine/state/heap.py",
+)
 _NEIGHBOURS = "gpkvs/engine/space/neighbours.py"
 
 MUTANTS = (
@@ -81,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "moved-records-must-be-whole",
-        "gpkvs/kernels/redo.cu",
+        "gpkvs/kernels/device/redo.cu",
         "        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));\n",
         "        else if (!checked_record(a.heap, a.end_byte, a.record_format, slot.reference).words) a.wrong[i] = 1;\n"
         "        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));\n",

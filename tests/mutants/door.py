@@ -759,7 +759,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-replaces-what-nobody-can-read",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "may_act && condition >= CONDITION_SOUND && is_damaged(op)",
         "false",
         "GETSET says that a record is damaged, and overwrites it all the same",
@@ -767,7 +767,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-goes-on-after-what-was-not-done",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "            is_required_ = false;\n            return OP_EXISTS;\n",
         "            return OP_EXISTS;\n",
         "RENAME onto a damaged record deletes the key that it could not move",
@@ -775,7 +775,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-asks-for-the-last-key-only",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "        is_required_ = met && (is_required_ || !is_in_row_);\n",
         "        is_required_ = met;\n",
         "MSETNX overwrites a key that is there, if it is not the last one",
@@ -783,7 +783,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-copies-another-key",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "kind == OP_COPY ? piece - 1 : piece",
         "piece",
         "COPY gives a key its own old value",
@@ -791,7 +791,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-copies-no-expiry",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "        a.plain_expiries[op] = expiry_of(from);\n",
         "        a.plain_expiries[op] = 0;\n",
         "a session that is renamed lives for ever",
@@ -799,7 +799,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-locks-are-anybodys",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "            return is_same = is_same && same_bytes(data, wanted + at, bytes);\n",
         "            return is_same;\n",
         "a transaction releases the lock that it has just seen somebody else take",
@@ -823,7 +823,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-makes-values-without-a-bound",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "a.resolved[RESOLVED_ROOM_BYTES] = made_;",
         "a.resolved[RESOLVED_ROOM_BYTES] = 0;",
         "a transaction whose values found no room is answered as if it were done",
@@ -831,7 +831,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-reads-for-conditions-without-a-bound",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "a.resolved[RESOLVED_MADE_BYTES] = made_ + looked_at_;",
         "a.resolved[RESOLVED_MADE_BYTES] = made_;",
         "a script on a thousand long values holds up all clients",
@@ -839,7 +839,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-overwrites-what-a-read-has-seen",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         " && is_present(op) && !a.is_seen[writer]) {",
         " && is_present(op)) {",
         "a GET between two SETRANGEs returns what the second one leaves",
@@ -847,7 +847,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-overwrites-what-was-copied",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "        if (a.base[op] != NO_OP) a.is_seen[a.base[op]] = 1;\n",
         "",
         "a copy changes with the key that it was taken from",
@@ -863,7 +863,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-copies-as-much-as-is-left",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "        piece = a.base[piece];\n        size = held;\n",
         "        piece = a.base[piece];\n",
         "APPEND behind SETRANGE reads beyond what that has made",
@@ -903,7 +903,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-tells-lengths-as-they-were",
-        "gpkvs/kernels/resolve.hpp",
+        "gpkvs/kernels/plan/resolve.hpp",
         "record->words ? value_bytes_of(*record) : a.lengths[writer]",
         "record->words ? value_bytes_of(*record) : 0",
         "APPEND does not count what came in the same batch",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_EXPIRY, _KERNEL = "gpkvs/engine/tables/expiry.py", "gpkvs/kernels/expiry.hpp"
-_TIME = "gpkvs/kernels/counted_time.hpp"
-_RESOLVE, _NATIVE = "gpkvs/kernels/resolve.hpp", "gpkvs/kernels/native_engine.hpp"
+_EXPIRY, _KERNEL = "gpkvs/engine/tables/expiry.py", "gpkvs/kernels/plan/expiry.hpp"
+_TIME = "gpkvs/kernels/base/counted_time.hpp"
+_RESOLVE, _NATIVE = "gpkvs/kernels/plan/resolve.hpp", "gpkvs/kernels/engine/native_engine.hpp"
 
 
 def _tests(*names: str) -> tuple[str, ...]:
@@ -16,7 +16,7 @@ def _tests(*names: str) -> tuple[str, ...]:
 MUTANTS = (
     Mutant(
         "native-planner-serves-expired-keys",
-        "gpkvs/kernels/native_planner.hpp",
+        "gpkvs/kernels/plan/native_planner.hpp",
         "    if (a.now && meets_expired(a, chains)) return LEFT_EXPIRED;\n",
         "",
         "a key is there after its time",
@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         "expiring-keys-never-go",
-        "gpkvs/kernels/native_planner.hpp",
+        "gpkvs/kernels/plan/native_planner.hpp",
         "        w.old_expiring += has_expiry(a.old_meta[chain]);\n",
         "",
         "a table seems to have ever more keys with an expiry",
@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         "conditions-see-expired-keys",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "    if (a.now && meets_expired(a, a.planned[PLANNED_CHAINS])) return LEFT_EXPIRED;\n",
         "",
         "a SET if absent is refused for a key that has expired",
@@ -152,7 +152,7 @@ MUTANTS = (
     ),
     Mutant(
         "kind-lost",
-        "gpkvs/kernels/layout.cuh",
+        "gpkvs/kernels/base/layout.cuh",
         "expiry_ms ? KIND_EXPIRING : KIND_RECORD",
         "expiry_ms ? KIND_RECORD : KIND_RECORD",
         "no write sees that a key has expired, and the sweep finds none",
@@ -208,7 +208,7 @@ MUTANTS = (
     ),
     Mutant(
         "transactions-keep-no-time",
-        "gpkvs/kernels/commit.hpp",
+        "gpkvs/kernels/commit/commit.hpp",
         "    d.time_horizon_ms = c.time_ms;\n",
         "",
         "after a kill and a restart with an earlier clock locks live longer",
@@ -216,7 +216,7 @@ MUTANTS = (
     ),
     Mutant(
         "native-batches-tell-no-time",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "    e.commit->time_ms = std::max(e.commit->time_ms, a.now);\n",
         "",
         "after a restart with an earlier clock locks live longer",
@@ -304,7 +304,7 @@ MUTANTS = (
     ),
     Mutant(
         "replay-takes-expiring-records-for-none",
-        "gpkvs/kernels/redo.cu",
+        "gpkvs/kernels/device/redo.cu",
         "slot_kind(slot.meta) == KIND_EMPTY ||",
         "slot_kind(slot.meta) != 1 ||",
         "the last acknowledged batch before a crash is lost",
@@ -312,7 +312,7 @@ MUTANTS = (
     ),
     Mutant(
         "audit-passes-any-kind",
-        "gpkvs/kernels/audit.cu",
+        "gpkvs/kernels/device/audit.cu",
         "    if (expires != (record.expiry_ms != 0)) return AUDIT_EXPIRY;\n",
         "",
         "`gpkvs check` passes a slot that never expires though its record does",

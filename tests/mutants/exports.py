@@ -212,7 +212,7 @@ MUTANTS = (
     ),
     Mutant(
         "packed-without-expiry",
-        "gpkvs/kernels/pack.hpp",
+        "gpkvs/kernels/plan/pack.hpp",
         "if (expiries && expiries[i])",
         "if (expiries && !expiries[i])",
         "an exported record has another's expiry",

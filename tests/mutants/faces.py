@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "buffers-filled-before-all-are-measured",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "        if (length_of(a, get) > room.place_bytes[get]) return false;\n",
         "",
         "a value that is too long is written over what is behind its buffer",
@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "buffers-filled-beside-a-damaged-value",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "    return !memchr(a.status, STATUS_CORRUPT, a.n);\n",
         "    return true;\n",
         "a call that fails has changed some of the buffers",

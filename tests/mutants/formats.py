@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_RECORD, _LAYOUT, _COPY = "gpkvs/kernels/record.cuh", "gpkvs/kernels/layout.cuh", "gpkvs/kernels/copy.cu"
+_RECORD, _LAYOUT, _COPY = (
+    "gpkvs/kernels/base/record.cuh",
+    "gpkvs/kernels/base/layout.cuh",
+    "gpkvs/kernels/device/copy.cu",
+)
 _FORMAT4, _FORMATS = "engine/test_format4.py::", "recovery/copy/test_formats.py::"
-_PLANNER, _RESOLVE, _REDO = "gpkvs/kernels/native_planner.hpp", "gpkvs/kernels/resolve.hpp", "gpkvs/kernels/redo.cu"
+_PLANNER, _RESOLVE, _REDO = (
+    "gpkvs/kernels/plan/native_planner.hpp",
+    "gpkvs/kernels/plan/resolve.hpp",
+    "gpkvs/kernels/device/redo.cu",
+)
 _KEPT = "engine/test_kept_blobs.py::"
 _BLOBS, _BITFLIP = "engine/test_blobs.py::", "recovery/proof/damage/test_bitflip.py::"
 _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::"
@@ -22,7 +30,7 @@ MUTANTS = (
     ),
     Mutant(
         "format4-walks-over-zeros",
-        "gpkvs/kernels/compact.hpp",
+        "gpkvs/kernels/plan/compact.hpp",
         "if (units < RECORD_UNITS_MIN || !is_inside) {",
         "if (!is_inside) {",
         "compaction never passes a header of zeros",
@@ -62,7 +70,7 @@ MUTANTS = (
     ),
     Mutant(
         "blob-is-not-checked",
-        "gpkvs/kernels/record.cuh",
+        "gpkvs/kernels/base/record.cuh",
         "        if (piece_crc(value + at, left < BLOB_PIECE_BYTES ? left : BLOB_PIECE_BYTES) != *expected++) "
         "return false;\n",
         "        expected++;\n",
@@ -71,7 +79,7 @@ MUTANTS = (
     ),
     Mutant(
         "blob-of-three-pieces-is-not-checked",
-        "gpkvs/kernels/record.cuh",
+        "gpkvs/kernels/base/record.cuh",
         "        if (crcs[0] != expected[0] || crcs[1] != expected[1] || crcs[2] != expected[2]) return false;\n",
         "        if (crcs[0] != expected[0] || crcs[2] != expected[2]) return false;\n",
         "rot in the middle of a large value is served",
@@ -79,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "crc-leaves-out-a-lane",
-        "gpkvs/kernels/platform.cuh",
+        "gpkvs/kernels/base/platform.cuh",
         "        crc = crc_two_lanes.after(crc) ^ crc_lane.after(of_second) ^ of_third;\n",
         "        crc = crc_two_lanes.after(crc) ^ of_third;\n",
         "rot in a third of a record or of a large value is served",
@@ -87,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "check-does-not-look-at-blobs",
-        "gpkvs/kernels/audit.cu",
+        "gpkvs/kernels/device/audit.cu",
         "    if (!is_blob_sound(record, blob_file_of(a))) return AUDIT_BLOB_CHECKSUM;\n",
         "",
         "`gpkvs check` calls a store clean whose large values rotted",
@@ -106,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "blobs-of-a-plan-stay-taken",
-        "gpkvs/kernels/blobs.hpp",
+        "gpkvs/kernels/space/blobs.hpp",
         "        for (const u64 reference : taken_) space_.give_back(reference_offset(reference), "
         "reference_length(reference));\n",
         "",
@@ -115,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "blobs-are-free-at-once",
-        "gpkvs/kernels/commit_journal.hpp",
+        "gpkvs/kernels/commit/commit_journal.hpp",
         "    free_blobs(c, epoch);\n",
         "    free_blobs(c, 0);\n",
         "W6: a value is stored over one that a frame which may be lost has removed",
@@ -123,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "blobs-are-free-when-durable",
-        "gpkvs/kernels/commit_journal.hpp",
+        "gpkvs/kernels/commit/commit_journal.hpp",
         "blobs->release(frames.covered_by(durable));",
         "blobs->release(durable);",
         "W6: a value is stored over one that an opening may verify, and batches are cut that were acknowledged",
@@ -131,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "blobs-are-not-flushed",
-        "gpkvs/kernels/commit_journal.hpp",
+        "gpkvs/kernels/commit/commit_journal.hpp",
         "frames.writer().flush_too(blobs->file());",
         "(void)blobs;",
         "a power failure takes a large value that was acknowledged",
@@ -195,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         "kept-blobs-are-written",
-        "gpkvs/kernels/blobs.hpp",
+        "gpkvs/kernels/space/blobs.hpp",
         "            if (words[BLOB_REFERENCE] != taken_[written]) continue;  // none, kept, or adopted\n",
         "            if (!words[BLOB_REFERENCE]) continue;\n",
         "what another key brings is stored over a large value whose expiry changes in the same batch",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_DEVICE, _LOG, _FLAG = "gpkvs/kernels/gpm_log.cuh", "gpkvs/gpm/log.py", "gpkvs/gpm/transaction.py"
+_DEVICE, _LOG, _FLAG = "gpkvs/kernels/gpm/gpm_log.cuh", "gpkvs/gpm/log.py", "gpkvs/gpm/transaction.py"
 _CHECKPOINT, _VERSIONS, _FILE = "gpkvs/gpm/checkpoint.py", "gpkvs/gpm/versions.py", "gpkvs/gpm/file.py"
 _NAMES = "gpkvs/gpm/names.py"
-_BLOCKS, _SAVE = "gpkvs/gpm/blocks.py", "gpkvs/kernels/gpm_save.cu"
+_BLOCKS, _SAVE = "gpkvs/gpm/blocks.py", "gpkvs/kernels/gpm/gpm_save.cu"
 _CRASHES = "recovery/proof/gpmfail/test_explorer.py::test_no_state_breaks_a_promise"
 _LOGS, _CHECKPOINTS = "gpm/test_log.py::", "gpm/test_checkpoint.py::"
 
@@ -167,7 +167,7 @@ MUTANTS = (
     ),
     Mutant(
         "copies-of-a-gpu-are-not-waited-for",
-        "gpkvs/kernels/gpm_save.hpp",
+        "gpkvs/kernels/gpm/gpm_save.hpp",
         "        const int settled = on.settle(on.queue);",
         "        const int settled = 0;",
         "a checkpoint counts while its arrays are on their way",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_CHUNKS = "gpkvs/kernels/chunks.hpp"
+_CHUNKS = "gpkvs/kernels/commit/chunks.hpp"
 _OF_CHUNKS = "backends/test_chunks.py"
 _ORDER = f"{_OF_CHUNKS}::test_no_slot_is_stored_before_its_chunk_is_marked"
 _FLIGHT = "engine/test_flight.py"
 _OF_KILLS = "recovery/startup/test_chunk_kills.py"
 _KILLED = f"{_OF_KILLS}::test_a_killed_batch_is_not_there"
 _PARTS = "engine/test_shared_slots.py::test_each_processor_stores_a_part"
-_STORES = "gpkvs/kernels/launch_stores.hpp"
+_STORES = "gpkvs/kernels/commit/launch_stores.hpp"
 _DRIVER = "backends/test_stores.py"
 _LOOKS = "backends/test_look_up.py"
 _LAUNCHED = "engine/test_launched_phases.py"
 _SHARDS = "engine/test_sharded_phases.py"
 _RADIX = "kernels/test_radix.py"
-_ROWS = "gpkvs/kernels/rows.cu"
+_ROWS = "gpkvs/kernels/device/rows.cu"
 _OF_ROWS = "engine/test_rows_on_gpu.py"
 
 MUTANTS = (
@@ -103,7 +103,7 @@ MUTANTS = (
     ),
     Mutant(
         "host-runs-beside-what-is-being-stored",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "    e.committer->land(*e.commit);\n",
         "",
         "a client reads slots that a batch of a GPU has not stored yet",
@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     Mutant(
         "key-is-not-logged",
-        "gpkvs/kernels/chunk.cu",
+        "gpkvs/kernels/device/chunk.cu",
         "key_changes |= words[w] != after[w];",
         "key_changes |= false;",
         "an undone slot has the value of one key and the name of another",
@@ -202,7 +202,7 @@ MUTANTS = (
     ),
     Mutant(
         "piece-is-sent-before-it-is-copied",
-        "gpkvs/kernels/pool.hpp",
+        "gpkvs/kernels/base/pool.hpp",
         "                if (!take_chunk()) std::this_thread::yield();\n            if (!error)",
         "                break;\n            if (!error)",
         "a GPU looks up keys of an earlier batch",
@@ -210,7 +210,7 @@ MUTANTS = (
     ),
     Mutant(
         "nobody-waits-for-every-other-piece",
-        "gpkvs/kernels/look_up.hpp",
+        "gpkvs/kernels/plan/look_up.hpp",
         "        launcher->wait(after);\n",
         "",
         "a GET returns while its values are on their way",
@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "each-processor-has-all-keys",
-        "gpkvs/kernels/probe.cuh",
+        "gpkvs/kernels/base/probe.cuh",
         "return a.shards == 1 || ",
         "return true || ",
         "a key is planned and logged several times",
@@ -250,7 +250,7 @@ MUTANTS = (
     ),
     Mutant(
         "ties-of-a-sort-stay",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "    if (!descends) return;",
         "    return;",
         "operations of one key are not side by side, and become two keys",
@@ -258,7 +258,7 @@ MUTANTS = (
     ),
     Mutant(
         "long-ties-are-not-told",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "    if (last < a.count && is_tied(a, last)) {\n        atomic_add(a.left, 1);\n",
         "    if (last < a.count && is_tied(a, last)) {\n",
         "what was left unsorted is taken for sorted",
@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "late-descents-of-long-ties-are-not-told",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "~a.numbers)) atomic_add(a.left, 1);\n        return;",
         "~a.numbers)) return;\n        return;",
         "what was left unsorted is taken for sorted",
@@ -282,7 +282,7 @@ MUTANTS = (
     ),
     Mutant(
         "written-key-is-not-selected",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         " || is_write(kind) || *mark_of_place(a, packed));",
         " || is_write(kind));",
         "a GET does not see the SET before it in its batch",
@@ -290,7 +290,7 @@ MUTANTS = (
     ),
     Mutant(
         "displaced-occupant-goes-to-the-slot-of-the-new-key",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "    a.changed_slot[at] = a.moved_to[i];",
         "    a.changed_slot[at] = slot;",
         "a displaced key is lost",
@@ -298,7 +298,7 @@ MUTANTS = (
     ),
     Mutant(
         "slots-that-a-batch-changes-may-be-taken",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "        mark_way<Slot>(pinned, slot / WAYS, slot % WAYS);",
         "",
         "a slot that a batch changes gives its way to a new key, and changes twice",
@@ -306,7 +306,7 @@ MUTANTS = (
     ),
     Mutant(
         "values-begin-one-later",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "8 * (a.sums[i] >> 32) - 8;",
         "8 * (a.sums[i] >> 32);",
         "a SET stores the value of the next one",
@@ -330,7 +330,7 @@ MUTANTS = (
     ),
     Mutant(
         "keys-of-records-are-half-known",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "return a.fingerprint0[op] == a.fingerprint0[other] && a.fingerprint1[op] == a.fingerprint1[other];",
         "return a.fingerprint0[op] == a.fingerprint0[other];",
         "two keys become one",
@@ -338,7 +338,7 @@ MUTANTS = (
     ),
     Mutant(
         "records-are-named-in-their-order",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "a.reference[a.kept[i]] = a.records[i];",
         "a.reference[i] = a.records[i];",
         "a key gets the record of another one",
@@ -346,7 +346,7 @@ MUTANTS = (
     ),
     Mutant(
         "plan-frees-nothing",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "    a.freed[i] = a.old_word[chain];\n",
         "    a.freed[i] = 0;\n",
         "records that nobody names stay live in the heap",
@@ -354,7 +354,7 @@ MUTANTS = (
     ),
     Mutant(
         "sort-leaves-its-highest-bits",
-        "gpkvs/kernels/radix.hpp",
+        "gpkvs/kernels/plan/radix.hpp",
         "pair < pairs_of(64 - first); pair++",
         "pair + 1 < pairs_of(64 - first); pair++",
         "operations of one key are not side by side, and the earlier one may win",
@@ -362,7 +362,7 @@ MUTANTS = (
     ),
     Mutant(
         "sort-takes-the-highest-digit-first",
-        "gpkvs/kernels/radix.hpp",
+        "gpkvs/kernels/plan/radix.hpp",
         "const u64 shift = first + 2 * DIGIT_BITS * pair;",
         "const u64 shift = first + 2 * DIGIT_BITS * (pairs_of(64 - first) - 1 - pair);",
         "a batch stores slots in any order, and some keys twice",
@@ -370,7 +370,7 @@ MUTANTS = (
     ),
     Mutant(
         "absent-keys-are-sorted-as-if-all-were-there",
-        "gpkvs/kernels/batch_plan.cu",
+        "gpkvs/kernels/device/batch_plan.cu",
         "    if (own && pair == NO_PAIR) set_mark(a.absent, 1);\n",
         "",
         "new keys come between those that are there, and two of them may take one way",
@@ -378,7 +378,7 @@ MUTANTS = (
     ),
     Mutant(
         "lanes-of-a-count-overflow",
-        "gpkvs/kernels/kinds.hpp",
+        "gpkvs/kernels/plan/kinds.hpp",
         "ROWS = 255;",
         "ROWS = 256;",
         "a batch of many GETs seems to have none",

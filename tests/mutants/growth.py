@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     Mutant(
         "geometry-missing-from-a-descriptor",
-        "gpkvs/kernels/commit.hpp",
+        "gpkvs/kernels/commit/commit.hpp",
         "    d.growth_unmoved = (u32)c.growth_unmoved;\n",
         "",
         "after a batch and a restart, keys are looked for where they were before the table grew",
@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "blocks-move-in-ascending-order",
-        "gpkvs/kernels/probe.cuh",
+        "gpkvs/kernels/base/probe.cuh",
         "block < geometry.unmoved ? block",
         "block >= geometry.blocks - geometry.unmoved ? block",
         "keys are looked for in blocks that have moved",
@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "moved-slots-logged-in-the-other-block",
-        "gpkvs/kernels/grow.cu",
+        "gpkvs/kernels/device/grow.cu",
         "(side[slot] == SIDE_UPPER)) * slots",
         "(side[slot] == SIDE_LOWER)) * slots",
         "after a replay, keys are in the block that they do not belong to",
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-gpu-moves-slots-to-the-other-block",
-        "gpkvs/kernels/split_slots.cu",
+        "gpkvs/kernels/device/split_slots.cu",
         "(goes_up ? &slot : &empty) + word",
         "(goes_up ? &empty : &slot) + word",
         "keys that a GPU moved are in the block that they do not belong to",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_READ, _PLACE, _NATIVE = "gpkvs/kernels/read.cu", "gpkvs/kernels/place.cuh", "gpkvs/kernels/native_planner.hpp"
-_ADMIT, _HEAP = "gpkvs/kernels/admit.hpp", "gpkvs/kernels/allocate.hpp"
-_ENGINE, _ENGINE_TESTS = "gpkvs/kernels/native_engine.hpp", "engine/test_native_engine.py::"
+_READ, _PLACE, _NATIVE = (
+    "gpkvs/kernels/device/read.cu",
+    "gpkvs/kernels/device/place.cuh",
+    "gpkvs/kernels/plan/native_planner.hpp",
+)
+_ADMIT, _HEAP = "gpkvs/kernels/plan/admit.hpp", "gpkvs/kernels/plan/allocate.hpp"
+_ENGINE, _ENGINE_TESTS = "gpkvs/kernels/engine/native_engine.hpp", "engine/test_native_engine.py::"
 _SLOW_DISK = "faults/test_slow_disk.py::test_the_native_engine_shows_nothing_before_it_is_durable"
 _FOREIGN = ("recovery/startup/test_damage.py::test_a_record_that_is_not_the_slots_is_never_served",)
 
@@ -58,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "heap-has-no-end",
-        "gpkvs/kernels/heap_state.hpp",
+        "gpkvs/kernels/space/heap_state.hpp",
         "return rest < segment_units ? rest : segment_units;",
         "return segment_units;",
         "records go behind the end of a heap that ends inside its last segment",
@@ -74,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         "damaged-reference-counted",
-        "gpkvs/kernels/live_units.cuh",
+        "gpkvs/kernels/base/live_units.cuh",
         "if (units <= a.segment_units) return segment < a.segments;",
         "if (units <= a.segment_units) return 1;",
         "one damaged reference counts in memory that is not the heap's",
@@ -82,7 +86,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-frees-nothing",
-        "gpkvs/kernels/write_set.hpp",
+        "gpkvs/kernels/space/write_set.hpp",
         "else w.live_units[part.segment] -= part.units;",
         "else w.live_units[part.segment] -= 0;",
         "overwriting fills the heap",
@@ -90,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "table-keeps-what-it-frees",
-        "gpkvs/kernels/write_set.hpp",
+        "gpkvs/kernels/space/write_set.hpp",
         "            w.held->heap_units -= part.units;\n",
         "",
         "a table seems to take ever more of the heap",
@@ -133,7 +137,7 @@ MUTANTS = (
     ),
     Mutant(
         "log-takes-any-batch",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "    if (exceeds_log(e, batch) && !is_refused) return LEFT_GROW_LOG;\n",
         "    (void)is_refused;\n",
         "a batch has more operations than the log is sized for",
@@ -141,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "columns-that-shrank-are-written-past",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "    if (batch.n > a.ops_room || (may_shrink && batch.n <= a.ops_kept)) return",
         "    if (may_shrink && batch.n <= a.ops_kept) return",
         "what was said of columns when a turn began counts, though they have shrunk since: memory is overwritten",
@@ -157,7 +161,7 @@ MUTANTS = (
     ),
     Mutant(
         "large-columns-stay",
-        "gpkvs/kernels/native_planner.hpp",
+        "gpkvs/kernels/plan/native_planner.hpp",
         "    if (a.outside_bytes) madvise(a.outside, a.outside_bytes, MADV_FREE);\n",
         "    (void)a;\n",
         "after one large batch the system has less memory for good",
@@ -165,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         "long-chains-out-of-order",
-        "gpkvs/kernels/order.hpp",
+        "gpkvs/kernels/base/order.hpp",
         "std::stable_sort(first, last,",
         "std::sort(first, last,",
         "in a batch that writes a key often, another value than the last one stays",
@@ -197,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         "audit-across-segments",
-        "gpkvs/kernels/audit.cu",
+        "gpkvs/kernels/device/audit.cu",
         " ||\n        !is_in_segments(offset % a.segment_units, units, a.segment_units))",
         ")",
         "`gpkvs check` passes a record that lies over the end of its segment, where others will be stored over it",
@@ -229,7 +233,7 @@ MUTANTS = (
     ),
     Mutant(
         "mirrors-hear-nothing-of-native-batches",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "    if (table.late) note_late(*table.late, w.changed_slot, w.slots);\n",
         "",
         "a GPU reads slots as they were before the host's last batch",
@@ -237,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "late-slots-beyond-the-room-are-forgotten",
-        "gpkvs/kernels/late_slots.hpp",
+        "gpkvs/kernels/space/late_slots.hpp",
         "        late.count = late.room + 1;\n",
         "",
         "a GPU reads slots as they were before a large batch of the host",
@@ -245,7 +249,7 @@ MUTANTS = (
     ),
     Mutant(
         "device-takes-what-looks-first",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "    return !looks_first(batch) && !batch.upload",
         "    return !batch.upload",
         "a GPU is given operations that it does not know",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_RESOLVE = "gpkvs/kernels/resolve.hpp"
-_NATIVE_RESOLVE = "gpkvs/kernels/native_resolve.hpp"
+_RESOLVE = "gpkvs/kernels/plan/resolve.hpp"
+_NATIVE_RESOLVE = "gpkvs/kernels/plan/native_resolve.hpp"
 _NATIVE_DICTIONARY = "engine/test_native_resolve.py::test_any_operations_do_what_a_dictionary_does"
 _REFUSALS = "engine/test_native_refusals.py::"
 _DICTIONARY = ("engine/test_resolve.py::test_any_operations_do_what_a_dictionary_does",)
@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "located-keys-keep-their-writes",
-        "gpkvs/kernels/native_planner.hpp",
+        "gpkvs/kernels/plan/native_planner.hpp",
         "    if (a.is_located) find_last_writes(a);\n    else find_keys(a, only_sets);\n",
         "    if (!a.is_located) find_keys(a, only_sets);\n",
         "an increment that was acknowledged is lost: a batch is folded by the operations that were asked for",
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     Mutant(
         "charged-as-often-as-written",
-        "gpkvs/kernels/native_admit.hpp",
+        "gpkvs/kernels/plan/native_admit.hpp",
         "        if (a.found[changed] != NO_SLOT) held[changed] =",
         "        if (a.found[changed] == NO_SLOT) held[changed] =",
         "a full store refuses to have values replaced by shorter ones",
@@ -185,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         "native-batches-make-what-they-like",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "        batch = half_of(batch);\n",
         "        break;\n",
         "one client's EXPIREs of long values have all others wait",

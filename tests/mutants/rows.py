@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _TESTS = "client/test_rows.py::"
-_ELEMENTS = "gpkvs/kernels/row_elements.hpp"
-_RESOLVE = "gpkvs/kernels/resolve.hpp"
+_ELEMENTS = "gpkvs/kernels/plan/row_elements.hpp"
+_RESOLVE = "gpkvs/kernels/plan/resolve.hpp"
 
 MUTANTS = (
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-appended-to",
-        "gpkvs/kernels/native_resolve.hpp",
+        "gpkvs/kernels/plan/native_resolve.hpp",
         "    if (has_records) return kind != OP_INCREMENT && kind != OP_APPEND && kind < OP_SETRANGE;",
         "    if (has_records) return true;",
         "a row becomes longer than a row, and nobody can read it",
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes-added-as-rows",
-        "gpkvs/kernels/native_resolve.hpp",
+        "gpkvs/kernels/plan/native_resolve.hpp",
         "    if (has_records && !row_element) return kind != OP_ADD;",
         "    if (has_records && !row_element) return true;",
         "a sum of rows writes zeros over a value of a table of bytes",
@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "row-size-unchecked",
-        "gpkvs/kernels/audit.cu",
+        "gpkvs/kernels/device/audit.cu",
         "    if (a.row_bytes && (",
         "    if (false && (",
         "`gpkvs check` finds nothing wrong with a value that is no row",
@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows-read-twice",
-        "gpkvs/kernels/platform.cuh",
+        "gpkvs/kernels/base/platform.cuh",
         "    return crc32c_of_each(crc, from, words, [to](u64 w, u64 word) { pm_store(to + w, word); });\n",
         "    for (u64 w = 0; w < words; w++) pm_store(to + w, load_unaligned(from + 8 * w));\n"
         "    return crc32c_words(crc, from, words);\n",
@@ -180,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         "row-sums-as-the-thread-has-them",
-        "gpkvs/kernels/native_resolve.hpp",
+        "gpkvs/kernels/plan/native_resolve.hpp",
         "        const UsualFloats floats;\n        const u64 end",
         "        const u64 end",
         "a sum is rounded as the thread says that happens to make it",
@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         "row-sums-as-they-were-made",
-        "gpkvs/kernels/native_resolve.hpp",
+        "gpkvs/kernels/plan/native_resolve.hpp",
         "            lie_so &= r.numbers[op] == rows++ * row_bytes;",
         "            rows++;",
         "where keys come twice, each gets the sum of another one",

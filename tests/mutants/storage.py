@@ -15,7 +15,7 @@ _GROWTH_TESTS = "engine/test_heap_growth.py::"
 _JOURNAL_GROWTH_TESTS = "engine/test_journal_growth.py::"
 _GIVEN, _GIVEN_TESTS = "gpkvs/engine/space/given_space.py", "engine/test_given_space.py::"
 _COMES_AGAIN = f"{_GIVEN_TESTS}test_what_is_deleted_goes_back_and_comes_again"
-_COMMIT_JOURNAL, _FRAMES = "gpkvs/kernels/commit_journal.hpp", "gpkvs/kernels/frames.hpp"
+_COMMIT_JOURNAL, _FRAMES = "gpkvs/kernels/commit/commit_journal.hpp", "gpkvs/kernels/commit/frames.hpp"
 _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_disk_show_no_violation"
 _NATIVE_JOURNAL = "engine/test_native_journal.py::"
 _CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/commit/checkpoint.py", "engine/test_closing.py::"
@@ -156,7 +156,7 @@ MUTANTS = (
     ),
     Mutant(
         "notes-of-freed-space-end-with-the-old-heap",
-        "gpkvs/kernels/waiting_space.hpp",
+        "gpkvs/kernels/space/waiting_space.hpp",
         "        if (units.size() < segments) units.resize(segments);  // the heap has grown\n",
         "",
         "space that a batch frees while the heap grows is an error, or stays in use",
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "large-value-is-overwritten-at-once",
-        "gpkvs/kernels/blob_space.hpp",
+        "gpkvs/kernels/space/blob_space.hpp",
         "        if (!epoch) return end_life(first, pages);\n",
         "        if (epoch) return end_life(first, pages);\n",
         "after a crash an old value is there again, with bytes of a new one",
@@ -172,7 +172,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-value-that-is-read-is-overwritten",
-        "gpkvs/kernels/blob_space.hpp",
+        "gpkvs/kernels/space/blob_space.hpp",
         "        if (pin == pins_.end()) return make_free(first, pages, true);\n",
         "        return make_free(first, pages, true);\n",
         "a slow client gets bytes of a new value in the middle of an old one",
@@ -196,7 +196,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-value-that-never-came-keeps-its-place",
-        "gpkvs/kernels/blob_upload.hpp",
+        "gpkvs/kernels/space/blob_upload.hpp",
         "        if (!is_stored_) blobs_.give_back(first_page_, blob_pages(bytes_));\n",
         "",
         "each client that goes in the middle of a large value takes its space until the store is closed",
@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-value-that-came-in-pieces-is-nobodys",
-        "gpkvs/kernels/blob_upload.hpp",
+        "gpkvs/kernels/space/blob_upload.hpp",
         "    adopted_->set_stored();\n",
         "",
         "the pages of a large value are given to the next one, and both are read from there",
@@ -220,7 +220,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-value-in-pieces-is-mixed-up",
-        "gpkvs/kernels/blob_upload.hpp",
+        "gpkvs/kernels/space/blob_upload.hpp",
         "memcpy(piece_.data() + in_piece, data, part);",
         "memcpy(piece_.data(), data, part);",
         "what comes in parts smaller than a piece is not what was sent",
@@ -228,7 +228,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-value-that-was-read-is-never-free",
-        "gpkvs/kernels/blob_space.hpp",
+        "gpkvs/kernels/space/blob_space.hpp",
         "        if (pages) make_free(first, pages, true);\n",
         "",
         "each value that is overwritten while somebody reads it takes its space until the store is closed",
@@ -252,7 +252,7 @@ MUTANTS = (
     ),
     Mutant(
         "runs-of-pages-stay-apart",
-        "gpkvs/kernels/page_runs.hpp",
+        "gpkvs/kernels/base/page_runs.hpp",
         "const bool joins_before = before != end() && before->first + before->second == first;",
         "const bool joins_before = false;",
         "free pages that lie side by side do not make room for a larger value",
@@ -260,7 +260,7 @@ MUTANTS = (
     ),
     Mutant(
         "pages-of-two-values-are-used-again",
-        "gpkvs/kernels/blob_space.hpp",
+        "gpkvs/kernels/space/blob_space.hpp",
         "            if (!shared_.touch(first, pages)) free_.add(first, pages);\n",
         "            free_.add(first, pages);\n",
         "where two values overlap, the end of one is the end of the other",
@@ -447,7 +447,7 @@ MUTANTS = (
     ),
     Mutant(
         "versions-without-a-change",
-        "gpkvs/kernels/native_engine.hpp",
+        "gpkvs/kernels/engine/native_engine.hpp",
         "return a.writes->slots || a.planned[PLANNED_SETS];",
         "return a.writes->slots;",
         "a version that was given is given again",
@@ -594,7 +594,7 @@ MUTANTS = (
     ),
     Mutant(
         "descriptor-stored-over",
-        "gpkvs/kernels/commit_undo.hpp",
+        "gpkvs/kernels/commit/commit_undo.hpp",
         "    transaction.copy = 1 - transaction.copy;\n",
         "",
         "a crash in a batch takes the descriptor that recovery needs",

@@ -1,4 +1,4 @@
-"""The streams and events of slots that are logged and stored in chunks (``kernels/chunks.hpp``)."""
+"""The streams and events of slots that are logged and stored in chunks (``kernels/commit/chunks.hpp``)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _log = logging.getLogger("gpkvs")
 
 _THREADS = 256  # of a block, where the kernel does not say it
 _PIECE_BYTES = 16 << 20  # of what crosses the link through pinned memory
-_FIELDS_BYTES = 1024  # GPM_DESCRIBED in kernels/gpm.cuh
+_FIELDS_BYTES = 1024  # GPM_DESCRIBED in kernels/gpm/gpm.cuh
 # From so many bytes on, the copy engine stores what a save finds changed: multiprocessors go on computing. With fewer,
 # the kernel that finds it has stored it before a copy would begin.
 _COPIES_FROM = 32 << 20
@@ -137,7 +137,7 @@ class GpuPlace:
     @explained
     def own_kernels(self) -> Callable[[str], UserKernel]:
         """See `Place.own_kernels`."""
-        module = compile_kernels(translation_unit("gpm_*.cu"))
+        module = compile_kernels(translation_unit("gpm/*.cu"))
 
         def find(kernel: str) -> UserKernel:
             code = module, module.get_function(kernel).kernel.ptr
@@ -292,7 +292,7 @@ class GpuPlace:
 
 @cache
 def _driver_calls() -> tuple[int, ...]:
-    """Return where the driver's functions are that a save calls (`GpmQueue` in kernels/gpm_save.hpp)."""
+    """Return where the driver's functions are that a save calls (`GpmQueue` in kernels/gpm/gpm_save.hpp)."""
     driver = ctypes.CDLL("libcuda.so.1")
     calls = driver.cuLaunchKernel, driver.cuMemcpyAsync, driver.cuStreamSynchronize
     return tuple(ctypes.cast(call, ctypes.c_void_p).value or 0 for call in calls)

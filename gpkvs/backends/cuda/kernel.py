@@ -52,7 +52,7 @@ class GpuKernel:
 
 
 def new_launcher(module: cupy.RawModule) -> int:
-    """Return what native code launches kernels with on the calling thread's GPU (``kernels/launcher.hpp``).
+    """Return what native code launches kernels with on the calling thread's GPU (``kernels/base/launcher.hpp``).
 
     Raises
     ------

@@ -240,7 +240,7 @@ class GpuProcessor:
 
     @explained
     def sort(self, words: U64, first: int, /) -> None:
-        """Sort words by their bits from `first` on (``kernels/radix.hpp``); those alike in these keep their order."""
+        """Sort words by their bits from `first` on (``plan/radix.hpp``); those alike in these keep their order."""
         count = len(words)
         spare, digits = cupy.empty(count, np.uint64), cupy.empty(library.gpkvs_digit_counts(count), np.uint32)
         of_sort = *[self.address(column) for column in (words, spare, digits)], count, first

@@ -1,4 +1,4 @@
-"""Transactions of GPUs that end beside the plan of the next one, by native code (``kernels/flight.hpp``).
+"""Transactions of GPUs that end beside the plan of the next one, by native code (``kernels/commit/flight.hpp``).
 
 One is on its way at a time: its entries and its flag are stored over by the next one.
 """

@@ -1,7 +1,7 @@
 """Makes a write set durable with a journal: a frame of new slot contents, and one flush.
 
-A write set of the host's threads is stored by one native call (``kernels/commit_journal.hpp``). On a GPU its steps are
-launched from here. The order is the same:
+A write set of the host's threads is stored by one native call (``kernels/commit/commit_journal.hpp``). On a GPU its
+steps are launched from here. The order is the same:
 
     room for the frame -> records written -> entries -> frame handed over -> slots stored to the image
                                                           |

@@ -20,8 +20,8 @@ from gpkvs.process import failpoint
 
 _Step = Callable[[int, int, int], None]
 
-# Native steps of a table's part (``kernels/write_set.hpp``), which let go of Python's lock: the new records `first` to
-# `last - 1` go to the heap; what is live now, and what no longer, is counted in it.
+# Native steps of a table's part (``kernels/space/write_set.hpp``), which let go of Python's lock: the new records
+# `first` to `last - 1` go to the heap; what is live now, and what no longer, is counted in it.
 STORE_RECORDS: Final = native_step("store_records", keeps_lock=False)
 COUNT_LIVE: Final = native_step("count_live", keeps_lock=False)
 

@@ -1,6 +1,6 @@
 """Makes a write set durable, with an undo log and a transaction flag.
 
-A write set of the host's threads is stored by one native call (``kernels/commit_undo.hpp``):
+A write set of the host's threads is stored by one native call (``kernels/commit/commit_undo.hpp``):
 
     records, undo log -> (records durable) -> descriptor -> (log and descriptor durable) -> ACTIVE -> (durable)
     -> slots -> (durable) -> IDLE -> (durable)
@@ -318,7 +318,7 @@ class UndoCommitter:
         return WriteSet([writes], 0, runs, self._heap.tail, ())
 
     def _read_ahead(self, segment: int) -> None:
-        """Begin to read a segment of a disk's heap that gets records (`read_ahead` in kernels/commit_undo.hpp)."""
+        """Begin to read a segment of a disk's heap that gets records (`read_ahead` in commit/commit_undo.hpp)."""
         segment_bytes = self._files.root.segment_bytes
         self._files.heap.prefetch(segment * segment_bytes, segment_bytes)
 

@@ -1,4 +1,4 @@
-"""Room in the heap for the records of a batch, by the one allocator (``kernels/allocate.hpp``)."""
+"""Room in the heap for the records of a batch, by the one allocator (``kernels/plan/allocate.hpp``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def allocate(place: Processor, heap: Heap, phases: BytesPhases, plan: Plan) -> T
         If there is no room now, or if the heap would be charged more than it may.
     """
     start = heap.start
-    # `Tail` in kernels/allocate.hpp
+    # `Tail` in kernels/plan/allocate.hpp
     tail = np.array([start.segment, start.units, start.segment, _UNCOUNTED, 0, 0, 0, 0], np.uint64)
     plan.put_op = phases.kept_records(plan)
     op = place.download(plan.put_op)

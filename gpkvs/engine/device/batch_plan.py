@@ -1,6 +1,6 @@
 """Plans whose kernels native code launches: what Python gives them, and what it is told.
 
-``kernels/batch_plan.hpp`` has the steps and the columns.
+``kernels/plan/batch_plan.hpp`` has the steps and the columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpkvs.backends.words import Words, places_of
 from gpkvs.native import batch_plan, batch_plan_room, library
 
 _PLACES: Final = places_of(library.gpkvs_batch_plan_fields())
-# What the kernels tell, a word each (`PlanCount` in kernels/batch_plan.hpp).
+# What the kernels tell, a word each (`PlanCount` in kernels/plan/batch_plan.hpp).
 _TOLD: Final = ("NEEDED", "UNSORTED", "CHAINS", "CHANGES", "BLOCKS", "PLACED", "VALUES", "ABSENT", "KEPT")
 assert library.gpkvs_plan_counts().decode().split(";") == [*_TOLD, ""]
 

@@ -1,8 +1,8 @@
 """The phases that plan a batch of one table: what both layouts share. They only read PM.
 
 read -> measure -> place -> stage; a batch that only reads goes read -> measure. Native code launches the kernels of a
-batch that writes, many in one call (``kernels/batch_plan.hpp``). What does not fit, and what only the host's planner
-sees to, is left to that one: `ForHostError`.
+batch that writes, many in one call (``kernels/plan/batch_plan.hpp``). What does not fit, and what only the host's
+planner sees to, is left to that one: `ForHostError`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Phases(ABC):
         count, only_sets = len(batch), batch.has_only_sets
         looks = 2 * batch.gets >= count
         selects = looks or not self._is_whole
-        # A word has room for the number of a slot and that of an operation (kernels/batch_plan.hpp).
+        # A word has room for the number of a slot and that of an operation (kernels/plan/batch_plan.hpp).
         assert self._index.slots_mapped << max(count.bit_length(), _NUMBER_BITS_MIN) < 1 << 63
         plan.room = launched.begin(
             count=count,

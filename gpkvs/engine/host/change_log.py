@@ -1,4 +1,4 @@
-"""The log of changes that followers read (``kernels/changes.hpp``): on while somebody follows, else nothing is made."""
+"""The log of changes that followers read (``kernels/commit/changes.hpp``): on while somebody follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native engine: it runs batch after batch (``kernels/native_engine.hpp``).
+"""The native engine: it runs batch after batch (``kernels/engine/native_engine.hpp``).
 
 It runs in turns. Before each, and after it, Python does what runs beside batches; the turn ends when Python is wanted
 again. A batch lacks something where the native engine leaves it: the crew does that, and has it run again.

@@ -1,4 +1,4 @@
-"""What the native planner (``kernels/native_planner.hpp``) works with: its columns, the heap, and what it planned last.
+"""What the native planner (``kernels/plan/native_planner.hpp``) works with: columns, the heap, what it planned last.
 
 Its phases are those of `gpkvs.engine.device.phases`, the kernels are the same, and so are the bytes that follow. Only
 Python is missing between the kernels: it takes fifty times what they take for one operation, and as much for thousands.

@@ -1,4 +1,4 @@
-"""The results of a batch that native code runs for this process (``kernels/own_batch.hpp``)."""
+"""The results of a batch that native code runs for this process (``kernels/engine/own_batch.hpp``)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The time by which keys expire: the wall clock's; where that was set back, it goes on by a clock that nobody sets.
 
-``kernels/counted_time.hpp`` says how; native code asks for the time too, by the same word.
+``kernels/base/counted_time.hpp`` says how; native code asks for the time too, by the same word.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CountedTime:
 
     def now_us(self) -> int:
         """Return the time that counts, in microseconds since 1970."""
-        wall_us = self.clocks.wall_us()  # first: `count_time` in kernels/counted_time.hpp
+        wall_us = self.clocks.wall_us()  # first: `count_time` in kernels/base/counted_time.hpp
         return count_time(self.address, wall_us, self.clocks.passed_us())
 
     def behind_ms(self) -> int:

@@ -1,7 +1,7 @@
 """What an engine counts about itself: seconds by phase, and bytes.
 
-Plain numbers that only grow. The engine's thread adds to them, also in native code (``kernels/meter.hpp``); whoever
-publishes them reads them from any thread.
+Plain numbers that only grow. The engine's thread adds to them, also in native code (``kernels/base/meter.hpp``);
+whoever publishes them reads them from any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WRITE_PHASES = ("place", "stage", *COMMIT_PHASES)
 # Upper bounds of how late expired keys were removed, in seconds; the last class has none.
 EXPIRY_LAG_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 PHASES = ("resolve", "plan", *READ_PHASES, *WRITE_PHASES, "reply")
-# Words that native code shares (`MeterWord` in kernels/meter.hpp); behind them, the nanoseconds of each phase.
+# Words that native code shares (`MeterWord` in kernels/base/meter.hpp); behind them, the nanoseconds of each phase.
 _TRANSACTIONS, _COMMITS, _USER_BYTES, _HEAP_BYTES, _LOG_BYTES, _INDEX_BYTES, _ROOT_BYTES, _LAST = range(8)
 _LAST_LEFT, _PLANNED, _LEFT = 8, 9, 10
 _FIRST_PHASE = _LEFT + len(Left) + 1

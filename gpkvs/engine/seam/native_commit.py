@@ -1,4 +1,4 @@
-"""A native committer: one call stores a write set of the host's threads, in order (``kernels/commit.hpp``)."""
+"""A native committer: one call stores a write set of the host's threads, in order (``kernels/commit/commit.hpp``)."""
 
 from __future__ import annotations
 

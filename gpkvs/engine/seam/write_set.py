@@ -1,6 +1,6 @@
 """What a planner decided and a committer stores: columns and counters.
 
-`TableWrites` holds the struct of the same name (``kernels/write_set.hpp``): native code can store a table's part
+`TableWrites` holds the struct of the same name (``kernels/space/write_set.hpp``): native code can store a table's part
 without Python. Its columns lie on the host. Where a GPU planned, the changed slots and their contents stay on the GPU
 (`DeviceColumns`). `WriteSet` adds what all tables share.
 """
@@ -138,7 +138,7 @@ class TableWrites:
         self.words[_OF_TABLE] = [table.held_address, generation, entry_bytes, index_file]
 
     def counted_by_host(self) -> Held:
-        """Return what the table gains, but for the units that `count_live` counts (kernels/write_set.hpp)."""
+        """Return what the table gains, but for the units that `count_live` counts (kernels/space/write_set.hpp)."""
         freed_units = 0 if self.freed is None else int(self.freed.live.sum())
         return Held(self.new_keys - self.removed_keys, -freed_units, self.new_expiring - self.old_expiring)
 

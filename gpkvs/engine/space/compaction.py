@@ -2,7 +2,7 @@
 
 A step is a transaction like any other: this planner makes a write set, and the committer stores it. Records move as
 they are, damaged ones too. Their slots keep fingerprint, kind and version, so a step gives no versions.
-``kernels/compact.hpp`` finds the records and their new places.
+``kernels/plan/compact.hpp`` finds the records and their new places.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SWEPT_SLOTS: Final = 1 << 18  # that a step looks at, where rot hides records
 _NOTHING: Final = Run(0, 0)
 _NOWHERE: Final[int | None] = None
 _NO_SEGMENT: Final = (1 << 64) - 1
-_COUNT, _LACK_ROOM, _VICTIM, _AT = range(4)  # `Moves` in kernels/compact.hpp
+_COUNT, _LACK_ROOM, _VICTIM, _AT = range(4)  # `Moves` in kernels/plan/compact.hpp
 _NO_OTHERS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
@@ -343,7 +343,7 @@ class Compactor:
 
 
 class _Filled(NamedTuple):
-    """What a step fills: one item a segment, in the order of `filled_segment` (kernels/write_set.hpp)."""
+    """What a step fills: one item a segment, in the order of `filled_segment` (kernels/space/write_set.hpp)."""
 
     segment: U64
     units: U64

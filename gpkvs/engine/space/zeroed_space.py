@@ -17,7 +17,7 @@ _STRETCH_BYTES = 1 << 20
 
 
 class ZeroedSpace(ctypes.Structure):
-    """Writes zeros ahead of the tail of the heap; a native committer does too (``kernels/zeroed_space.hpp``).
+    """Writes zeros ahead of the tail of the heap; a native committer does too (``kernels/space/zeroed_space.hpp``).
 
     Parameters
     ----------

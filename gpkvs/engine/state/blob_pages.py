@@ -1,4 +1,4 @@
-"""The pages of the file ``blobs``: which are live, which wait, which are free (``kernels/blob_space.hpp``)."""
+"""The pages of the file ``blobs``: which are live, which wait, which are free (``kernels/space/blob_space.hpp``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blobs of a store: values too long for the heap, in pages of a file of their own (``kernels/blobs.hpp``).
+"""The blobs of a store: values too long for the heap, in pages of a file of their own (``kernels/space/blobs.hpp``).
 
 A plan takes pages for the values that it stores, and a commit frees those of the values that go. Here the file grows,
 and an opening finds which pages are in use: those of the blobs that records name.

@@ -3,7 +3,7 @@
 A segment is free when nothing in it is live. The heap may end inside its last segment: it grows in smaller steps. A
 long record is longer than a segment, and has neighbouring segments of its own. What is counted of segments is volatile.
 An opening recounts it from the index; each committed batch keeps it up.
-``kernels/allocate.hpp`` allocates for users, ``kernels/compact.hpp`` for compaction.
+``kernels/plan/allocate.hpp`` allocates for users, ``kernels/plan/compact.hpp`` for compaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpkvs.media.layout import (
 )
 from gpkvs.native import number
 
-# Words of the state that native code shares (`HeapState` in kernels/heap_state.hpp).
+# Words of the state that native code shares (`HeapState` in kernels/space/heap_state.hpp).
 _RESERVE, _SURVIVORS, _CHARGED, _CHARGED_MAX, _CLOCK, _UNITS, _RUN, _TAIL_SEGMENT, _TAIL_UNITS = range(9)
 _NO_SEGMENT: Final = (1 << 64) - 1
 
@@ -95,7 +95,7 @@ class SegmentCounts(NamedTuple):
 
 
 def record_units(record_format: int, key_lengths: U32, value_lengths: U32, expiries: U64 | None) -> U64:
-    """Return what records take whose keys and values have these lengths (`record_units` in kernels/layout.cuh)."""
+    """Return what records take whose keys and values have these lengths (`record_units` in kernels/base/layout.cuh)."""
     keys, values = key_lengths.astype(np.uint64), value_lengths.astype(np.uint64)
     longest = short = np.uint64(RECORD_HEADER_BYTES)
     if record_format != FORMAT_3:
@@ -109,7 +109,7 @@ def record_units(record_format: int, key_lengths: U32, value_lengths: U32, expir
 
 
 def charge_of(units: U64, segment_units: int) -> U64:
-    """Return what records of so many units are charged (`record_charge` in kernels/live_units.cuh)."""
+    """Return what records of so many units are charged (`record_charge` in kernels/base/live_units.cuh)."""
     fitting = np.uint64(segment_units) // np.maximum(units, np.uint64(1))
     share = np.uint64(segment_units) // np.maximum(fitting, np.uint64(1))
     share = np.where(units > segment_units, segments_of(units, segment_units) * np.uint64(segment_units), share)
@@ -386,7 +386,7 @@ class Heap:
         return Run(longest.end - self.run, longest.end) if longest.segments() >= self.run else Run(0, 0)
 
     def has_run(self, segments: int) -> bool:
-        """Whether users' records may take so many neighbours (`Appender::find_run` in kernels/allocate.hpp)."""
+        """Whether users' records may take so many neighbours (`Appender::find_run` in kernels/plan/allocate.hpp)."""
         *others, longest = sorted([0, 0, *(run.segments() for run in self.free_runs())])
         return longest >= self.run + segments or others[-1] >= segments
 

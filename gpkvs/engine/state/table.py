@@ -10,7 +10,7 @@ from gpkvs.media.index import Index
 
 
 class Held(NamedTuple):
-    """What a table holds, or a part of one (`Held` in kernels/write_set.hpp).
+    """What a table holds, or a part of one (`Held` in kernels/space/write_set.hpp).
 
     Attributes
     ----------

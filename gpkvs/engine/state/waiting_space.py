@@ -1,4 +1,4 @@
-"""Space of the heap that batches have freed and that may not be used again yet (``kernels/waiting_space.hpp``)."""
+"""Space of the heap that batches have freed, and that waits to be used again (``kernels/space/waiting_space.hpp``)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _LOOK_SECONDS: Final = 0.05  # between two looks, where nothing is due
 # One step looks at so many blocks, and removes so many keys: batches wait for it.
 _STEP_BLOCKS: Final = 32
 _STEP_KEYS: Final = 3 * BYTES_LAYOUT.block_slots
-_COUNT, _NEXT, _AT = range(3)  # `Found` in kernels/expiry.hpp
+_COUNT, _NEXT, _AT = range(3)  # `Found` in kernels/plan/expiry.hpp
 
 
 class _Ranges:

@@ -32,7 +32,7 @@ from gpkvs.scan import ScanPiece
 
 END = 1 << 64  # behind the last fingerprint
 
-_FOUND, _DAMAGED, _EXPIRED = 1, 2, 3  # `Scanned` in kernels/scan.hpp
+_FOUND, _DAMAGED, _EXPIRED = 1, 2, 3  # `Scanned` in kernels/plan/scan.hpp
 _GROUP = number("SCAN_GROUP")
 _LENGTH_MASK = np.uint64((1 << 24) - 1)  # of a reference: its units
 

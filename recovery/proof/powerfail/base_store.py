@@ -161,7 +161,7 @@ def _find_keys(layout: str, hash_keys: tuple[int, int]) -> tuple[Keys, dict[int,
         fingerprint1=fingerprint1,
     )
     backend.close()
-    # As `candidates_in_block` of kernels/probe.cuh.
+    # As `candidates_in_block` of kernels/base/probe.cuh.
     buckets = LAYOUTS[layout].block_buckets
     first = fingerprint1 >> np.uint64(64 - (buckets.bit_length() - 1))
     second = (first + np.uint64(1) + fingerprint1 % np.uint64(buckets - 1)) % np.uint64(buckets)

@@ -38,7 +38,7 @@ from gpkvs.recovery.proof.powerfail.trace import (
 # Recovery does not read them: nothing depends on their contents after a crash.
 IGNORED = frozenset({LOCK_FILE, RECOVERY_FILE, RECOVERY_FILE + ".tmp"})
 
-# The numbers of `enum TraceKind` in kernels/trace.cuh.
+# The numbers of `enum TraceKind` in kernels/base/trace.cuh.
 _STORE, _WRITE_BACK, _FENCE, _LAUNCH, _NOTE, _SYNC, _BARRIER = range(7)
 # The site of a persist is its caller, not one of the functions that all callers share.
 _SHARED_FILES = ("powerfail/recorder.py", "pm/region.py", "unittest/mock.py", "pathlib.py")

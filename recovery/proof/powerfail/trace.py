@@ -21,7 +21,7 @@ Words = NDArray[np.uint64]
 WORD_BYTES = 8
 SECTOR_BYTES = 512
 
-_BLOCK_BITS = 20  # TRACE_BLOCK_BITS in kernels/trace.cuh
+_BLOCK_BITS = 20  # TRACE_BLOCK_BITS in kernels/base/trace.cuh
 
 HOST_STORE = "host store"  # the sites of the host's stores to memory begin with it
 
