@@ -137,11 +137,11 @@ site: install-dev  ## the documents as a site, in build/site; a link that leads 
 	NO_MKDOCS_2_WARNING=1 $(DEV_BIN)/mkdocs build
 
 nightly: install-test  ## what takes hours; results go to bench/results/nightly (SIZE=small STEPS="crash consistency" SEED=...)
-	$(BIN)/python -m tests.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
+	$(BIN)/python -m tests.tools.nightly $(if $(SIZE),--size $(SIZE)) $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 TIMES ?= 20
 loaded: install-test  ## a file of tests, TIMES=20 times beside eight busy processes: none may fail by chance (FILE=tests/...)
-	$(BIN)/python -m tests.loaded --times $(TIMES) $(or $(FILE),$(error FILE=tests/... says which))
+	$(BIN)/python -m tests.tools.loaded --times $(TIMES) $(or $(FILE),$(error FILE=tests/... says which))
 
 SECONDS ?= $(if $(CI),10,30)
 faults: install-test  ## the 40 faults by number, with their tests and results (FAULTS="17 18" for some, COMMIT=journal)
@@ -151,13 +151,13 @@ mutants: install-test  ## put mistakes into copies of the code: a test must see 
 	$(BIN)/python -m tests.mutants $(if $(JOBS),-j $(JOBS)) $(MUTANTS)
 
 fuzz: install-test  ## throw broken messages at the server's decoding and a real store (SECONDS=30 SEED=...)
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.tools.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 fuzz-doors: install-test  ## send the same calls to a server and to its oracle: answers and stores must be the same (SECONDS=30 SEED=...)
-	$(BIN)/python -m tests.fuzz_doors --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.tools.fuzz_doors --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 fuzz-redis: install-test  ## send the same commands to gpkvs and to a real Redis: replies must be the same (SECONDS=30, or COMMANDS=100000; SEED=...)
-	$(BIN)/python -m tests.fuzz_redis --seconds $(SECONDS) $(if $(COMMANDS),--commands $(COMMANDS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.tools.fuzz_redis --seconds $(SECONDS) $(if $(COMMANDS),--commands $(COMMANDS)) $(if $(SEED),--seed $(SEED))
 
 fuzz-frames: build/address  ## throw broken HTTP/2 at the native door (SECONDS=30 SEED=...)
 	build/address/fuzz_http2 $(SECONDS) $(or $(SEED),$(shell date +%s))
@@ -222,7 +222,7 @@ sanitize-door: build/address build/thread  ## the native door under ThreadSaniti
 
 # In CI one life of a store: seconds more than it takes to start the server.
 fuzz-served: install-test build/address  ## kill a server whose native code has sanitizers, under real clients that know each answer (SECONDS=30 SEED=...)
-	$(BIN)/python -m tests.fuzz_served --seconds $(if $(CI),3,$(SECONDS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.tools.fuzz_served --seconds $(if $(CI),3,$(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 # Without the explorer, whose kernels are built without counters.
 COVERED := tests/engine tests/media tests/pm tests/kernels tests/store tests/recovery/startup tests/faults

@@ -26,8 +26,8 @@ from gpkvs.errors import StoreError
 from gpkvs.recovery.startup.check import check
 from tests.backup.writers import Model
 from tests.conftest import SMALL, assert_clean
+from tests.programs import needs
 from tests.serving import Server, run_gpkvs
-from tests.tools import needs
 
 ROOT = Path(__file__).parents[2]
 COPIES = {

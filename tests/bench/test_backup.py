@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.programs import needs
 from tests.serving import run_gpkvs
-from tests.tools import needs
 
 
 @needs("redis-server", "redis-benchmark")

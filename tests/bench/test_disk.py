@@ -10,8 +10,8 @@ from gpkvs.bench.disk.rounds import in_turn
 from gpkvs.bench.report.comparison import Comparison
 from gpkvs.bench.report.report import BEGIN, END
 from tests.bench.needed import needs_peers, needs_shm
+from tests.programs import needs
 from tests.serving import run_gpkvs
-from tests.tools import needs
 
 TINY = ("--records", "3000", "--server-records", "1000", "--batch", "4000", "--seconds", "0.02")
 SIZES = ("--index-bytes", str(1 << 20), "--journal-bytes", str(18 << 20))

@@ -14,8 +14,8 @@ from gpkvs.bench.door.h2load import METHODS, Load, require_h2load
 from gpkvs.bench.door.measured_doors import Target
 from gpkvs.bench.peers.contender import BenchError
 from tests.bench.test_wear_and_growth import needs_shm
+from tests.programs import needs
 from tests.serving import Server, run_gpkvs
-from tests.tools import needs
 
 needs_h2load = needs("h2load")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import needs
 from tests.serving import run_gpkvs
-from tests.tools import needs
 
 
 @needs("redis-server", "redis-benchmark")

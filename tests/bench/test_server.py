@@ -19,8 +19,8 @@ from gpkvs.bench.server.call_counts import count_calls
 from gpkvs.bench.server.measured_server import ServerBenchOptions
 from gpkvs.bench.server.memory_and_start import measure_start
 from gpkvs.bench.server.process_usage import cpu_seconds, resident
+from tests.programs import needs
 from tests.serving import error_line, run_gpkvs
-from tests.tools import needs
 
 SHM = Path("/dev/shm")
 TINY = ("--records", "2000", "--large-records", "300", "--runs", "1", "--seconds", "0.1", "--message", "100")

@@ -20,8 +20,8 @@ from gpkvs.bench.wear.overwrites import OWN, comparisons_of
 from gpkvs.bench.wear.worn_store import Worn
 from gpkvs.bench.wear.zipfian import overwrites
 from tests.bench.needed import SHM, needs_peers, needs_shm
+from tests.programs import needs
 from tests.serving import run_gpkvs
-from tests.tools import needs
 
 needs_redis = needs("redis-server", "redis-benchmark")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import require
 from tests.server.redis.two_servers import DATABASE, encoded, gpkvs_server, redis_server
-from tests.tools import require
 
 SECONDS_MAX = 60
 

@@ -9,9 +9,9 @@ import pytest
 
 from gpkvs.client import Client
 from tests.conformance.tcl_suite import run_suite
+from tests.programs import needs
 from tests.server.redis.two_servers import resp_port
 from tests.serving import StartServer
-from tests.tools import needs
 
 PASSED_MIN = 252  # Redis itself passes 369 of these units
 

@@ -28,10 +28,10 @@ from gpkvs.proto.v1 import admin_pb2, kv_pb2
 from tests.accounts import Account, Accounts
 from tests.certificates import HERE, Authority, server_options
 from tests.conftest import assert_clean
+from tests.programs import needs
 from tests.server.access.guarded import Guarded
 from tests.server.wire import DELETE, GET, SET, Refused, batch
 from tests.serving import SIZES, Server, StartServer
-from tests.tools import needs
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"

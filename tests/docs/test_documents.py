@@ -16,7 +16,7 @@ from tests.docs.blocks import REPOSITORY, Block, blocks_of, documents, rooms
 from tests.docs.exceptions import EXEMPTIONS, Exemption, reason_to_leave_out
 from tests.docs.session import Session
 from tests.examples.node import node_tools
-from tests.tools import PACKAGES, require
+from tests.programs import PACKAGES, require
 
 RUN = ("sh", "python")
 COMMAND = re.compile(r"(?:^|[|&;(])\s*(?:\w+=\S*\s+)*([\w-]+)", re.MULTILINE)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.examples.node import node_tools
-from tests.tools import require
+from tests.programs import require
 
 REPOSITORY = Path(__file__).parents[2]
 PROTO = REPOSITORY / "proto" / "v1" / "kv.proto"

@@ -1,1 +1,1 @@
-"""Clients that know what a server must answer; tests/fuzz_served.py lets them loose."""
+"""Clients that know what a server must answer; tests/tools/fuzz_served.py lets them loose."""

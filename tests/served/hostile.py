@@ -8,11 +8,11 @@ from collections import Counter
 
 import h2.exceptions
 
-from tests.fuzz_doors import call_of, run
-from tests.fuzz_redis import COMMANDS, PIECES, VALUES
 from tests.served.grpc_client import EndedError
 from tests.server.http2_client import Http2Client
 from tests.server.redis.two_servers import encoded
+from tests.tools.fuzz_doors import call_of, run
+from tests.tools.fuzz_redis import COMMANDS, PIECES, VALUES
 
 SILENCE_SECONDS = 0.02
 KEYS = (b"a", b"b", b"key0", b"\r\n\0\xff", b"k" * 4096)

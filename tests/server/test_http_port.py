@@ -29,10 +29,10 @@ from gpkvs.server.ports.address import Address, ListenError
 from gpkvs.server.ports.tls import Tls, TlsFiles
 from gpkvs.server.signs.exporter import Metrics
 from tests.certificates import HERE, Authority, server_options
+from tests.programs import require
 from tests.server.access.everybody import open_to_everybody
 from tests.server.test_faults import wait_until
 from tests.serving import Server, StartServer
-from tests.tools import require
 
 IDLE = 200
 CROWD = 50

@@ -50,9 +50,9 @@ from gpkvs.server.ports.tls import (
 )
 from gpkvs.server.serve_options import ServeOptions
 from tests.certificates import HERE, Authority, Pair, server_options
+from tests.programs import require
 from tests.server.wire import GET, SET, batch
 from tests.serving import Server, error_line, run_gpkvs
-from tests.tools import require
 
 NOW = datetime.now(UTC)
 CHANGE_SECONDS_MAX = 30

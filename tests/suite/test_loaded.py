@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import loaded
+from tests.tools import loaded
 
 FAILS_THE_SECOND_TIME = """
 from pathlib import Path

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import nightly
-from tests.nightly import STEPS, Step
+from tests.tools import nightly
+from tests.tools.nightly import STEPS, Step
 
 
 def test_results_are_kept_and_a_failure_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tls_scan import Finding, mistakes
+from tests.tools.tls_scan import Finding, mistakes
 
 GOOD = [
     *(Finding(name, "OK", "not offered") for name in ("SSLv2", "SSLv3", "TLS1", "TLS1_1", "TLS1_2")),

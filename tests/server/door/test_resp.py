@@ -17,9 +17,9 @@ import gpkvs
 from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Library, Refusal, Turn
 from tests.conftest import SMALL
+from tests.programs import needs
 from tests.server.door.resp_door import answers, bare_door, command, connect, resp_door, without_ids
 from tests.server.redis.two_servers import redis_server
-from tests.tools import needs
 
 pytestmark = needs("redis-server")
 

@@ -24,7 +24,7 @@ from gpkvs.server.door.library import Library, Protocol
 from gpkvs.server.door.stats import closed_connections, refused_connections
 from gpkvs.server.ports.tls import TlsFilesError
 from tests.certificates import HERE, Authority, Pair
-from tests.tools import require
+from tests.programs import require
 
 NOW = datetime.now(UTC)
 SECONDS_MAX = 20

@@ -12,10 +12,10 @@ import pytest
 
 from tests.accounts import Account, Accounts
 from tests.certificates import HERE, Authority, Pair, server_options
+from tests.programs import needs, require
 from tests.server.redis.two_servers import Connection, encoded, resp_port
 from tests.server.tls_by_hand import Tls
 from tests.serving import Server
-from tests.tools import needs, require
 
 OK = b"+OK\r\n"
 SECONDS_MAX = 20

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz_redis import RELEASE, is_same
 from tests.server.redis.two_servers import DATABASE, Connection, gpkvs_server, redis_server
+from tests.tools.fuzz_redis import RELEASE, is_same
 
 STATES = ((), (b"SET k 1",), (b"SET k 1 EX 5000",), (b"SET k abc",), (b"SET k 1", b"SET z 5"))
 # R: the script that releases a lock. A word may be empty. Commands that make a key and delete it at once are left out:

@@ -13,8 +13,8 @@ from typing import Any
 
 from gpkvs.bench.peers.ports import free_port
 from gpkvs.client import Client
+from tests.programs import require
 from tests.serving import Server
-from tests.tools import require
 
 DATABASE = 9
 _START_SECONDS_MAX = 60

@@ -1,6 +1,6 @@
 """The native door's oracle: gRPC's own server over an embedded store, with its own decoding.
 
-`tests.fuzz_doors` makes the same calls to both. The oracle has the methods of ``gpkvs.v1.KV`` that make requests, and
+`fuzz_doors.py` makes the same calls to both. The oracle has the methods of ``gpkvs.v1.KV`` that make requests, and
 Count. It has no logins, and bounds neither memory nor time. Of what it refuses itself it gives the status and no text:
 all texts are the store's.
 """

@@ -1,6 +1,6 @@
 """The same calls to a server and to the oracle: what they answer, and what they leave in the store, must be the same.
 
-``python -m tests.fuzz_doors --seconds 30 --seed 7``. `tests.oracle` is gRPC's own server over an embedded store; the
+``python -m tests.tools.fuzz_doors --seconds 30 --seed 7``. `oracle.py` is gRPC's own server over an embedded store; the
 native door is compared with it. In each round both begin with an empty store and get the same calls one after the
 other: right ones, broken ones, methods that are not there, odd headers, frames that are cut anywhere. Exit status 1
 where they differ.
@@ -29,10 +29,10 @@ from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.store import Store
 from tests.conftest import assert_clean
-from tests.oracle import Oracle
 from tests.server.http2_client import Answer, Http2Client, framed
 from tests.server.wire import ABSENT, ADD, CHECK, DELETE, EQUALS, EXISTS, EXPIRY, GET, INCREMENT, SET, u32, u64
 from tests.serving import SIZES, Server
+from tests.tools.oracle import Oracle
 
 CALLS_A_ROUND = 300
 LOOK_CALLS = 50  # after so many, the stores are compared

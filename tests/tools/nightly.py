@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpkvs.bench.report.machine import describe_run
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "bench" / "results" / "nightly"
 LOGS = REPOSITORY / "build" / "nightly"
 OUTPUT_LINES_MAX = 30
@@ -168,7 +168,9 @@ STEPS = (
     Step("fuzz-served", "make fuzz-served SECONDS=1800 SEED=$SEED", "make fuzz-served SECONDS=5 SEED=$SEED", 60),
     Step("fuzz-redis", "make fuzz-redis SECONDS=1800", "make fuzz-redis SECONDS=5", 45),
     Step("conformance", "make conformance CI=", "CI=true make conformance", 15),
-    Step("security", ".venv/bin/python -m tests.tls_scan", ".venv/bin/python -m tests.tls_scan --quick", 20),
+    Step(
+        "security", ".venv/bin/python -m tests.tools.tls_scan", ".venv/bin/python -m tests.tools.tls_scan --quick", 20
+    ),
     Step(
         "floods",
         "gpkvs bench door --part floods --part crowd --runs 3 --json build/nightly/floods.json >&2;"
@@ -179,8 +181,8 @@ STEPS = (
     Step("clients", ".venv/bin/python -m tests.foreign.run", ".venv/bin/python -m tests.foreign.run", 10),
     Step(
         "logins",
-        ".venv/bin/python -m tests.fuzz_logins --seconds 600 --seed $SEED",
-        ".venv/bin/python -m tests.fuzz_logins --seconds 5 --seed $SEED",
+        ".venv/bin/python -m tests.tools.fuzz_logins --seconds 600 --seed $SEED",
+        ".venv/bin/python -m tests.tools.fuzz_logins --seconds 5 --seed $SEED",
         20,
     ),
     Step("wheel", ".venv/bin/python -m tests.bare.wheel", ".venv/bin/python -m tests.bare.wheel", 30),
@@ -196,9 +198,9 @@ STEPS = (
     # Whole runs on a busy machine: none may fail by chance.
     Step(
         "loaded",
-        ".venv/bin/python -m tests.loaded --times 5 tests -n 3 --dist loadfile --max-worker-restart 0"
+        ".venv/bin/python -m tests.tools.loaded --times 5 tests -n 3 --dist loadfile --max-worker-restart 0"
         " --ignore tests/docs --ignore tests/conformance",
-        ".venv/bin/python -m tests.loaded --times 1 --beside 1 tests/suite/test_no_skips.py",
+        ".venv/bin/python -m tests.tools.loaded --times 1 --beside 1 tests/suite/test_no_skips.py",
         600,
     ),
     Step("docs", "make docs-all", ".venv/bin/python -m pytest -q tests/docs/test_session.py", 90),

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 BUSY_PROCESSES = 8
 # It ends by itself when the one that started it is gone, however that ended.
 _BUSY = """

@@ -1,8 +1,8 @@
 """Fuzzing of how clients log in: headers and tokens, near-right ones above all, against a real server.
 
-``python -m tests.fuzz_logins --seconds 30 --seed 7``. They come over gRPC, as HTTP/2 by hand, and to the metrics over
-HTTP/1. Nothing is read without the right secret, and everything with it; no secret stands in the log or in the audit
-log; the server has no traceback, keeps its memory, and stops in order.
+``python -m tests.tools.fuzz_logins --seconds 30 --seed 7``. They come over gRPC, as HTTP/2 by hand, and to the metrics
+over HTTP/1. Nothing is read without the right secret, and everything with it; no secret stands in the log or in the
+audit log; the server has no traceback, keeps its memory, and stops in order.
 """
 
 from __future__ import annotations

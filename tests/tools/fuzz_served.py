@@ -32,7 +32,7 @@ from tests.served.hostile import HostileClient
 from tests.served.resp_client import RespClient
 from tests.serving import Server
 
-BUILD = Path(__file__).parents[1] / "build" / "address"
+BUILD = Path(__file__).parents[2] / "build" / "address"
 LIVES = 5  # of a store
 LIFE_SECONDS = 3, 12
 START_SECONDS_MAX = STOP_SECONDS_MAX = 600  # on a machine that does much else

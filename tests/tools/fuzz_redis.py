@@ -1,8 +1,8 @@
 """The same commands to gpkvs and to a real Redis: the replies must be the same, and in the end the keys.
 
-``python -m tests.fuzz_redis --seconds 30 --seed 7``, or ``--commands 100000``. Several connections take turns. Each
-sends some random commands at once, cut anywhere, on a few keys: right and wrong ones, transactions, both protocols.
-Other connections send what is no protocol. Exit status 1 where the replies differ. What docs/redis.md says that
+``python -m tests.tools.fuzz_redis --seconds 30 --seed 7``, or ``--commands 100000``. Several connections take turns.
+Each sends some random commands at once, cut anywhere, on a few keys: right and wrong ones, transactions, both
+protocols. Other connections send what is no protocol. Exit status 1 where the replies differ. What docs/redis.md says that
 differs is left out: a watched key that was absent, made and deleted, and commands on whole tables between MULTI and
 EXEC.
 """
@@ -324,7 +324,7 @@ def main() -> int:
     parser.add_argument("--commands", type=int, help="so many, however long it takes")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     given = parser.parse_args()
-    print(f"python -m tests.fuzz_redis --seed {given.seed}", flush=True)
+    print(f"python -m tests.tools.fuzz_redis --seed {given.seed}", flush=True)
     if not shutil.which("redis-server"):
         print("redis is not installed: apt-get install redis-server")
         return 2
