@@ -2,9 +2,9 @@
 
 ``python -m tests.tools.fuzz_redis --seconds 30 --seed 7``, or ``--commands 100000``. Several connections take turns.
 Each sends some random commands at once, cut anywhere, on a few keys: right and wrong ones, transactions, both
-protocols. Other connections send what is no protocol. Exit status 1 where the replies differ. What docs/redis.md says that
-differs is left out: a watched key that was absent, made and deleted, and commands on whole tables between MULTI and
-EXEC.
+protocols. Other connections send what is no protocol. Exit status 1 where the replies differ. What docs/redis.md says
+that differs is left out: a watched key that was absent, made and deleted, and commands on whole tables between MULTI
+and EXEC.
 """
 
 from __future__ import annotations

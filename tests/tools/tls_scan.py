@@ -1,8 +1,8 @@
 """testssl.sh against both ports of a real server with TLS: what must hold, and nothing else that it complains of.
 
 ``python -m tests.tools.tls_scan``. The port of gRPC refuses clients that do not offer HTTP/2, as testssl.sh does in
-most of its hellos: there a copy of it is run that always offers it. It needs Debian's testssl.sh, and prints what it found as
-JSON; exit status 1 if something does not hold.
+most of its hellos: there a copy of it is run that always offers it. It needs Debian's testssl.sh, and prints what it
+found as JSON; exit status 1 if something does not hold.
 """
 
 from __future__ import annotations
