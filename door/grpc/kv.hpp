@@ -1,4 +1,4 @@
-// The KV service, as far as its requests are plain: Get, Set, Delete, Batch and Pipeline. Python serves all the rest.
+// The KV service, as far as its requests are plain: Get, Set, Delete, Increment, MultiGet, Batch and Pipeline. Python serves all the rest.
 #pragma once
 #include "grpc/service.hpp"
 

@@ -1,6 +1,6 @@
 """Rows that a GPU keeps in its own memory: the cache of each table, and what all of them may take.
 
-``kernels/device/rows.cu`` has the cells. Each time the index says whether a row is still its key's, so a cache hears of
+``kernels/cu/rows.cu`` has the cells. Each time the index says whether a row is still its key's, so a cache hears of
 nothing: not of writes, not of compaction, not of growth.
 """
 

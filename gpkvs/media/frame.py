@@ -32,7 +32,7 @@ class FrameHeader(NamedTuple):
     pages
         What the frame takes.
     records_digest
-        Of the records that the batch wrote (``kernels/device/redo.cu``).
+        Of the records that the batch wrote (``kernels/cu/redo.cu``).
     descriptor
         Of the batch, as the undo log has it.
     """

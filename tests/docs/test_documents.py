@@ -102,7 +102,9 @@ def test_an_exemption_is_of_a_block_that_is_there(exemption: Exemption) -> None:
     assert exemption.reason
 
 
-PATH = re.compile(r"`((?:gpkvs|server|client|recovery|bench|proto|tests|deploy|docs|integrations)/[\w./{},-]+)`")
+PATH = re.compile(
+    r"`((?:gpkvs|server|door|client|recovery|bench|proto|tests|deploy|docs|examples|integrations)/[\w./{},-]+)`"
+)
 
 
 @pytest.mark.parametrize("document", [name for name in (*documents(), *rooms()) if name != "CHANGELOG.md"])

@@ -232,7 +232,7 @@ def test_an_error_of_the_driver_is_returned_once() -> None:
         library.gpkvs_launcher_delete(launcher)
 
 
-NOT_THERE = np.uint64(1 << 63)  # kernels/device/batch_plan.cu
+NOT_THERE = np.uint64(1 << 63)  # kernels/cu/batch_plan.cu
 NUMBERS: dict[str, Any] = {
     "keys": 0,
     "hash_key0": 0,

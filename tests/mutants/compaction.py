@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "moved-records-must-be-whole",
-        "gpkvs/kernels/device/redo.cu",
+        "gpkvs/kernels/cu/redo.cu",
         "        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));\n",
         "        else if (!checked_record(a.heap, a.end_byte, a.record_format, slot.reference).words) a.wrong[i] = 1;\n"
         "        else a.digest[i] = moved_digest(slot.reference, (const u64*)(a.heap + at));\n",

@@ -304,7 +304,7 @@ MUTANTS = (
     ),
     Mutant(
         "replay-takes-expiring-records-for-none",
-        "gpkvs/kernels/device/redo.cu",
+        "gpkvs/kernels/cu/redo.cu",
         "slot_kind(slot.meta) == KIND_EMPTY ||",
         "slot_kind(slot.meta) != 1 ||",
         "the last acknowledged batch before a crash is lost",
@@ -312,7 +312,7 @@ MUTANTS = (
     ),
     Mutant(
         "audit-passes-any-kind",
-        "gpkvs/kernels/device/audit.cu",
+        "gpkvs/kernels/cu/audit.cu",
         "    if (expires != (record.expiry_ms != 0)) return AUDIT_EXPIRY;\n",
         "",
         "`gpkvs check` passes a slot that never expires though its record does",

@@ -7,13 +7,13 @@ from tests.mutants.mutant import Mutant
 _RECORD, _LAYOUT, _COPY = (
     "gpkvs/kernels/base/record.cuh",
     "gpkvs/kernels/base/layout.cuh",
-    "gpkvs/kernels/device/copy.cu",
+    "gpkvs/kernels/cu/copy.cu",
 )
 _FORMAT4, _FORMATS = "engine/test_format4.py::", "recovery/copy/test_formats.py::"
 _PLANNER, _RESOLVE, _REDO = (
     "gpkvs/kernels/plan/native_planner.hpp",
     "gpkvs/kernels/plan/resolve.hpp",
-    "gpkvs/kernels/device/redo.cu",
+    "gpkvs/kernels/cu/redo.cu",
 )
 _KEPT = "engine/test_kept_blobs.py::"
 _BLOBS, _BITFLIP = "engine/test_blobs.py::", "recovery/proof/damage/test_bitflip.py::"
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "check-does-not-look-at-blobs",
-        "gpkvs/kernels/device/audit.cu",
+        "gpkvs/kernels/cu/audit.cu",
         "    if (!is_blob_sound(record, blob_file_of(a))) return AUDIT_BLOB_CHECKSUM;\n",
         "",
         "`gpkvs check` calls a store clean whose large values rotted",

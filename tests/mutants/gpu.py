@@ -17,7 +17,7 @@ _LOOKS = "backends/test_look_up.py"
 _LAUNCHED = "engine/test_launched_phases.py"
 _SHARDS = "engine/test_sharded_phases.py"
 _RADIX = "kernels/test_radix.py"
-_ROWS = "gpkvs/kernels/device/rows.cu"
+_ROWS = "gpkvs/kernels/cu/rows.cu"
 _OF_ROWS = "engine/test_rows_on_gpu.py"
 
 MUTANTS = (
@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     Mutant(
         "key-is-not-logged",
-        "gpkvs/kernels/device/chunk.cu",
+        "gpkvs/kernels/cu/chunk.cu",
         "key_changes |= words[w] != after[w];",
         "key_changes |= false;",
         "an undone slot has the value of one key and the name of another",
@@ -250,7 +250,7 @@ MUTANTS = (
     ),
     Mutant(
         "ties-of-a-sort-stay",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "    if (!descends) return;",
         "    return;",
         "operations of one key are not side by side, and become two keys",
@@ -258,7 +258,7 @@ MUTANTS = (
     ),
     Mutant(
         "long-ties-are-not-told",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "    if (last < a.count && is_tied(a, last)) {\n        atomic_add(a.left, 1);\n",
         "    if (last < a.count && is_tied(a, last)) {\n",
         "what was left unsorted is taken for sorted",
@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "late-descents-of-long-ties-are-not-told",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "~a.numbers)) atomic_add(a.left, 1);\n        return;",
         "~a.numbers)) return;\n        return;",
         "what was left unsorted is taken for sorted",
@@ -282,7 +282,7 @@ MUTANTS = (
     ),
     Mutant(
         "written-key-is-not-selected",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         " || is_write(kind) || *mark_of_place(a, packed));",
         " || is_write(kind));",
         "a GET does not see the SET before it in its batch",
@@ -290,7 +290,7 @@ MUTANTS = (
     ),
     Mutant(
         "displaced-occupant-goes-to-the-slot-of-the-new-key",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "    a.changed_slot[at] = a.moved_to[i];",
         "    a.changed_slot[at] = slot;",
         "a displaced key is lost",
@@ -298,7 +298,7 @@ MUTANTS = (
     ),
     Mutant(
         "slots-that-a-batch-changes-may-be-taken",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "        mark_way<Slot>(pinned, slot / WAYS, slot % WAYS);",
         "",
         "a slot that a batch changes gives its way to a new key, and changes twice",
@@ -306,7 +306,7 @@ MUTANTS = (
     ),
     Mutant(
         "values-begin-one-later",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "8 * (a.sums[i] >> 32) - 8;",
         "8 * (a.sums[i] >> 32);",
         "a SET stores the value of the next one",
@@ -330,7 +330,7 @@ MUTANTS = (
     ),
     Mutant(
         "keys-of-records-are-half-known",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "return a.fingerprint0[op] == a.fingerprint0[other] && a.fingerprint1[op] == a.fingerprint1[other];",
         "return a.fingerprint0[op] == a.fingerprint0[other];",
         "two keys become one",
@@ -338,7 +338,7 @@ MUTANTS = (
     ),
     Mutant(
         "records-are-named-in-their-order",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "a.reference[a.kept[i]] = a.records[i];",
         "a.reference[i] = a.records[i];",
         "a key gets the record of another one",
@@ -346,7 +346,7 @@ MUTANTS = (
     ),
     Mutant(
         "plan-frees-nothing",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "    a.freed[i] = a.old_word[chain];\n",
         "    a.freed[i] = 0;\n",
         "records that nobody names stay live in the heap",
@@ -370,7 +370,7 @@ MUTANTS = (
     ),
     Mutant(
         "absent-keys-are-sorted-as-if-all-were-there",
-        "gpkvs/kernels/device/batch_plan.cu",
+        "gpkvs/kernels/cu/batch_plan.cu",
         "    if (own && pair == NO_PAIR) set_mark(a.absent, 1);\n",
         "",
         "new keys come between those that are there, and two of them may take one way",

@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "moved-slots-logged-in-the-other-block",
-        "gpkvs/kernels/device/grow.cu",
+        "gpkvs/kernels/cu/grow.cu",
         "(side[slot] == SIDE_UPPER)) * slots",
         "(side[slot] == SIDE_LOWER)) * slots",
         "after a replay, keys are in the block that they do not belong to",
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-gpu-moves-slots-to-the-other-block",
-        "gpkvs/kernels/device/split_slots.cu",
+        "gpkvs/kernels/cu/split_slots.cu",
         "(goes_up ? &slot : &empty) + word",
         "(goes_up ? &empty : &slot) + word",
         "keys that a GPU moved are in the block that they do not belong to",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _READ, _PLACE, _NATIVE = (
-    "gpkvs/kernels/device/read.cu",
-    "gpkvs/kernels/device/place.cuh",
+    "gpkvs/kernels/cu/read.cu",
+    "gpkvs/kernels/cu/place.cuh",
     "gpkvs/kernels/plan/native_planner.hpp",
 )
 _ADMIT, _HEAP = "gpkvs/kernels/plan/admit.hpp", "gpkvs/kernels/plan/allocate.hpp"
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         "audit-across-segments",
-        "gpkvs/kernels/device/audit.cu",
+        "gpkvs/kernels/cu/audit.cu",
         " ||\n        !is_in_segments(offset % a.segment_units, units, a.segment_units))",
         ")",
         "`gpkvs check` passes a record that lies over the end of its segment, where others will be stored over it",

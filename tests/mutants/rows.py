@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "row-size-unchecked",
-        "gpkvs/kernels/device/audit.cu",
+        "gpkvs/kernels/cu/audit.cu",
         "    if (a.row_bytes && (",
         "    if (false && (",
         "`gpkvs check` finds nothing wrong with a value that is no row",

@@ -10,7 +10,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 ROOMS = {
     "door": ("base", "request", "net", "queue", "python", "grpc", "resp"),
-    "gpkvs/kernels": ("base", "gpm", "device", "space", "plan", "commit", "engine"),
+    "gpkvs/kernels": ("base", "gpm", "cu", "space", "plan", "commit", "engine"),
 }
 """From the lowest up. What stands beside them, such as `door.hpp` and `cpu.cpp`, is above all of them."""
 CONTRACTS = ("door.h", "engine_batch.h")

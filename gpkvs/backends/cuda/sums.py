@@ -2,7 +2,7 @@
 
 CuPy's fast sums (CUB) take two to four seconds to compile when first used, and small columns need many of them, by
 size. In the middle of serving each would be a halt. So fast sums serve large columns only, where one serves all sizes.
-It is compiled at the start; CuPy keeps it on disk. Sums of bytes and of words are native (``kernels/device/tiles.cu``).
+It is compiled at the start; CuPy keeps it on disk. Sums of bytes and of words are native (``kernels/cu/tiles.cu``).
 """
 
 from __future__ import annotations

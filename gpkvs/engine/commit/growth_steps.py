@@ -1,6 +1,6 @@
 """The parts of a growth step: what moves when the blocks `first` to `last - 1` of an index become twice as many.
 
-Committers put them in order. Block k becomes 2k and 2k + 1 (``kernels/device/grow.cu``).
+Committers put them in order. Block k becomes 2k and 2k + 1 (``kernels/cu/grow.cu``).
 """
 
 from __future__ import annotations

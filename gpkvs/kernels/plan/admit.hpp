@@ -1,6 +1,6 @@
 // Which requests of a batch are refused when not all fit. They are taken in arrival order, each whole or not at all.
 #pragma once
-#include "device/place.cuh"
+#include "cu/place.cuh"
 
 // admit: a way for each new key, request by request. If one key of a request finds no way, the request is refused and
 // what it had taken is given back. `set_*` are the SETs of new keys in arrival order. `taken` and `pinned` have one byte

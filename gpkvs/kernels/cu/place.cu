@@ -1,6 +1,6 @@
 // place: a way for each new key (place.cuh). One item a block; inside it serially, so that every backend makes the same
 // image. After the first key that finds none nothing more of a block is placed.
-#include "device/place.cuh"
+#include "cu/place.cuh"
 
 #define PLACE_ARGS(F, Slots)                                                                \
     F(const u32*, block_first) F(const u32*, changed_chain)                                 \

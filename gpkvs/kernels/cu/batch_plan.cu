@@ -1,7 +1,7 @@
 // What a plan for a GPU needs beside the kernels of the host's planner, since no host looks on between them (batch_plan.hpp): each
 // `mark_` marks items with two numbers of 32 bits, a running sum over the marks numbers them, and each `pick_` puts the marked
 // items side by side.
-#include "device/place.cuh"
+#include "cu/place.cuh"
 
 // Where a key lies, as a word whose lower bits have room for the number of an operation (`numbers`): a key that is there has the
 // number of its slot there, and so comes in the order of slots. One that is not has the upper bits of its fingerprint behind a 1,
