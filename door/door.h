@@ -220,7 +220,7 @@ DOOR_EXPORT bool gpkvs_door_hand_on_left(Door* door);
 // Returns how many requests have heard that; nobody will any more.
 DOOR_EXPORT uint64_t gpkvs_door_left_without(Door* door, uint32_t what);
 // A request of it was not executed; told before `left_done`.
-DOOR_EXPORT void gpkvs_door_left_refused(Door* door, uint64_t request, const DoorRefusal* refusal);
+DOOR_EXPORT bool gpkvs_door_left_refused(Door* door, uint64_t request, const DoorRefusal* refusal);
 // The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered and
 // not refused, joined. `versions` is null where the table has none. Answers leave when `gate` is durable.
 DOOR_EXPORT void gpkvs_door_left_done(Door* door, uint64_t covered, const uint8_t* status, const uint64_t* versions,

@@ -119,9 +119,13 @@ bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* va
 
 bool KvRequest::take_batch(u32 id, Message& message) {
     if (!parse(Method::BATCH, message, &said_, this) || request_ops) return false;
-    const Table* const table = connection->thread.tables().find(id);
-    if (table && !keeps_limits(said_, *this, *table)) return false;
-    if (table) table_ = *table;
+    if (const Table* const table = connection->thread.tables().find(id)) {
+        table_ = *table;
+        // A handler also deletes and moves what was stored before limits were lowered.
+        if (table_.key_bytes_min < table_.key_bytes_max) table_.key_bytes_max = ~0u;
+        if (table_.value_bytes_min < table_.value_bytes_max) table_.value_bytes_max = ~0u;
+        if (!keeps_limits(said_, *this, table_)) return false;
+    }
     table_id = id;
     taken_ = std::move(message);
     return true;
@@ -200,7 +204,8 @@ Message KvRequest::make_response() {
 
 // The response where its values are, if they are many and nobody else's: they take as long to copy as to read.
 Message KvRequest::response_in_place(const MessageWriter& writer) {
-    if (results->n != n || !lent_values.empty() || result_value_bytes < IN_PLACE_BYTES_MIN) return {};
+    // Python frees the bytes of a response, and these are none of malloc.
+    if (python || results->n != n || !lent_values.empty() || result_value_bytes < IN_PLACE_BYTES_MIN) return {};
     u8* const data = writer.write_around(results->values, Results::RESPONSE_ROOM);
     if (!data) return {};
     account_.charge(ANSWERS, writer.size());

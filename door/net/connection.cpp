@@ -18,6 +18,7 @@ namespace {
 // A connection beside its calls, requests and answers; a socket takes as much again in the system.
 constexpr u64 CONNECTION_BYTES = (4 << 10) + Output::KEPT_BYTES;
 // So many bytes of values are looked at before the others have their turn.
+constexpr u64 ALL_BYTES = 1ull << 40;  // of values that are lent
 constexpr u64 LOOKED_BYTES = 1 << 20;
 // A client's reading of the last bytes may take so long.
 constexpr u64 PATIENCE_NS = 20000000000;
@@ -186,9 +187,10 @@ void Connection::skip_input() {
     if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) close();
 }
 
-// A request is back. What is lent to it is looked at before the protocol sees it, a part at a time.
+// A request is back. What is lent to it is looked at before the protocol sees it, a part at a time. Of a connection that is closed
+// nobody has a turn, and the client needs nothing; Python does, whose request may be for others too.
 void Connection::came_back(Request* request) {
-    if (is_closed_ || !request->blob_count) return tell_answered(request);
+    if (!request->blob_count || (is_closed_ && !request->python)) return tell_answered(request);
     if (!request->take_lent(account)) {
         request->release_results();
         request->outcome = request->changes_nothing() ? NO_ROOM : REFUSED;
@@ -198,7 +200,8 @@ void Connection::came_back(Request* request) {
     request->next = nullptr;
     (looking_first_ ? looking_last_->next : looking_first_) = request;
     looking_last_ = request;
-    if (looking_first_ == request) look_at_lent();
+    if (is_closed_) stop_looking();
+    else if (looking_first_ == request) look_at_lent();
 }
 
 void Connection::look_at_lent() {
@@ -214,6 +217,7 @@ void Connection::look_at_lent() {
 void Connection::stop_looking() {
     while (Request* const request = looking_first_) {
         looking_first_ = request->next;
+        if (request->python) request->look_at_lent(ALL_BYTES);
         tell_answered(request);
     }
 }

@@ -202,10 +202,15 @@ void Forward::submit(Connection* connection, std::list<Event>&& answer, u32 tabl
         left.front().answer_nothing(RESOURCE_EXHAUSTED, true);
         return tell(std::move(left));
     }
-    if (std::optional<Refusal> refusal = lend(*request, table_id, message, size)) {
-        request->outcome = REFUSED;
-        request->refusal = std::make_shared<const Refusal>(std::move(*refusal));
-        answered(*request);
+    try {
+        if (std::optional<Refusal> refusal = lend(*request, table_id, message, size)) {
+            request->outcome = REFUSED;
+            request->refusal = std::make_shared<const Refusal>(std::move(*refusal));
+            answered(*request);
+        }
+    } catch (const std::bad_alloc&) {  // before it was lent
+        request->outcome = NO_ROOM;
+        give_up(*request, RESOURCE_EXHAUSTED, true);
     }
 }
 
@@ -221,6 +226,13 @@ std::optional<Refusal> Forward::lend(PythonRequest& request, u32 table_id, u8* b
     return request.lend();
 }
 
+void Forward::give_up(PythonRequest& given, int code, bool is_refusal) {
+    const std::unique_ptr<PythonRequest> request(&given);
+    calls_[request->connection->thread.number].requests.erase(request->ticket());
+    request->answer.front().answer_nothing(code, is_refusal);
+    tell(std::move(request->answer));
+}
+
 void Forward::withdraw(u32 thread, u64 ticket) {
     auto& requests = calls_[thread].requests;
     const auto found = requests.find(ticket);
@@ -233,11 +245,12 @@ void Forward::answered(PythonRequest& back) {
     calls_[request->connection->thread.number].requests.erase(request->ticket());
     Event& event = request->answer.front();
     event.take_times(*request);
-    const bool is_done = request->outcome == DONE;
+    bool is_refusal = request->outcome != DONE;
     try {
         if (request->outcome == CANCELLED) {
             event.answer_nothing(CANCELLED_CODE, true);
         } else if (const std::optional<Refusal> refusal = request->why_not_done()) {
+            is_refusal = refusal->is_refusal;
             MessageWriter writer;
             respond_failed(0, *refusal, &writer);
             event.answer(writer.message(account), refusal->is_refusal);
@@ -248,7 +261,7 @@ void Forward::answered(PythonRequest& back) {
             event.answer(std::move(response), false);
         }
     } catch (const std::bad_alloc&) {
-        event.answer_nothing(is_done ? INTERNAL : RESOURCE_EXHAUSTED, !is_done);
+        event.answer_nothing(is_refusal ? RESOURCE_EXHAUSTED : INTERNAL, is_refusal);
     }
     tell(std::move(request->answer));
 }

@@ -148,6 +148,7 @@ class Forward {
     template <class Function>
     static void guard(Responder& responder, Function function);
     Forwarded* find(u64 call);
+    void give_up(PythonRequest& request, int code, bool is_refusal);
     std::optional<Refusal> lend(PythonRequest& request, u32 table_id, u8* message, u64 size);
 
     Account& account_;

@@ -144,7 +144,7 @@ Verdict Turn::judge(Request* request, u64 now) {
         return drop(request, CANCELLED);
     }
     if (request->deadline_ns <= now) {
-        if (!request->python) door_.engine_stats.expired.add();
+        door_.engine_stats.expired.add();
         return drop(request, EXPIRED);
     }
     if (refusal_.now()) {
@@ -290,10 +290,11 @@ bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes,
     return true;
 }
 
-void Turn::left_refused(u64 number, const std::shared_ptr<const Refusal>& refusal) {
+bool Turn::left_refused(u64 number, const std::shared_ptr<const Refusal>& refusal) {
     Request* request = first_;
     while (number--) request = request->next;
     request->refusal = refusal;
+    return !request->python;
 }
 
 void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate) {

@@ -34,7 +34,8 @@ class Turn {
     bool run_left();
     bool hand_on_left();
     u64 left_without(u32 what);
-    void left_refused(u64 request, const std::shared_ptr<const Refusal>& refusal);
+    // Whether it is a client's: Python counts what its own are refused.
+    bool left_refused(u64 request, const std::shared_ptr<const Refusal>& refusal);
     void left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate);
     void left_failed(const std::shared_ptr<const Refusal>& refusal);
     // Gives back all that waits: nobody is there any more for whom to execute it.

@@ -15,6 +15,8 @@ transaction's values is kept free for that (`gpkvs.server.account.bounds`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from gpkvs.errors import NoSpaceError
@@ -72,7 +74,7 @@ class Memory:
     def has_requests(self, peer: str) -> bool:
         """Return whether requests of a connection wait for the end of their transaction."""
         found = self._connections.get(peer)
-        return found is not None and found.request_bytes > 0
+        return found is not None and found.requests > 0
 
     def forget(self, connection: Connection, peer: str) -> None:
         """Keep no account of a connection that holds nothing; another one may have its name by now."""
@@ -91,14 +93,14 @@ class Connection:
         Its name, as gRPC writes it.
     """
 
-    __slots__ = ("_memory", "_peer", "bytes", "id", "request_bytes")
+    __slots__ = ("_memory", "_peer", "bytes", "id", "requests")
 
     def __init__(self, memory: Memory, peer: str) -> None:
         self._memory = memory
         self._peer = peer
         self.id = 0  # the door's
         self.bytes = 0
-        self.request_bytes = 0  # of these, of the kind ``requests``
+        self.requests = 0  # that handlers have made, and whose answers have not come
 
     def change(self, kind: Kind, size: int) -> None:
         """Count more, or less."""
@@ -106,8 +108,6 @@ class Connection:
         memory.by_kind[kind] += size
         memory.clients_bytes += size
         self.bytes += size
-        if kind == "requests":
-            self.request_bytes += size
         if not self.bytes:
             memory.forget(self, self._peer)
 
@@ -125,7 +125,7 @@ class Connection:
 
 
 class Account:
-    """What one call holds: itself and its responses. Its requests are counted until their end, also after the call.
+    """What one call holds: itself and its responses. The door counts its requests.
 
     Parameters
     ----------
@@ -163,6 +163,22 @@ class Account:
         """
         self.require_room(_SENT_COPIES * response_bytes)
         self.change_responses(response_bytes)
+
+    @contextmanager
+    def holding(self, request_bytes: int) -> Iterator[None]:
+        """Count a message that a handler keeps.
+
+        Raises
+        ------
+        NoSpaceError
+            If there is no room for it.
+        """
+        self.require_room(request_bytes)
+        self.connection.change("requests", request_bytes)
+        try:
+            yield
+        finally:
+            self.connection.change("requests", -request_bytes)
 
     def change_responses(self, size: int) -> None:
         """Count a response's bytes; a negative size gives back what was planned too much, or was sent."""

@@ -67,6 +67,7 @@ def check(message: kv_pb2.BatchRequest, limits: Limits, clock: Clock) -> None:
     InvalidArgumentError
         Naming the operation's index, the field and the limit.
     """
+    message.DiscardUnknownFields()  # the door reads those only that are not nested deep
     ops = message.ops
     op_column = np.frombuffer(ops, np.uint8)
     with_value = int(np.count_nonzero(op_column == Op.SET.value))

@@ -31,10 +31,11 @@ from gpkvs.server.gate import NotServingError
 
 _NEVER = (1 << 64) - 1
 # Answers that bring no response.
+_NOTHING = "the request was executed, and there is no memory for its response"
 _CODE_OF_MEMORY = StatusCode.RESOURCE_EXHAUSTED.value[0]
 _NOTHING_TEXTS = {
     StatusCode.CANCELLED.value[0]: "the connection has ended",
-    StatusCode.INTERNAL.value[0]: "the request was executed, and there is no memory for its response",
+    StatusCode.INTERNAL.value[0]: _NOTHING,
 }
 
 
@@ -144,11 +145,6 @@ class RequestQueue:
             Of the call, over whose connection it goes, and where its response is counted.
         seconds_left
             Until the client's deadline, if it has one.
-
-        Raises
-        ------
-        NoMemoryError
-            If the process gets none.
         """
         now_ns = time.monotonic_ns()
         ticket, connection = next(self._tickets), account.connection.id
@@ -162,18 +158,26 @@ class RequestQueue:
         try:
             self._door.submit(connection, ticket, table, deadline_ns, message.SerializeToString())
         except MemoryError:
-            raise NoMemoryError from None
+            response.set_exception(NoMemoryError())
+            return response
         self._waiting[ticket] = _Waiting(response, account, call, now_ns)
+        account.connection.requests += 1
         response.add_done_callback(lambda done: self._door.withdraw(connection, ticket) if done.cancelled() else None)
         return response
 
     def answered(self, answer: Answer) -> None:
         """Give a response, or the reason why there is none, to who waits for it."""
         waiting = self._waiting.pop(answer.ticket)
+        waiting.account.connection.requests -= 1
         if waiting.response.done():
             return
-        response = kv_pb2.BatchResponse.FromString(answer.data)
-        error = error_of(answer, response)
+        try:
+            response = kv_pb2.BatchResponse.FromString(answer.data)
+            error = error_of(answer, response)
+            if not error:
+                waiting.account.change_responses(held_bytes(response))
+        except MemoryError:
+            response, error = kv_pb2.BatchResponse(), NoMemoryError() if answer.is_refusal else GpkvsError(_NOTHING)
         if waiting.call:
             if answer.durable_ns:
                 times_ns = answer.submitted_ns, answer.began_ns, answer.planned_ns, answer.durable_ns
@@ -183,7 +187,6 @@ class RequestQueue:
         if error:
             waiting.response.set_exception(error)
         else:
-            waiting.account.change_responses(held_bytes(response))
             waiting.response.set_result(response)
 
 
@@ -199,7 +202,7 @@ def error_of(answer: Answer, response: kv_pb2.BatchResponse) -> GpkvsError | Non
         return None
     if response.HasField("failed_check"):
         return ConflictError(response.failed_check, response.found if response.HasField("found") else None)
-    if full:
+    if full and answer.is_refusal:
         return NoSpaceError(full, text.removeprefix(f"{full.replace('_', ' ')} full: "))
     if code == _CODE_OF_MEMORY and not text:
         return NoMemoryError()

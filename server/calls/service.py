@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +45,7 @@ class KVService:
     """The methods of ``gpkvs.v1.KV``, by their names there.
 
     The door serves what is plain of them (`door/grpc/kv.hpp`), and hands the rest on. No method holds its message while
-    it waits for the queue, which has a copy.
+    it waits for the queue, which has a copy; but for one of several requests.
     """
 
     def __init__(self, logins: Logins, gate: Gate, receives: Receives, metrics: Metrics) -> None:
@@ -138,12 +137,16 @@ class KVService:
         """Run operations in order, atomically."""
         serving = self._gate.serving()
         table = codec.table_of(message, serving.store)
-        of_call = {"table": table.id, "account": call.account, "seconds_left": call.context.time_remaining()}
+
+        def submit(request: kv_pb2.BatchRequest) -> asyncio.Future[kv_pb2.BatchResponse]:
+            return serving.queue.submit(request, table.id, call.account, call.context.time_remaining())
+
         if message.request_ops:
             check_several(message, table.limits, serving.message_bytes_max, serving.now_ms)
-            return await run_several(message, partial(serving.queue.submit, **of_call), self._metrics)
+            with call.account.holding(call.message_bytes):
+                return await run_several(message, submit, self._metrics)
         codec.check(message, table.limits, serving.now_ms)
-        submitted = serving.queue.submit(message, **of_call)
+        submitted = submit(message)
         del message
         return await submitted
 

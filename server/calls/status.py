@@ -108,7 +108,8 @@ def tell(error: Exception, method: str, metrics: Metrics, request_id: str = "") 
             return ErrorStatus(code, status_text(error), "", is_refusal=True)
     told = told_of(error)
     if told.is_refusal:
-        note_refused(error, metrics)
+        if not isinstance(error, ExpiredRequestError):  # the door has counted it: nobody may be there any more to tell
+            note_refused(error, metrics)
     else:
         log_failure(error, request_id)
     return told

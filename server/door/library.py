@@ -19,7 +19,7 @@ from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.server.account.bounds import Bounds
 from gpkvs.server.account.memory import KINDS, Kind
-from gpkvs.server.call_types import Metadata
+from gpkvs.server.call_types import Metadata, StatusCode
 from gpkvs.server.calls.context import Opened
 from gpkvs.server.calls.request_queue import Answer
 from gpkvs.server.calls.several import requests_max
@@ -163,7 +163,7 @@ _QUICK: _Functions = {
     "set_clock": (None, [c_void_p]),
     "interrupt": (None, []),
     "left": (ctypes.POINTER(EngineBatch), []),
-    "left_refused": (None, [c_uint64, _REFUSAL]),
+    "left_refused": (c_bool, [c_uint64, _REFUSAL]),
     "left_done": (None, [c_uint64, *[c_void_p] * 4, c_uint64]),
     "left_failed": (None, [_REFUSAL]),
     "durable": (None, [c_uint64]),
@@ -434,9 +434,9 @@ class Library:
         """
         return bool(self._call["hand_on_left"](self._door))
 
-    def left_refused(self, request: int, refusal: Refusal) -> None:
+    def left_refused(self, request: int, refusal: Refusal) -> bool:
         """Say that a request of it was not executed."""
-        self._call["left_refused"](self._door, request, _packed(refusal))
+        return bool(self._call["left_refused"](self._door, request, _packed(refusal)))
 
     def left_done(self, covered: int, results: Results, gate: int) -> None:
         """Say that its first requests were executed, but for those that were refused."""
@@ -552,12 +552,20 @@ def _event_of(event: _Event) -> Event:
             caller=event.caller,
             is_counted=bool(event.is_counted),
         )
-    message = ctypes.string_at(event.data, event.bytes) if event.data else b""
-    answer = None
     if kind is EventKind.ANSWER:
-        times_ns = event.submitted_ns, event.began_ns, event.planned_ns, event.durable_ns
-        answer = Answer(event.id, message, event.code, bool(event.is_refusal), *times_ns)
-    return Event(kind, event.id, opened, message, answer)
+        return Event(kind, event.id, None, b"", _answer_of(event))
+    message = ctypes.string_at(event.data, event.bytes) if event.data else b""
+    return Event(kind, event.id, opened, message)
+
+
+def _answer_of(event: Any) -> Answer:
+    times_ns = event.submitted_ns, event.began_ns, event.planned_ns, event.durable_ns
+    data, code = b"", event.code
+    try:
+        data = ctypes.string_at(event.data, event.bytes) if event.data else b""
+    except MemoryError:  # whoever waits must hear of it
+        code = (StatusCode.RESOURCE_EXHAUSTED if event.is_refusal else StatusCode.INTERNAL).value[0]
+    return Answer(event.id, data, code, bool(event.is_refusal), *times_ns)
 
 
 def _text(data: bytes) -> str:

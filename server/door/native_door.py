@@ -305,12 +305,18 @@ class NativeDoor:
     def _take_events(self) -> None:
         """Do what the door's events ask for."""
         for event in self._library.events():
-            if event.answer is not None:
-                self.queue.answered(event.answer)
-            elif event.opened is not None:
-                self._open_call(event.kind, event.opened)
-            elif (running := self._calls.get(event.call)) is not None:
-                self._tell(running, event)
+            try:
+                self._take_event(event)
+            except Exception:  # noqa: BLE001 - those behind it are other calls'
+                _log.exception("an event of the door could not be taken")
+
+    def _take_event(self, event: Event) -> None:
+        if event.answer is not None:
+            self.queue.answered(event.answer)
+        elif event.opened is not None:
+            self._open_call(event.kind, event.opened)
+        elif (running := self._calls.get(event.call)) is not None:
+            self._tell(running, event)
 
     def _open_call(self, kind: EventKind, opened: Opened) -> None:
         context = Context(self._library, opened)

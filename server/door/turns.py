@@ -140,7 +140,9 @@ class Turns:
         """Tell the door the results of a batch that it left."""
         try:
             for number, reason in result.rejected.items():
-                self._library.left_refused(number, self._refusal(reason))
+                told = told_of(reason)
+                if self._library.left_refused(number, _packed(told)) and told.is_refusal:
+                    note_refused(reason, self._metrics)
             self._library.left_done(result.requests, results_of(result), gate)
         except Exception as error:  # noqa: BLE001 - the batch was executed, and must not run again
             self._library.left_failed(self._refusal(error))

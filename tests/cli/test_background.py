@@ -11,7 +11,7 @@ import pytest
 # In a process of its own: who is not root gets no priority back.
 _CHILD = """
 import os, sys, threading
-import gpkvs.cli.{name}_run as run
+import gpkvs.cli.data.{name}_run as run
 from gpkvs.cli.main import app
 
 def look(*_, **__):

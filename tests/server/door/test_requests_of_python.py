@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,14 +24,21 @@ from gpkvs.errors import (
 )
 from gpkvs.proto.v1 import kv_pb2, kv_pb2_grpc
 from gpkvs.server.calls.request_queue import Answer, ConnectionGoneError, ExpiredRequestError, error_of
-from gpkvs.server.door.library import Event, Refusal, Turn
+from gpkvs.server.door.library import Event, Protocol, Refusal, Turn
+from gpkvs.server.door.turns import Turns
 from gpkvs.server.gate import NotServingError
+from gpkvs.server.redis.columns import found_by, read_of
+from gpkvs.server.signs.exporter import Metrics
+from tests.server.door.blob_door import blob_store
 from tests.server.door.held_door import VALUE, HeldDoor
+from tests.server.door.resp_door import PythonSide, command, connect
+from tests.server.door.resp_door import _library as door_of
 from tests.server.door.toy_engine import ToyEngine
 from tests.server.wire import ABSENT, CHECK, DELETE, GET, SET, batch, u32, u64
 
 NEVER = (1 << 64) - 1
 SECONDS = 10
+LARGE = {b"large": b"a" * 300_000, b"small": b"tiny", b"larger": b"b" * 2_000_000}
 
 
 class AskingDoor(HeldDoor):
@@ -118,14 +126,13 @@ def test_one_that_is_withdrawn_is_not_executed() -> None:
 
 
 def test_one_is_not_executed_after_its_deadline() -> None:
-    """Python counts what its requests are refused."""
     with asking() as (door, _):
         door.ask(1, batch([(SET, b"a", b"")]), deadline_ns=time.monotonic_ns() + 10_000_000)
         time.sleep(0.02)
         door.drop_all()
         answer, response = door.answer(1)
         assert isinstance(error_of(answer, response), ExpiredRequestError)
-        assert door.library.stats().expired == 0
+        assert door.library.stats().expired == 1
 
 
 def test_none_is_made_over_a_connection_that_has_ended() -> None:
@@ -191,6 +198,13 @@ def test_a_table_that_is_gone() -> None:
         assert str(error) == "table: there is no table 't'"
 
 
+def test_a_key_from_before_a_limit_was_lowered_can_be_removed() -> None:
+    with asking() as (door, _):
+        door.ask(1, batch([(DELETE, bytes(70_000))]))
+        door.execute()
+        assert door.answer(1)[1].status == bytes(1)
+
+
 def test_a_check_that_stops_it() -> None:
     with asking() as (door, _):
         engine = ToyEngine(door.library)
@@ -247,6 +261,43 @@ def test_errors_are_those_of_the_store() -> None:
         found = answered(code, "why")
         assert (type(found), str(found)) == (kind, "why")
     assert type(answered(14, "closed", is_refusal=False)) is StoreClosedError
+    executed = answered(8, "memory full: none is left", "memory", is_refusal=False)
+    assert type(executed) is GpkvsError  # whoever sends it again would do it twice
     nothing = kv_pb2.BatchResponse()
     assert type(error_of(Answer(1, b"", 8, True, 0, 0, 0, 0), nothing)) is NoMemoryError
     assert "was executed" in str(error_of(Answer(1, b"", 13, False, 1, 2, 3, 4), nothing))
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["open", "closed"])
+def test_large_values_come_whole_also_over_a_connection_that_has_closed(tmp_path: Path, *, is_closed: bool) -> None:
+    """They are lent to the request, which may be for others than the client that has gone."""
+    with blob_store(tmp_path / "store", "journal") as store:
+        for key, value in LARGE.items():
+            store.set(key, value)
+        library = door_of(store.open_tables())
+        python = PythonSide(library)
+        redis = connect(library.listen("127.0.0.1", 0, Protocol.RESP))
+        redis.sendall(command(b"CLIENT", b"ID"))
+        opened = python.next()
+        assert opened
+        assert opened.opened
+        turns, table = Turns(library, store, Metrics()), store.open_table("default")
+        library.submit(opened.opened.connection, 1, table.id, NEVER, read_of(list(LARGE), table).SerializeToString())
+        while not library.waiting():
+            time.sleep(0.002)
+        if is_closed:
+            redis.close()
+            time.sleep(0.1)
+        turns.maintains = False
+        turns.turn()
+        end = time.monotonic() + SECONDS
+        answer = None
+        while not answer:
+            assert time.monotonic() < end
+            event = python.next()
+            answer = event.answer if event else None
+        response = kv_pb2.BatchResponse.FromString(answer.data)
+        assert error_of(answer, response) is None
+        assert {key: record.value for key, record in found_by(response, list(LARGE)).items()} == LARGE
+        redis.close()
+        library.delete()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 import threading
 import time
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from gpkvs.client import Client
+from gpkvs.proto.v1 import kv_pb2
 from tests.accounts import Account, Accounts
 from tests.server.redis.two_servers import Connection, resp_port
+from tests.server.wire import GET, SET, TTL_MS_MAX, batch, u64
 from tests.serving import Server
 
 OK = b"+OK\r\n"
@@ -603,3 +606,27 @@ def test_what_was_sent_together_is_executed_though_the_client_goes(redis: Connec
     deadline = time.monotonic() + 60
     while redis.call(b"GET", b"gone") != bulk(b"50"):
         assert time.monotonic() < deadline
+
+
+SIZES = (0, 1, 4095, 4096, 8192, 30_000, 60_000, 70_000, 1 << 20, 3 << 20)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_value_that_python_reads_alone(redis: Connection, size: int) -> None:
+    """Whatever its size: what Python is answered is its own memory."""
+    value = random.Random(size).randbytes(size)
+    assert redis.call(b"SET", b"k", value) == OK
+    for _ in range(3):
+        assert redis.call(b"MEMORY", b"USAGE", b"k") != b"$-1\r\n"
+        assert redis.call(b"RENAME", b"k", b"moved") == OK
+        assert redis.call(b"RENAME", b"moved", b"k") == OK
+    assert redis.call(b"GET", b"k") == bulk(value)
+
+
+@pytest.mark.parametrize("size", SIZES[:-2])
+def test_a_batch_that_is_not_plain(site: Site, size: int) -> None:
+    """Python runs it: its time to live is longer than the door takes."""
+    site.server.kv.Set(kv_pb2.SetRequest(key=b"k", value=b"v" * size))
+    message = batch([(GET, b"k"), (SET, b"other", b"v")], ttls=u64(0, 2 * TTL_MS_MAX))
+    for _ in range(3):
+        assert site.server.kv.Batch(message).values == b"v" * size
