@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         "python-request-without-limits",
         "door/grpc/kv_request.cpp",
-        "    if (table && !keeps_limits(said_, *this, *table)) return false;\n    if (table) table_ = *table;\n",
-        "    if (table) table_ = *table;\n",
+        "        if (!keeps_limits(said_, *this, table_)) return false;\n",
+        "",
         "a fault of a handler puts a key into the store that is too short",
         (f"{_ASKED}test_one_that_keeps_no_limits_is_a_fault",),
     ),
