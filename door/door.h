@@ -23,7 +23,6 @@ typedef struct Door Door;
     F(uint64_t, message_requests_max)                                                  \
     F(uint64_t, stream_requests_max)                                                   \
     F(uint64_t, stream_bytes_max)                                                      \
-    F(uint64_t, receive_bytes_max)                                                     \
     F(uint64_t, queue_requests_max)                                                    \
     F(uint64_t, batch_ops_max)                                                         \
     F(uint64_t, batch_bytes_max)                                                       \

@@ -11,9 +11,6 @@
 namespace door {
 namespace {
 
-// A message that begins with this byte may be a compressed one (`gpkvs.server.calls.wire`).
-constexpr u8 ZLIB = 0x78;
-
 // With more, Python knows whether a time to live is past all time.
 constexpr u64 TTL_MS_MAX = 1000000000000000;
 
@@ -25,11 +22,6 @@ constexpr u64 NUMBER_BYTES = 8;
 
 // The columns of a response: status, version and value length (server/calls/codec.py).
 constexpr u64 COLUMN_BYTES_PER_OP = 13;
-
-// Whether all bytes that were read are those of an uncompressed message.
-bool is_sound(const MessageReader& reader, const u8* message, u64 size) {
-    return !reader.is_broken() && !(size && *message == ZLIB);
-}
 
 // Takes a name. Nothing has a name that is not ASCII: Python says whether this one is UTF-8 at all.
 bool take_name(std::string_view name, std::string_view* to) {
@@ -205,7 +197,7 @@ bool parse_get(const u8* message, u64 size, Said* said, Request* request) {
             case field(2, BYTES): key = reader.bytes; break;
         }
     take_single(op::GET, key, {}, request);
-    return is_sound(reader, message, size);
+    return !reader.is_broken();
 }
 
 bool parse_set(const u8* message, u64 size, Said* said, Request* request) {
@@ -227,7 +219,7 @@ bool parse_set(const u8* message, u64 size, Said* said, Request* request) {
     said->expiry = expiry_ms + ttl_ms;
     if (expiry_ms) request->expiries = (const u8*)&said->expiry;
     if (ttl_ms) request->ttls = (const u8*)&said->expiry;
-    return is_sound(reader, message, size) && take_condition(condition, expected, said, request) && !(expiry_ms && ttl_ms) &&
+    return !reader.is_broken() && take_condition(condition, expected, said, request) && !(expiry_ms && ttl_ms) &&
            ttl_ms <= TTL_MS_MAX;
 }
 
@@ -244,7 +236,7 @@ bool parse_delete(const u8* message, u64 size, Said* said, Request* request) {
             case field(4, VARINT): expected = reader.number; break;
         }
     take_single(op::DELETE, key, {}, request);
-    return is_sound(reader, message, size) && take_condition(condition, expected, said, request);
+    return !reader.is_broken() && take_condition(condition, expected, said, request);
 }
 
 bool parse_increment(const u8* message, u64 size, Said* said, Request* request) {
@@ -264,7 +256,7 @@ bool parse_increment(const u8* message, u64 size, Said* said, Request* request) 
     take_single(op::INCREMENT, key, {(const char*)&said->delta, sizeof said->delta}, request);
     said->expiry = ttl_ms;
     if (ttl_ms) request->ttls = (const u8*)&said->expiry;
-    return is_sound(reader, message, size) && ttl_ms <= TTL_MS_MAX;
+    return !reader.is_broken() && ttl_ms <= TTL_MS_MAX;
 }
 
 bool parse_multi_get(const u8* message, u64 size, Said* said, Request* request) {
@@ -279,7 +271,7 @@ bool parse_multi_get(const u8* message, u64 size, Said* said, Request* request) 
                 break;
         }
     request->returning = request->n;
-    return is_sound(reader, message, size) && request->n <= MULTI_GET_KEYS_MAX;
+    return !reader.is_broken() && request->n <= MULTI_GET_KEYS_MAX;
 }
 
 u64 multi_get_bytes(const Request& request) { return 5 * request.n + request.key_bytes; }
@@ -329,7 +321,7 @@ bool parse_batch(const u8* message, u64 size, Said* said, Request* request) {
         }
     take_keys(keys, request);
     take_values(values, request);
-    return is_sound(reader, message, size) && take_ops(ops, said, request) && take_requests(request_ops, request) &&
+    return !reader.is_broken() && take_ops(ops, said, request) && take_requests(request_ops, request) &&
            take_conditions(conditions, expected, said, request) && take_expiries(expiries, ttls, request) &&
            take_lengths(key_lengths, key_size, request->n, &request->key_lengths, &request->key_size) &&
            take_lengths(value_lengths, value_size, request->with_value, &request->value_lengths, &request->value_size) &&

@@ -1,7 +1,7 @@
 """How `memory_bytes_max` is shared out, and which limits are lowered to fit their shares.
 
     a quarter    what the door holds of calls that are not there whole yet: connections x streams of each
-    an eighth    messages that are being received, beyond the first bytes of each
+    an eighth    memory that was freed and stays in the process
     engine       the working memory of one transaction: some copies of its bytes, some columns for its operations.
                  Smaller ones share it while they wait for a flush
     changes      the newest changes, for watches: a sixteenth at most
@@ -81,8 +81,8 @@ class Bounds:
         Bytes of values that one transaction may read.
     connections_max
         Connections at the same time.
-    receive_bytes_max
-        Bytes of messages that are being received, beyond the first bytes of each.
+    freed_bytes_max
+        Bytes that were freed and stay in the process; what is more goes back to the system.
     clients_bytes_max
         Bytes of open calls, requests and responses (`gpkvs.server.account.memory.Memory`).
     changes_bytes
@@ -93,7 +93,7 @@ class Bounds:
     config: ServerConfig
     batch_result_bytes_max: int
     connections_max: int
-    receive_bytes_max: int
+    freed_bytes_max: int
     clients_bytes_max: int
     changes_bytes: int
 
@@ -160,10 +160,10 @@ def bounds_of(
         config=config,
         batch_result_bytes_max=result_bytes_max,
         connections_max=memory_bytes_max // 4 // (CONNECTION_CALLS_MAX * _PENDING_CALL_BYTES),
-        receive_bytes_max=memory_bytes_max // 8,
+        freed_bytes_max=memory_bytes_max // 8,
         clients_bytes_max=0,
         changes_bytes=min(changes_bytes, memory_bytes_max // _CHANGES_SHARE),
     )
-    others_bytes = memory_bytes_max // 4 + bounds.receive_bytes_max + bounds.engine_bytes + bounds.changes_bytes
+    others_bytes = memory_bytes_max // 4 + bounds.freed_bytes_max + bounds.engine_bytes + bounds.changes_bytes
     clients_bytes_max = memory_bytes_max - others_bytes
     return replace(bounds, clients_bytes_max=clients_bytes_max)

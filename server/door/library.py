@@ -230,7 +230,6 @@ class Library:
                 message_requests_max=requests_max(bounds.config.message_bytes_max),
                 stream_requests_max=bounds.config.stream_requests_max,
                 stream_bytes_max=bounds.config.stream_bytes_max,
-                receive_bytes_max=bounds.receive_bytes_max,
                 queue_requests_max=config.queue_requests_max,
                 batch_ops_max=bounds.config.batch_ops_max,
                 batch_bytes_max=bounds.config.batch_bytes_max,

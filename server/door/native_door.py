@@ -122,7 +122,7 @@ class NativeDoor:
         self._turns: Turns | None = None
         self._store: Store | None = None
         self._redis: RedisService | None = None
-        self._free_bytes_max = bounds.receive_bytes_max
+        self._freed_bytes_max = bounds.freed_bytes_max
         self._look_at: asyncio.TimerHandle | None = None
         self._scripts_at: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -187,7 +187,7 @@ class NativeDoor:
         self._turns = Turns(self._library, store, self._metrics)
         self.engine_thread.begin(self._turns.turn)
         self._library.open()
-        self._give_back_freed(FreeMemory(self._free_bytes_max, self._helpers))
+        self._give_back_freed(FreeMemory(self._freed_bytes_max, self._helpers))
 
     def tell(self, database: int, changes: Changes) -> None:
         """Tell the connections of the Redis protocol that have subscribed of keys that changed; from one thread.

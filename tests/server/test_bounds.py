@@ -17,7 +17,7 @@ def test_the_shares_fit(memory_bytes_max: int) -> None:
     message_bytes_max = bounds.config.message_bytes_max
     pending = bounds.connections_max * CONNECTION_CALLS_MAX * WINDOW_BYTES
     engine = bounds.working_bytes(bounds.config.batch_bytes_max, bounds.config.batch_ops_max)
-    assert pending + bounds.receive_bytes_max + engine + bounds.clients_bytes_max <= memory_bytes_max
+    assert pending + bounds.freed_bytes_max + engine + bounds.clients_bytes_max <= memory_bytes_max
     assert bounds.connections_max > 5
     # The largest request and its response, with gRPC's copy, find room in half of what clients may take.
     assert message_bytes_max + 2 * 16 * bounds.limits.request_ops_max < bounds.clients_bytes_max // 2

@@ -24,7 +24,6 @@ inline DoorConfig config_of(u64 threads, u64 batch_ops_max = 65536) {
     config.message_requests_max = 1024;
     config.stream_requests_max = 1024;
     config.stream_bytes_max = 16 * MIB;
-    config.receive_bytes_max = 64 * MIB;
     config.queue_requests_max = 100000;
     config.batch_ops_max = batch_ops_max;
     config.batch_bytes_max = 16 * MIB;
