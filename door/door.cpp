@@ -254,13 +254,8 @@ void gpkvs_door_left_lacks(Door* door, uint32_t what, const DoorRefusal* refusal
 }
 
 bool gpkvs_door_run_left(Door* door) { return door->turn.run_left(); }
-bool gpkvs_door_hand_on_left(Door* door) { return door->turn.hand_on_left(); }
 
 uint64_t gpkvs_door_left_without(Door* door, uint32_t what) { return door->turn.left_without(what); }
-
-bool gpkvs_door_left_refused(Door* door, u64 request, const DoorRefusal* refusal) {
-    return door->turn.left_refused(request, copy_of(*door, *refusal));
-}
 
 void gpkvs_door_left_done(Door* door, u64 covered, const u8* status, const u64* versions, const u32* value_lengths,
                           const u8* values, u64 gate) {

@@ -213,15 +213,10 @@ DOOR_EXPORT const EngineBatch* gpkvs_door_left(Door* door);
 DOOR_EXPORT void gpkvs_door_left_lacks(Door* door, uint32_t what, const DoorRefusal* refusal);
 // Has the engine run it again, which may be able to now. True: it is answered.
 DOOR_EXPORT bool gpkvs_door_run_left(Door* door);
-// With an engine: hands on the messages of several requests of it, of which Python keeps account. True: there were some, and the
-// rest comes again. Without an engine the door has done so.
-DOOR_EXPORT bool gpkvs_door_hand_on_left(Door* door);
 // Returns how many requests have heard that; nobody will any more.
 DOOR_EXPORT uint64_t gpkvs_door_left_without(Door* door, uint32_t what);
-// A request of it was not executed; told before `left_done`.
-DOOR_EXPORT bool gpkvs_door_left_refused(Door* door, uint64_t request, const DoorRefusal* refusal);
-// The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered and
-// not refused, joined. `versions` is null where the table has none. Answers leave when `gate` is durable.
+// The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered, joined.
+// `versions` is null where the table has none. Answers leave when `gate` is durable.
 DOOR_EXPORT void gpkvs_door_left_done(Door* door, uint64_t covered, const uint8_t* status, const uint64_t* versions,
                                       const uint32_t* value_lengths, const uint8_t* values, uint64_t gate);
 DOOR_EXPORT void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal);

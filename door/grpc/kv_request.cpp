@@ -118,7 +118,7 @@ bool KvRequest::take(Call& call, Method method, Message& message, LargeValue* va
 }
 
 bool KvRequest::take_batch(u32 id, Message& message) {
-    if (!parse(Method::BATCH, message, &said_, this) || request_ops) return false;
+    if (!parse(Method::BATCH, message, &said_, this)) return false;
     if (const Table* const table = connection->thread.tables().find(id)) {
         table_ = *table;
         // A handler also deletes and moves what was stored before limits were lowered.
@@ -153,8 +153,7 @@ std::optional<Refusal> KvRequest::why_not_done() const {
                                "the values have " + grouped(lent_bytes()) + " bytes, and a message of gRPC ends at 2 GiB: ask for fewer keys",
                                "", false};
             break;
-        case CANCELLED:
-        case LEFT: break;  // nobody asks
+        case CANCELLED: break;  // nobody asks
         case EXPIRED: return Refusal{DEADLINE_EXCEEDED, DEADLINE_TEXT, "", true};
         case NO_ROOM: return no_room(0);
         case REFUSED: return *refusal;

@@ -232,7 +232,7 @@ void Connection::tell_answered(Request* request) {
 
 // The one place where all that the door answers passes. What Python answers is noted there, and room for a value is no call.
 void Connection::note_slow(const Request& request) {
-    if (request.reserve_bytes || request.outcome == GONE || request.outcome == LEFT) return;
+    if (request.reserve_bytes || request.outcome == GONE) return;
     thread.stats.slow.add();
     if (!thread.may_note_slow()) return thread.stats.slow_unnoted.add();
     DoorSlowCall call = slow_call_of(request, now_ns());

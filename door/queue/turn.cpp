@@ -20,6 +20,9 @@ u64 engine_bytes(u64 bytes, u64 operations) { return 3 * bytes + 200 * operation
 // more.
 constexpr u64 VALUE_BYTES_MAX = 1 << 20;
 
+// Python counts what a request of its own is refused; of several in one message it is not told.
+bool is_counted_here(const Request& request) { return !request.python || request.request_ops; }
+
 u64 later(u64 time_ns, u64 by_ns) { return by_ns < NEVER - time_ns ? time_ns + by_ns : NEVER; }
 
 }  // namespace
@@ -47,7 +50,6 @@ int Turn::run(u64 timeout_ns) {
             if (!first_) continue;
             has_run = true;
             const int ran = run_batch();
-            if (!engine_ && hand_on_several()) continue;
             if (ran != ENGINE_DONE) return ran == ENGINE_LEFT ? TURN_LEFT : TURN_DUE;
             idle_at_ns_ = later(now_ns(), timeout_ns);
         } else if (queue_.is_empty() && !gates_.waiting()) {
@@ -88,11 +90,6 @@ void Turn::left_lacks(u32 what, const std::shared_ptr<const Refusal>& refusal) {
 bool Turn::run_left() {
     std::lock_guard<std::mutex> lock(mutex_);
     return run_batch() != ENGINE_LEFT;
-}
-
-bool Turn::hand_on_left() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return hand_on_several();
 }
 
 u64 Turn::left_without(u32 what) { return std::exchange(lacking_[what], {}).requests; }
@@ -238,10 +235,10 @@ void Turn::learn(u64 covered) {
 
 std::shared_ptr<const Refusal> Turn::stopped_by(const Request& request, const EngineRefusal& refusal) try {
     if (!refusal.lacks) {
-        if (!request.python) door_.engine_stats.conflicts.add();
+        if (is_counted_here(request)) door_.engine_stats.conflicts.add();
         return std::make_shared<const Refusal>(Refusal{ABORTED, conflict_text(refusal), "", true, refusal});
     }
-    if (!request.python) lacking_[refusal.lacks].requests++;
+    if (is_counted_here(request)) lacking_[refusal.lacks].requests++;
     return lacking_[refusal.lacks].refusal;
 } catch (const std::bad_alloc&) {
     return door_.no_memory;
@@ -290,18 +287,10 @@ bool Turn::give_room(void* self, u64 operations, u64 returning, u64 value_bytes,
     return true;
 }
 
-bool Turn::left_refused(u64 number, const std::shared_ptr<const Refusal>& refusal) {
-    Request* request = first_;
-    while (number--) request = request->next;
-    request->refusal = refusal;
-    return !request->python;
-}
-
 void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate) {
     u64 n = 0, returning = 0, value_bytes = 0, number = 0;
     for (Request* request = first_; number < covered; request = request->next) {
         number += request->requests;
-        if (request->refusal) continue;
         n += request->n;
         returning += request->returning;
     }
@@ -397,24 +386,6 @@ void Turn::count_operations(const Request& request, TableStats& stats) {
         if (next < end && next->request == number) op = last, next++;
         for (; op < last; op++) stats.operations[*op][std::min<u64>(*status++, STATUSES - 1)].add();
     }
-}
-
-// Of several requests the engine may do some, refuse some, and leave the rest to a later batch: Python keeps account of that.
-// Returns whether there are any; all others of the batch are the next of the queue again.
-bool Turn::hand_on_several() {
-    for (Request** end = &first_; Request* const request = *end;) {
-        if (request->request_ops) {
-            *end = request->next;
-            drop(request, LEFT);
-        } else {
-            end = &request->next;
-        }
-    }
-    if (!dropped_) return false;
-    put_back();
-    end_batch();
-    give_back_dropped();
-    return true;
 }
 
 // All requests of the batch are the next of the queue again.

@@ -32,10 +32,7 @@ class Turn {
     // Before it runs again: what requests hear that lack something (EngineLeft). After it: how many have heard that.
     void left_lacks(u32 what, const std::shared_ptr<const Refusal>& refusal);
     bool run_left();
-    bool hand_on_left();
     u64 left_without(u32 what);
-    // Whether it is a client's: Python counts what its own are refused.
-    bool left_refused(u64 request, const std::shared_ptr<const Refusal>& refusal);
     void left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate);
     void left_failed(const std::shared_ptr<const Refusal>& refusal);
     // Gives back all that waits: nobody is there any more for whom to execute it.
@@ -79,7 +76,6 @@ class Turn {
     void share_out(u64 covered, u64 gate);
     u64 planned_ns() const;
     static void count_operations(const Request& request, TableStats& stats);
-    bool hand_on_several();
     void put_back();
     void give_back(Outcome outcome, const std::shared_ptr<const Refusal>& refusal);
     void end_batch();

@@ -42,8 +42,7 @@ enum Outcome {
     EXPIRED,  // the deadline passed while it waited
     NO_ROOM,  // of memory: its connection holds more than it may, and what it reads would come on top
     REFUSED,  // `refusal` says why
-    GONE,     // its table is: hand it on
-    LEFT      // these are several requests, and the engine does not do all of them in one go: hand them on
+    GONE      // its table is: hand it on
 };
 
 // Made by the thread of a connection, lent to the queue by `Connection::submit`, and always given back to that thread

@@ -1,4 +1,4 @@
-"""How many operations a request may have so that every response fits one message."""
+"""How many operations a request may have, and requests a message, so that every response fits one message."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from gpkvs.config import Limits
 RESPONSE_BYTES: Final = 64
 RESPONSE_BYTES_PER_OP: Final = 16  # room for status, version and value length of each operation, beside its value
 _MESSAGE_BYTES_PER_OP_MIN: Final = 64
+_REQUESTS_MAX: Final = 1024
+_FAILURE_BYTES: Final = 1 << 10  # that one of several requests takes in the response, at most
 
 
 def response_bytes(operations: int, value_bytes: int) -> int:
     """Return about what a response takes in memory or as a message."""
     return RESPONSE_BYTES + RESPONSE_BYTES_PER_OP * operations + value_bytes
+
+
+def requests_max(message_bytes_max: int) -> int:
+    """Return how many requests a message may hold, so that all their failures fit its response."""
+    return min(_REQUESTS_MAX, message_bytes_max // _FAILURE_BYTES)
 
 
 def message_limits(limits: Limits, message_bytes_max: int) -> Limits:

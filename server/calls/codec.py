@@ -13,7 +13,7 @@ from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.request_checks import check_key_bytes, check_value_bytes
-from gpkvs.server.account.message_limits import RESPONSE_BYTES_PER_OP
+from gpkvs.server.account.message_limits import RESPONSE_BYTES_PER_OP, requests_max
 from gpkvs.server.calls.options import Clock, Options, columns_of, decode_options
 from gpkvs.store import OpenTable, Store
 
@@ -87,6 +87,30 @@ def check(message: kv_pb2.BatchRequest, limits: Limits, clock: Clock) -> None:
     )
     batch.validate(limits, with_value if is_plain else None)
     give_options(message, options)
+
+
+def check_requests(message: kv_pb2.BatchRequest, message_bytes_max: int) -> None:
+    """Check how many operations each of the several requests of a message has.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If they do not fit the operations: none of the requests is executed then.
+    """
+    column = message.request_ops
+    most = requests_max(message_bytes_max)
+    if len(column) % 4 or len(column) > 4 * most:
+        raise InvalidArgumentError(
+            f"{len(column):,} bytes, 4 for each of at most {most:,} requests are needed", field="request_ops"
+        )
+    counts = np.frombuffer(column, "<u4")
+    if int(counts.sum(dtype=np.uint64)) != len(message.ops) or not counts.all():
+        raise InvalidArgumentError(
+            f"they do not add up to {len(message.ops):,} operations, or one is 0", field="request_ops"
+        )
+    get = message.ops.find(Op.GET)
+    if get >= 0:
+        raise InvalidArgumentError("a GET in a message of several requests", field="ops", index=get)
 
 
 def _check_response(operations: int, gets: int, ops: U8, limits: Limits) -> None:

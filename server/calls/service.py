@@ -27,7 +27,6 @@ from gpkvs.server.calls.pipeline import Pipeline
 from gpkvs.server.calls.receives import Receives
 from gpkvs.server.calls.rpc import Call
 from gpkvs.server.calls.scan import Scans
-from gpkvs.server.calls.several import check_several, run_several
 from gpkvs.server.gate import Gate
 from gpkvs.server.signs.exporter import Metrics
 from gpkvs.server.threads import NoThreadError
@@ -45,7 +44,7 @@ class KVService:
     """The methods of ``gpkvs.v1.KV``, by their names there.
 
     The door serves what is plain of them (`door/grpc/kv.hpp`), and hands the rest on. No method holds its message while
-    it waits for the queue, which has a copy; but for one of several requests.
+    it waits for the queue, which has a copy.
     """
 
     def __init__(self, logins: Logins, gate: Gate, receives: Receives, metrics: Metrics) -> None:
@@ -134,19 +133,13 @@ class KVService:
         return results
 
     async def Batch(self, message: kv_pb2.BatchRequest, call: Call) -> kv_pb2.BatchResponse:  # noqa: N802
-        """Run operations in order, atomically."""
+        """Run operations in order: one request, or several, each of which is atomic and fails by itself."""
         serving = self._gate.serving()
         table = codec.table_of(message, serving.store)
-
-        def submit(request: kv_pb2.BatchRequest) -> asyncio.Future[kv_pb2.BatchResponse]:
-            return serving.queue.submit(request, table.id, call.account, call.context.time_remaining())
-
         if message.request_ops:
-            check_several(message, table.limits, serving.message_bytes_max, serving.now_ms)
-            with call.account.holding(call.message_bytes):
-                return await run_several(message, submit, self._metrics)
+            codec.check_requests(message, serving.message_bytes_max)
         codec.check(message, table.limits, serving.now_ms)
-        submitted = submit(message)
+        submitted = serving.queue.submit(message, table.id, call.account, call.context.time_remaining())
         del message
         return await submitted
 

@@ -50,10 +50,8 @@ class Results(NamedTuple):
 
 
 def results_of(result: BatchResult) -> Results:
-    """Return the columns of a result."""
-    if not result.part:
-        empty = np.zeros(0, np.uint8)
-        return Results(empty, None, empty.view(np.uint32), empty)
+    """Return the columns of a result that covers all of a batch."""
+    assert result.part
     own = result.part.result
     return Results(
         np.ascontiguousarray(own.status),

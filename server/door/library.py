@@ -19,10 +19,10 @@ from gpkvs.errors import BackendError, ConflictError, InvalidArgumentError
 from gpkvs.media.layout import U64_LAYOUT
 from gpkvs.server.account.bounds import Bounds
 from gpkvs.server.account.memory import KINDS, Kind
+from gpkvs.server.account.message_limits import requests_max
 from gpkvs.server.call_types import Metadata, StatusCode
 from gpkvs.server.calls.context import Opened
 from gpkvs.server.calls.request_queue import Answer
-from gpkvs.server.calls.several import requests_max
 from gpkvs.server.door.left_batch import Results, batch_of
 from gpkvs.server.door_library import PACKAGES, library_path
 from gpkvs.server.ports.tls import TlsFilesError
@@ -142,7 +142,6 @@ _SLOW: _Functions = {
     "turn": (c_int, [c_uint64]),
     "left_lacks": (None, [c_uint32, _REFUSAL]),
     "run_left": (c_bool, []),
-    "hand_on_left": (c_bool, []),
     "left_without": (c_uint64, [c_uint32]),
     "tell": (c_int, [c_uint64, c_uint64, *[c_void_p] * 3]),
 }
@@ -163,7 +162,6 @@ _QUICK: _Functions = {
     "set_clock": (None, [c_void_p]),
     "interrupt": (None, []),
     "left": (ctypes.POINTER(EngineBatch), []),
-    "left_refused": (c_bool, [c_uint64, _REFUSAL]),
     "left_done": (None, [c_uint64, *[c_void_p] * 4, c_uint64]),
     "left_failed": (None, [_REFUSAL]),
     "durable": (None, [c_uint64]),
@@ -423,22 +421,8 @@ class Library:
         """Have the native engine run that batch again; return whether it did, and all is done."""
         return bool(self._call["run_left"](self._door))
 
-    def hand_on_left(self) -> bool:
-        """With an engine: hand on the messages of several requests of it.
-
-        Returns
-        -------
-        bool
-            Whether there were any; then the rest of the batch comes again.
-        """
-        return bool(self._call["hand_on_left"](self._door))
-
-    def left_refused(self, request: int, refusal: Refusal) -> bool:
-        """Say that a request of it was not executed."""
-        return bool(self._call["left_refused"](self._door, request, _packed(refusal)))
-
     def left_done(self, covered: int, results: Results, gate: int) -> None:
-        """Say that its first requests were executed, but for those that were refused."""
+        """Say that its first requests were executed."""
         status, versions, value_lengths, values = results
         self._call["left_done"](
             self._door,

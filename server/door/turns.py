@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from gpkvs.batch import BatchResult
 from gpkvs.engine.seam.left import Left
-from gpkvs.errors import GpkvsError, StoreClosedError
+from gpkvs.errors import GpkvsError, StoreClosedError, memory_refused
 from gpkvs.server.calls.running_call import new_request_id
 from gpkvs.server.calls.status import ErrorStatus, note_refused, tell, told_of
 from gpkvs.server.door.left_batch import results_of
@@ -60,8 +59,6 @@ class Turns:
                 return False
             case Turn.IDLE:
                 self._idle_seconds = 0.0 if self._maintain() else _IDLE_AGAIN_SECONDS
-            case Turn.LEFT:
-                self._run_left()
         return True
 
     def _run(self) -> Turn:
@@ -72,13 +69,23 @@ class Turns:
             _log.warning("batches have to wait: what is due beside them failed: %r", error)
             self._native.leave_all()
         ended = self._library.turn(self._idle_seconds)
-        if ended is Turn.LEFT and (self._run_for_device() or self._run_again()):
-            ended = Turn.DUE
+        if ended is Turn.LEFT:
+            self._run_left()
         self._native.end_turn()
         return ended
 
-    def _run_for_device(self) -> bool:
-        """Run the batch that is left for a GPU, there or natively after all; return whether it ran."""
+    def _run_left(self) -> None:
+        """Have the batch run that the turn left: on a GPU, or natively with what it lacked. Or refuse it."""
+        try:
+            with memory_refused():
+                if not (self._run_on_device() or self._run_on_host()):
+                    raise self._crew.why_not()
+        except Exception as error:  # noqa: BLE001 - clients get a status, whatever happens
+            self._engine.meter.take_left()
+            self._library.left_failed(self._refusal(error))
+
+    def _run_on_device(self) -> bool:
+        """Run the batch on a GPU, if it is left for one; return whether it ran."""
         meter = self._engine.meter
         if meter.last_left is not Left.DEVICE:
             return False
@@ -86,19 +93,22 @@ class Turns:
             ran = self._engine.run_left(self._library.left())
         except Exception as error:  # noqa: BLE001 - nothing of it has happened: the host runs it
             _log.warning("the host runs a batch that a GPU could not: %r", error)
-            ran = None
-        if ran:
-            meter.take_left()
-            self._tell(*ran)
-            return True
-        try:
-            return self._engine.run_left_on_host(self._library.run_left)
-        except Exception as error:  # noqa: BLE001 - who runs it again says what is wrong
-            _log.warning("a batch has to wait: what is due beside it failed: %r", error)
             return False
+        if not ran:
+            return False
+        meter.take_left()
+        result, gate = ran
+        try:
+            self._library.left_done(result.requests, results_of(result), gate)
+        except Exception as error:  # noqa: BLE001 - the batch was executed, and must not run again
+            self._library.left_failed(self._refusal(error))
+        return True
 
-    def _run_again(self) -> bool:
-        """Have the batch that is left run natively after all; return whether it ran."""
+    def _run_on_host(self) -> bool:
+        """Have the native engine run the batch after all; return whether it did."""
+        run = self._library.run_left
+        if self._engine.meter.last_left is Left.DEVICE and self._engine.run_left_on_host(run):
+            return True
         told: dict[Left, GpkvsError] = {}
 
         def refuse(what: Left, error: GpkvsError) -> None:
@@ -106,10 +116,7 @@ class Turns:
             self._library.left_lacks(what, _packed(told_of(error)))
 
         try:
-            return self._crew.run_again(self._library.left(), self._library.run_left, refuse)
-        except Exception as error:  # noqa: BLE001 - the next try says what is wrong
-            _log.warning("a batch is tried once more: what it lacks could not be done: %r", error)
-            return False
+            return self._crew.run_again(self._library.left(), run, refuse)
         finally:
             for what, reason in told.items():
                 if requests := self._library.left_without(what):
@@ -121,31 +128,6 @@ class Turns:
         except Exception as error:  # noqa: BLE001 - the next time it may work
             _log.warning("maintenance of the store failed: %r", error)
             return False
-
-    def _run_left(self) -> None:
-        """Run the batch that the turn left, and tell the door its results.
-
-        Of several requests of a message some may be done now and others later: the handlers of calls keep account.
-        """
-        if self._library.hand_on_left():
-            return
-        try:
-            begun = self._store.begin_requests(self._library.left())
-        except Exception as error:  # noqa: BLE001 - clients get a status, whatever happens
-            self._library.left_failed(self._refusal(error))
-            return
-        self._tell(begun.result, begun.gate)
-
-    def _tell(self, result: BatchResult, gate: int) -> None:
-        """Tell the door the results of a batch that it left."""
-        try:
-            for number, reason in result.rejected.items():
-                told = told_of(reason)
-                if self._library.left_refused(number, _packed(told)) and told.is_refusal:
-                    note_refused(reason, self._metrics)
-            self._library.left_done(result.requests, results_of(result), gate)
-        except Exception as error:  # noqa: BLE001 - the batch was executed, and must not run again
-            self._library.left_failed(self._refusal(error))
 
     def _refusal(self, error: Exception) -> Refusal:
         """Return what the requests of a batch hear; the log names a failure of all of them by an id in its text."""

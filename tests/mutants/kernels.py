@@ -266,8 +266,8 @@ MUTANTS = (
     Mutant(
         "left-message-counts-as-one-request",
         "door/queue/turn.cpp",
-        "        number += request->requests;\n        if (request->refusal) continue;",
-        "        number++;\n        if (request->refusal) continue;",
+        "        number += request->requests;\n        n += request->n;",
+        "        number++;\n        n += request->n;",
         "the results of a message of several requests are shared out beyond its batch",
         ("server/door/test_device_batches.py::test_several_requests_of_a_message_run_together",),
     ),

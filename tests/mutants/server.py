@@ -96,12 +96,12 @@ MUTANTS = (
         (f"{_ASKED}test_a_full_queue_refuses_it",),
     ),
     Mutant(
-        "several-out-of-step",
-        "server/calls/several.py",
-        "first_op, first_value = op_end, value_end",
-        "first_op = op_end",
-        "of requests that came together, the later ones store values of the earlier ones",
-        ("server/test_codec.py::test_a_message_of_several_is_cut_into_its_requests",),
+        "pythons-several-uncounted",
+        "door/queue/turn.cpp",
+        "return !request.python || request.request_ops;",
+        "return !request.python;",
+        "the dashboard shows no refusal of requests that came together through Python",
+        (f"{_ASKED}test_of_several_each_hears_for_itself",),
     ),
     Mutant(
         "idle-one-call-early",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -13,12 +11,10 @@ from hypothesis import strategies as st
 from gpkvs.batch import Op
 from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
-from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.calls import codec, several
+from gpkvs.server.calls import codec
 from gpkvs.server.calls.options import options_of
-from gpkvs.server.signs.exporter import Metrics
 from tests.server.door.probes import BATCH, parse
-from tests.server.wire import ADD, CHECK, DELETE, EXPIRE, INCREMENT, SET, Operation, batch, i64, u32, u64
+from tests.server.wire import DELETE, SET, Operation, batch, i64, u64
 
 NOW_MS = 1_000_000
 KEYS = st.binary(min_size=1, max_size=3)
@@ -85,44 +81,3 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], text: str) -> None:
         setattr(message, name, value)
     with pytest.raises(InvalidArgumentError, match=text):
         codec.check(message, Limits(), lambda: NOW_MS)
-
-
-SEVERAL: list[list[Operation]] = [
-    [(SET, b"one", b"1"), (CHECK, b"a")],
-    [(INCREMENT, b"number", i64(4)), (DELETE, b"b"), (SET, b"two", b"")],
-    [(DELETE, b"c")],
-    [(EXPIRE, b"d"), (SET, b"three", b"value"), (ADD, b"e", bytes(8))],
-]
-
-
-def test_a_message_of_several_is_cut_into_its_requests() -> None:
-    together = [operation for request in SEVERAL for operation in request]
-    conditions = bytes(2 if op == CHECK else 0 for op, *_ in together)
-    message = batch(together, table="t", conditions=conditions, request_ops=u32(*map(len, SEVERAL)))
-    message.expiries = u64(*(number if op in (SET, EXPIRE) else 0 for number, (op, *_) in enumerate(together, 1)))
-    cut = list(several._requests_of(message))
-    ends = [0, *accumulate(map(len, SEVERAL))]
-    for request, operations, (begin, end) in zip(cut, SEVERAL, pairwise(ends), strict=True):
-        expiries = struct.unpack(f"<{len(together)}Q", message.expiries)[begin:end]
-        wanted = batch(operations, table="t", conditions=conditions[begin:end], expiries=u64(*expiries))
-        assert request == wanted
-
-
-def test_equal_lengths_are_cut_as_well() -> None:
-    message = kv_pb2.BatchRequest(ops=bytes([SET, DELETE, SET]), keys=b"aabbcc", key_size=2, values=b"xyz123")
-    message.value_size, message.request_ops = 3, u32(2, 1)
-    first, second = several._requests_of(message)
-    assert (first.keys, first.values, first.key_size, first.value_size) == (b"aabb", b"xyz", 2, 3)
-    assert (second.ops, second.keys, second.values) == (bytes([SET]), b"cc", b"123")
-
-
-def test_responses_of_several_are_joined_and_failures_numbered() -> None:
-    responses = [
-        kv_pb2.BatchResponse(status=b"\0\0", versions=u64(1, 2)),
-        InvalidArgumentError("wrong", field="keys"),
-        kv_pb2.BatchResponse(status=b"\1", values=b"12345678", value_lengths=u32(8)),
-    ]
-    joined = several._joined(7, responses, Metrics())
-    assert (joined.id, joined.status, joined.values) == (7, b"\0\0\1", b"12345678")
-    assert joined.versions == u64(1, 2, 0)
-    assert [(failure.request, failure.code, failure.message) for failure in joined.failures] == [(1, 3, "keys: wrong")]

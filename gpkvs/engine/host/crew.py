@@ -31,7 +31,7 @@ from gpkvs.engine.space.heap_growth import HeapGrowth
 from gpkvs.engine.state.heap import Heap
 from gpkvs.engine.tables.expiry import Expiry
 from gpkvs.engine.tables.growth import Growing
-from gpkvs.errors import GpkvsError
+from gpkvs.errors import GpkvsError, NoMemoryError
 from gpkvs.media.files import StoreFiles
 
 # Of these the native engine refuses requests, when nothing can be done. What only looks expired is read as what it is.
@@ -84,6 +84,14 @@ class Crew:
         self._grow_log = grow_log
         self._on_device = on_device
 
+    def why_not(self) -> Exception:
+        """Return why a batch that is left cannot run, and forget it."""
+        left = self._meter.last_left
+        self._meter.take_left()
+        if left is Left.MEMORY:
+            return NoMemoryError()
+        return RuntimeError(f"a batch lacks what nobody can do: {left.name if left else None}")
+
     def run_again(
         self,
         batch: Batch,
@@ -108,7 +116,7 @@ class Crew:
         Returns
         -------
         bool
-            False: there is nothing that could be done; the meter says what it lacks.
+            False: there is nothing that could be done (`why_not`).
 
         Raises
         ------
@@ -197,6 +205,6 @@ class Crew:
                 is_done = self._heap.blobs.make_room(is_again=is_again)
             case Left.GROW_LOG:  # one entry for each operation; if it has room for that, keys are displaced: two each
                 is_done = self._grow_log(batch, 1 if len(batch) > self._files.log_entries_max else 2)
-            case Left.RENEW:
+            case Left.RENEW | Left.TURN:
                 is_done = True  # the next turn begins it
         return is_done

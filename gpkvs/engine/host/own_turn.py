@@ -212,11 +212,7 @@ class OwnTurn:
         if ran == Ran.LEFT:
             ran = self._run_again(batch, run, lacking, is_within=is_within)
         if ran == Ran.LEFT:
-            left = meter.last_left
-            meter.take_left()
-            if left is Left.MEMORY:
-                raise NoMemoryError
-            raise RuntimeError(f"a batch lacks what nobody can do: {left.name if left else None}")
+            raise self._crew.why_not()
         return ran
 
     def have_turn(self) -> None:

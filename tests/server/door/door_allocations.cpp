@@ -287,13 +287,13 @@ class RunningDoor {
             const int turn = as_door([&] { return gpkvs_door_turn(door, 1000000); });
             if (turn == TURN_STOPPED) return;
             if (turn != TURN_LEFT) continue;
-            if (!has_engine || !as_door([&] { return gpkvs_door_run_left(door); })) run_left();
+            if (!has_engine) run_left();
+            else if (!as_door([&] { return gpkvs_door_run_left(door); })) as_door([&] { gpkvs_door_left_failed(door, &no_room); });
         }
     }
 
-    // Without a native engine, and where that one found no room for its results.
+    // Without a native engine.
     void run_left() {
-        if (as_door([&] { return gpkvs_door_hand_on_left(door); })) return;
         struct Results {
             std::vector<u8> status, values;
             std::vector<u64> versions;

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from gpkvs.engine.seam.left import Left
 from gpkvs.errors import ConflictError
 from gpkvs.proto.v1 import kv_pb2
-from gpkvs.server.door.left_batch import Results
 from gpkvs.server.door.library import Refusal
-from tests.server.door.held_door import PYTHON, HeldDoor
+from tests.server.door.held_door import HeldDoor
 from tests.server.door.toy_engine import DONE, LEFT, ToyEngine
 from tests.server.wire import ABSENT, CHECK, DELETE, SET, batch, trailing_of, u32
 
@@ -115,25 +113,6 @@ def test_of_several_requests_each_hears_what_it_lacks() -> None:
         assert door.handed == []
 
 
-def test_several_requests_that_nobody_can_help_are_handed_on() -> None:
-    """Python's handlers keep account of which are done; the rest of the batch comes again."""
-    with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
-        engine = ToyEngine(door.library)
-        engine.ends = LEFT
-        several = batch([(DELETE, b"k"), (DELETE, b"l")], request_ops=u32(1, 1))
-        calls = [kv.Batch.future(several, timeout=SECONDS_MAX)]
-        door.wait_for_requests(1)
-        calls.append(kv.Batch.future(batch([(DELETE, b"k")], id=9), timeout=SECONDS_MAX))
-        door.wait_for_requests(2)
-        door.leave()
-        assert door.library.hand_on_left()
-        assert calls[0].details() == PYTHON
-        door.leave()
-        assert not door.library.hand_on_left()
-        door.execute_left()
-        assert calls[1].result().id == 9
-
-
 def test_a_call_ends_with_the_conflict_of_its_request() -> None:
     with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
         engine = ToyEngine(door.library)
@@ -148,16 +127,3 @@ def test_a_call_ends_with_the_conflict_of_its_request() -> None:
 
         assert ended(ConflictError(0, 5)) == {"gpkvs-executed": "no", "gpkvs-failed-check": "0", "gpkvs-found": "5"}
         assert ended(ConflictError(7, None)) == {"gpkvs-executed": "no", "gpkvs-failed-check": "7"}
-
-
-def test_a_batch_that_python_runs_has_conflicts_too() -> None:
-    error = ConflictError(1, 9)
-    with HeldDoor(queue_requests_max=10) as door, door.client() as kv:
-        plain = batch([(SET, b"k", b"value")], id=7)
-        responses = kv.Pipeline(iter([request(0), plain]), timeout=SECONDS_MAX)
-        door.wait_for_requests(2)
-        door.leave()
-        door.library.left_refused(0, Refusal(10, str(error), conflict=error))
-        none = np.zeros(0, np.uint8)
-        door.library.left_done(2, Results(np.zeros(1, np.uint8), None, none.view(np.uint32), none), 0)
-        assert list(responses) == [failed(error, 0), kv_pb2.BatchResponse(id=7, status=bytes(1))]

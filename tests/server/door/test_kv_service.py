@@ -192,19 +192,6 @@ def test_a_batch_has_no_more_operations_than_the_engine_takes(door: HeldDoor, kv
     assert stream.end()[0] is CODES.OK
 
 
-def test_several_requests_that_the_engine_leaves_are_pythons(door: HeldDoor, kv: Any) -> None:
-    calls = [get(kv), kv.Batch.future(several(5), timeout=20), get(kv)]
-    door.wait_for_requests(3)
-    door.execute()
-    assert [call.result().value for call in (calls[0], calls[2])] == [VALUE] * 2
-    assert calls[1].details() == PYTHON
-    assert door.handed == [("Batch", several(5).SerializeToString())]
-    calls = [kv.Batch.future(several(6), timeout=20)]
-    door.wait_for_requests(1)
-    door.drop_all()
-    assert calls[0].details() == PYTHON
-
-
 def test_several_requests_in_a_stream_are_pythons(door: HeldDoor, kv: Any) -> None:
     stream = Stream(kv)
     stream.send(several(1))

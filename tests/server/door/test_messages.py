@@ -16,7 +16,6 @@ from gpkvs.errors import ConflictError, GpkvsError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.calls import codec
 from gpkvs.server.calls.options import options_of
-from gpkvs.server.calls.several import check_several
 from gpkvs.server.calls.wire import require_message
 from tests.server.door.probes import (
     BATCH,
@@ -98,9 +97,8 @@ def decoded(method: int, message: Message, limits: Limits) -> kv_pb2.BatchReques
         if message.layout not in ("", LAYOUTS[limits]):
             raise GpkvsError("the table's layout is another one")
         if message.request_ops:
-            check_several(message, limits, 1 << 20, lambda: 0)
-        else:
-            codec.check(message, limits, lambda: 0)
+            codec.check_requests(message, 1 << 20)
+        codec.check(message, limits, lambda: 0)
         return message
     if isinstance(message, kv_pb2.MultiGetRequest):
         keys = list(message.keys)

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from gpkvs.engine.seam.left import Left
 from gpkvs.errors import (
     ConflictError,
     CorruptRecordError,
@@ -33,7 +34,7 @@ from tests.server.door.blob_door import blob_store
 from tests.server.door.held_door import VALUE, HeldDoor
 from tests.server.door.resp_door import PythonSide, command, connect
 from tests.server.door.resp_door import _library as door_of
-from tests.server.door.toy_engine import ToyEngine
+from tests.server.door.toy_engine import DONE, LEFT, ToyEngine
 from tests.server.wire import ABSENT, CHECK, DELETE, GET, SET, batch, u32, u64
 
 NEVER = (1 << 64) - 1
@@ -217,12 +218,34 @@ def test_a_check_that_stops_it() -> None:
         assert door.library.stats().conflicts == 0
 
 
+def test_of_several_each_hears_for_itself() -> None:
+    """And what they are refused is counted here: Python gets one response for all of them."""
+    with asking() as (door, _):
+        engine = ToyEngine(door.library)
+        engine.ends = LEFT
+        several = batch([(DELETE, b"k"), (CHECK, b"k"), (SET, b"k", b"v"), (DELETE, b"l")], request_ops=u32(1, 1, 1, 1))
+        several.id, several.conditions = 7, bytes([0, ABSENT, 0, 0])
+        door.ask(1, several)
+        door.leave()
+        door.library.left_lacks(Left.GROW_HEAP, Refusal(8, "the heap is full", "heap"))
+        engine.ends, engine.conflicts = DONE, [(1, ConflictError(0, 7)), (2, Left.GROW_HEAP)]
+        assert door.library.run_left()
+        answer, response = door.answer(1)
+        assert error_of(answer, response) is None
+        assert (response.id, response.status) == (7, bytes(2))
+        assert [(failure.request, failure.code, failure.full) for failure in response.failures] == [
+            (1, 10, ""),
+            (2, 8, "heap"),
+        ]
+        assert door.library.stats().conflicts == door.library.left_without(Left.GROW_HEAP) == 1
+
+
 @pytest.mark.parametrize(
     "message",
     [
         kv_pb2.BatchRequest(),
         batch([(SET, b"", b"")]),
-        batch([(SET, b"a", b"")], request_ops=u32(1)),
+        batch([(SET, b"a", b"")], request_ops=u32(2)),
         batch([(99, b"a")]),
     ],
     ids=["empty", "key", "several", "operation"],
