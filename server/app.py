@@ -254,7 +254,7 @@ class _Server:
         self._metrics.tables.attach(store)
         gate.open(Serving(store, self._door.queue, config.message_bytes_max, config.watches_max))
         self._door.open(store)
-        self._metrics.watch_memory(self._door.memory_bytes, self._memory_bytes_max)
+        self._metrics.watch_memory(self._door.held_bytes, self._memory_bytes_max)
         self._metrics.attach(store.info, store.meter, self._door.queue_requests, lambda: store.changes_held_bytes)
         self._metrics.watch_clock(lambda: store.clock_back_seconds)
         await self._foreign.set_serving(True)

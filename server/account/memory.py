@@ -1,6 +1,6 @@
 """One account of the memory that clients make the server take, bounded by `memory_bytes_max`.
 
-It counts by connection, by kind and in all:
+The door keeps it, for itself and for Python. It counts by connection, by kind and in all:
 
 - ``calls``: each open call, with what the door holds for it;
 - ``requests``: each request, from its receipt to the end of its transaction;
@@ -15,9 +15,7 @@ transaction's values is kept free for that (`gpkvs.server.account.bounds`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, Protocol
 
 from gpkvs.errors import NoSpaceError
 from gpkvs.server.account.bounds import CALL_BYTES
@@ -26,6 +24,9 @@ from gpkvs.server.call_types import CallContext
 Kind = Literal["calls", "requests", "answers", "batch"]
 KINDS: tuple[Kind, ...] = ("calls", "requests", "answers", "batch")
 
+# Of what clients may take, this part is the door's alone.
+_LAST_PART = 8
+
 # What a room takes without counting it, and in which steps it counts.
 _ROOM_FREE_BYTES, _ROOM_STEP_BYTES = 16 << 10, 64 << 10
 
@@ -33,42 +34,48 @@ _ROOM_FREE_BYTES, _ROOM_STEP_BYTES = 16 << 10, 64 << 10
 _SENT_COPIES = 2
 
 
+class DoorAccount(Protocol):
+    """What the door counts, for itself and for Python (``door/base/account.hpp``)."""
+
+    def clients_bytes(self) -> int:
+        """Return what clients hold in all: all kinds but the batch."""
+
+    def charge(self, connection: int, kind: Kind, size: int) -> None:
+        """Count what Python holds for a connection; less, if the size is negative."""
+
+
 class Memory:
-    """What the clients of one server take.
+    """What the clients of one server take, as Python's handlers see it.
 
     Parameters
     ----------
+    door
+        Counts all of it.
     clients_bytes_max
         How much open calls, requests and responses may take together. The working memory of a batch comes on top.
     """
 
-    def __init__(self, clients_bytes_max: int) -> None:
-        self.clients_bytes_max = clients_bytes_max
-        self.by_kind: dict[Kind, int] = dict.fromkeys(KINDS, 0)
-        self.clients_bytes = 0  # all kinds but the batch
+    def __init__(self, door: DoorAccount, clients_bytes_max: int) -> None:
+        self.door = door
+        self._python_bytes_max = clients_bytes_max - clients_bytes_max // _LAST_PART
         self._connections: dict[str, Connection] = {}
 
     @property
-    def bytes(self) -> int:
-        """All that is counted."""
-        return self.clients_bytes + self.by_kind["batch"]
-
-    @property
     def free_bytes(self) -> int:
-        """What clients may still take; less than nothing if they hold more than they may."""
-        return self.clients_bytes_max - self.clients_bytes
+        """What clients may still take of Python; less than nothing if they hold more than they may."""
+        return self._python_bytes_max - self.door.clients_bytes()
 
     def open(self, context: CallContext) -> Account:
         """Open the account of a call; it is closed when the call has ended, however it ends."""
-        account = Account(self.connection(context.peer()))
+        account = Account(self.connection(context.peer(), context.connection))
         context.add_done_callback(account.close)
         return account
 
-    def connection(self, peer: str) -> Connection:
-        """Return what a connection holds, by its name as gRPC writes it."""
+    def connection(self, peer: str, number: int) -> Connection:
+        """Return what a connection holds in Python, by its name as gRPC writes it, and its id in the door."""
         found = self._connections.get(peer)
         if found is None:
-            found = self._connections[peer] = Connection(self, peer)
+            found = self._connections[peer] = Connection(self, peer, number)
         return found
 
     def has_requests(self, peer: str) -> bool:
@@ -83,33 +90,34 @@ class Memory:
 
 
 class Connection:
-    """What one connection holds.
+    """What one connection holds in Python; the door knows the rest.
 
     Parameters
     ----------
     memory
-        The account of the server, which counts it too.
+        The account of the server.
     peer
         Its name, as gRPC writes it.
+    number
+        Its id in the door.
     """
 
     __slots__ = ("_memory", "_peer", "bytes", "id", "requests")
 
-    def __init__(self, memory: Memory, peer: str) -> None:
+    def __init__(self, memory: Memory, peer: str, number: int) -> None:
         self._memory = memory
         self._peer = peer
-        self.id = 0  # the door's
+        self.id = number
         self.bytes = 0
         self.requests = 0  # that handlers have made, and whose answers have not come
 
     def change(self, kind: Kind, size: int) -> None:
         """Count more, or less."""
-        memory = self._memory
-        memory.by_kind[kind] += size
-        memory.clients_bytes += size
         self.bytes += size
         if not self.bytes:
-            memory.forget(self, self._peer)
+            self._memory.forget(self, self._peer)
+        if size:
+            self._memory.door.charge(self.id, kind, size)
 
     def refusal(self, size: int = 0) -> NoSpaceError | None:
         """Return why the connection may not hold this much more; None if it may."""
@@ -163,22 +171,6 @@ class Account:
         """
         self.require_room(_SENT_COPIES * response_bytes)
         self.change_responses(response_bytes)
-
-    @contextmanager
-    def holding(self, request_bytes: int) -> Iterator[None]:
-        """Count a message that a handler keeps.
-
-        Raises
-        ------
-        NoSpaceError
-            If there is no room for it.
-        """
-        self.require_room(request_bytes)
-        self.connection.change("requests", request_bytes)
-        try:
-            yield
-        finally:
-            self.connection.change("requests", -request_bytes)
 
     def change_responses(self, size: int) -> None:
         """Count a response's bytes; a negative size gives back what was planned too much, or was sent."""

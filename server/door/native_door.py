@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.sessions import Sessions
 from gpkvs.server.access.users import Users
 from gpkvs.server.account.bounds import HANDSHAKE_SECONDS, Bounds
-from gpkvs.server.account.memory import Kind
+from gpkvs.server.account.memory import Kind, Memory
 from gpkvs.server.account.resident import FreeMemory
 from gpkvs.server.call_types import Interceptor, StatusCode
 from gpkvs.server.calls.context import Context, Opened
@@ -29,7 +29,6 @@ from gpkvs.server.calls.status import status_of, status_text
 from gpkvs.server.door.engine_thread import EngineThread
 from gpkvs.server.door.library import Event, EventKind, Library, Protocol, Refusal
 from gpkvs.server.door.logins import DoorLogins
-from gpkvs.server.door.memory import DoorMemory, Totals
 from gpkvs.server.door.refusals import CLOSED, reasons
 from gpkvs.server.door.slow_calls import SlowCalls
 from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts, refused_connections, table_counts
@@ -113,7 +112,7 @@ class NativeDoor:
         self._closed_connections = RefusedConnections(
             lambda: closed_connections(self._library.stats()), CLOSED, "connections_closed", "closed"
         )
-        self.memory = DoorMemory(self._library, bounds.clients_bytes_max)
+        self.memory = Memory(self._library, bounds.clients_bytes_max)
         self.receives = Receives(config.receive_seconds_max)
         self.queue = RequestQueue(self._library)
         self.engine_thread = EngineThread(self._library.interrupt)
@@ -127,10 +126,9 @@ class NativeDoor:
         self._scripts_at: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def memory_bytes(self) -> Mapping[Kind, int]:
-        """What clients make the server take, by kind."""
-        return Totals(self._library)
+    def held_bytes(self, kind: Kind) -> int:
+        """Return what clients make the server hold, of a kind."""
+        return self._library.held_bytes(kind)
 
     def make_logins(self, users: Users | None, metrics: Metrics, audit: AuditLog) -> DoorLogins:
         """Return what lets these users in; everybody, if there are none."""

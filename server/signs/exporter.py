@@ -27,7 +27,7 @@ from gpkvs.engine.seam.left import Left
 from gpkvs.engine.seam.meter import EXPIRY_LAG_SECONDS, Meter
 from gpkvs.info import JournalInfo, StoreInfo
 from gpkvs.process.process_io import process_io
-from gpkvs.server.account.memory import Kind
+from gpkvs.server.account.memory import KINDS, Kind
 from gpkvs.server.signs.backup_notes import BackupNotes
 from gpkvs.server.signs.disk_watch import DiskWatch
 from gpkvs.server.signs.summed_registry import SummedRegistry
@@ -189,10 +189,10 @@ class Metrics:
         self.registry.register(self._store)
         self._serving.set(1)
 
-    def watch_memory(self, by_kind: Mapping[Kind, int], bytes_max: int) -> None:
+    def watch_memory(self, held_bytes: Callable[[Kind], int], bytes_max: int) -> None:
         """Report the memory that clients take, from now on."""
-        for kind in by_kind:
-            self._memory_bytes.labels(kind).set_function(partial(by_kind.__getitem__, kind))
+        for kind in KINDS:
+            self._memory_bytes.labels(kind).set_function(partial(held_bytes, kind))
         self._memory_bytes_max.set(bytes_max)
 
     def watch_tls(self, tls: Tls) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 from gpkvs.proto.v1 import admin_pb2
 from gpkvs.server.access.audit import AuditLog
 from gpkvs.server.access.caller import ANYONE
-from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.account.memory import Account
 from gpkvs.server.calls.admin import AdminService
 from gpkvs.server.calls.rpc import Call
 from gpkvs.server.signs.backup_notes import BackupNotes
 from gpkvs.server.signs.slow_log import SlowLog
+from tests.server.counted import Counted
 
 
 class Noted(AuditLog):
@@ -40,13 +41,13 @@ async def change_and_leave(store: SlowStore, noted: Noted) -> None:
     """Drop two tables; the second call ends while the first is under way."""
     gate: Any = SimpleNamespace(serving=lambda: SimpleNamespace(store=store))
     context: Any = SimpleNamespace(peer=lambda: "ipv4:192.0.2.1:5000")
-    memory = Memory(1 << 30)
+    counted = Counted()
     service = AdminService(gate, noted, SlowLog(10.0, 128), BackupNotes())
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
 
     def drop(name: str) -> asyncio.Task[admin_pb2.DropTableResponse]:
-        call = Call("gpkvs.v1.Admin.DropTable", context, ANYONE, Account(memory.connection("a")), 10)
+        call = Call("gpkvs.v1.Admin.DropTable", context, ANYONE, Account(counted.connection()), 10)
         return asyncio.create_task(service.DropTable(admin_pb2.DropTableRequest(name=name), call))
 
     first, second = drop("a"), drop("b")
@@ -60,7 +61,7 @@ async def change_and_leave(store: SlowStore, noted: Noted) -> None:
             break
         await asyncio.sleep(0.01)
     assert not problems
-    assert memory.by_kind["requests"] == 0
+    assert counted.held["requests"] == 0
 
 
 def test_a_change_whose_call_ended_before_its_turn_is_not_made_and_noted() -> None:

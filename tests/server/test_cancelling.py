@@ -28,6 +28,7 @@ from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
 from gpkvs.server.signs.slow_log import SlowLog
 from tests.cancelling import Run, interruptions
+from tests.server.counted import Counted
 from tests.server.store_queue import StoreQueue
 
 WAIT_SECONDS = 60.0
@@ -96,6 +97,8 @@ def test_calls_that_wait_for_a_message(is_stream: bool) -> None:
 class Client:
     """A connection of the Redis protocol, as the door would hand it on: it sends commands and goes."""
 
+    connection = 0
+
     def __init__(self, peer: str, commands: Sequence[bytes]) -> None:
         self._peer, self._commands = peer, [line.split() for line in commands]
         self._done: list[Callable[[Any], object]] = []
@@ -160,8 +163,8 @@ async def redis_service(store: gpkvs.Store, memory: Memory) -> AsyncIterator[tup
 
 def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
     async def within() -> None:
-        memory = Memory(1 << 30)
-        async with redis_service(store, memory) as (service, gate):
+        counted = Counted()
+        async with redis_service(store, counted.memory) as (service, gate):
             async for run in interruptions():
                 other = Client("ipv4:127.0.0.1:1", COMMANDS)
                 others = asyncio.create_task(other.served_by(service))
@@ -170,13 +173,13 @@ def test_clients_of_the_redis_protocol(store: gpkvs.Store) -> None:
                 await asyncio.wait_for(others, WAIT_SECONDS)
                 assert len(other.replies) == len(COMMANDS)
                 assert not any(reply.startswith(b"-") for reply in other.replies if reply != b"-ERR no such key\r\n")
-                await wait_until(lambda: memory.bytes == 0, f"{memory.by_kind} are held")
+                await wait_until(lambda: counted.clients_bytes() == 0, f"{counted.held} are held")
                 await wait_until(lambda: not gate.serving().queue._waiting, "requests are not answered")
                 assert len(service.executor._locks) == 0
                 assert not service.executor._rounds._waiting
                 assert not service.sessions
                 assert gate._calls == 0
-                assert not memory._connections
+                assert not counted.memory._connections
 
     asyncio.run(within())
 
@@ -207,8 +210,8 @@ def test_a_request_that_nobody_waits_for_is_withdrawn() -> None:
     """It may be in a batch already: its answer is nobody's, and those behind it have theirs."""
 
     async def within() -> None:
-        memory, door = Memory(1 << 30), HeldQueue()
-        queue, account = RequestQueue(door), Account(memory.connection("peer"))
+        counted, door = Counted(), HeldQueue()
+        queue, account = RequestQueue(door), Account(counted.connection())
         message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
         first, second = (queue.submit(message, 0, account) for _ in range(2))
         first.cancel()
@@ -218,17 +221,17 @@ def test_a_request_that_nobody_waits_for_is_withdrawn() -> None:
         queue.answered(done(2))
         assert (await second).status == b"\0"
         assert door.withdrawn == [1]
-        assert memory.by_kind["answers"] > 0
+        assert counted.held["answers"] > 0
         account.close()
-        assert memory.bytes == 0
+        assert counted.clients_bytes() == 0
 
     asyncio.run(within())
 
 
 def test_a_deadline_counts_from_now_on() -> None:
     async def within() -> None:
-        memory, door = Memory(1 << 30), HeldQueue()
-        queue, account = RequestQueue(door), Account(memory.connection("peer"))
+        counted, door = Counted(), HeldQueue()
+        queue, account = RequestQueue(door), Account(counted.connection())
         message = kv_pb2.BatchRequest(ops=b"\1", keys=b"k", key_size=1)
         before_ns = time.monotonic_ns()
         queue.submit(message, 0, account, 5.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
 import statistics
 import subprocess
 import sys
@@ -14,12 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
-import numpy as np
 import pytest
 
-from gpkvs.batch import Op
 from gpkvs.bench.door.frames import message
-from gpkvs.proto.v1 import admin_pb2, kv_pb2
+from gpkvs.proto.v1 import kv_pb2
 from tests.server.hostile import MIB, Hostile
 from tests.server.test_faults import resident_bytes, wait_until
 from tests.server.wire import Refused
@@ -203,34 +200,3 @@ def test_thousands_of_calls_at_once_all_get_responses(start_server: StartServer)
 def test_too_little_memory_is_refused_with_what_it_needs() -> None:
     result = run_gpkvs("serve", "--data", "/nowhere", "--memory-max", "1MiB", "--listen", "127.0.0.1:0")
     assert "memory_max: 1,048,576 bytes, a server needs at least 67,108,864" in error_line(result, 2)
-
-
-@pytest.mark.parametrize("memory", ["64MiB", "512MiB"])
-def test_what_the_engine_keeps_after_large_batches_is_taken_for_no_message(
-    start_server: StartServer, memory: str
-) -> None:
-    """An idle Pipeline was ended, and others were refused, once the engine had kept columns for its largest batch."""
-    server = start_server("--memory-max", memory, "--index-bytes=32MiB", "--heap-bytes=128MiB", "--log-bytes=64MiB")
-    server.admin.CreateTable(admin_pb2.CreateTableRequest(name="n", layout="u64"))
-    operations = server.admin.Info(admin_pb2.InfoRequest()).request_ops_max
-    numbers = np.arange(operations, dtype=np.uint64).tobytes()
-    for number in range(12):
-        table = "n" if number % 2 else ""
-        server.kv.Batch(
-            kv_pb2.BatchRequest(
-                table=table,
-                ops=bytes([int(Op.SET)]) * operations,
-                keys=numbers,
-                key_size=8,
-                values=numbers,
-                value_size=8,
-            ),
-            timeout=60,
-        )
-    requests: queue.SimpleQueue[kv_pb2.BatchRequest | None] = queue.SimpleQueue()
-    responses = server.kv.Pipeline(iter(requests.get, None), timeout=60)
-    time.sleep(1.0)
-    requests.put(kv_pb2.BatchRequest(id=7, ops=bytes([int(Op.GET)]), keys=b"k", key_size=1))
-    assert next(responses).id == 7
-    requests.put(None)
-    assert list(responses) == []

@@ -20,10 +20,11 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.scan import ScanPiece, join_pieces
 from gpkvs.server import threads
 from gpkvs.server.access.caller import ANYONE
-from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.account.memory import Account
 from gpkvs.server.calls.scan import Scans
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.signs.exporter import Metrics
+from tests.server.counted import Counted
 
 KEYS = 1000
 IN_USE = 50  # keys of a step
@@ -46,7 +47,7 @@ class Inside:
         queue: Any = none
         gate.open(Serving(store, queue, 64 * MIB))
         self._scans = Scans(gate, Metrics())
-        self._account = Account(Memory(1 << 30).connection("ipv4:1.1.1.1:1"))
+        self._account = Account(Counted().connection("ipv4:1.1.1.1:1"))
 
     def _counted(self, piece: ScanPiece) -> ScanPiece:
         self.steps.append(len(piece))

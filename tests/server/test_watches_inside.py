@@ -23,13 +23,14 @@ from gpkvs.config import MIB
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access.caller import ANYONE
 from gpkvs.server.account.bounds import CALL_BYTES
-from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.account.memory import Account
 from gpkvs.server.calls import watch
 from gpkvs.server.calls.watch import Watches
 from gpkvs.server.gate import Gate, NotServingError, Serving
 from gpkvs.server.signs.exporter import Metrics
 from gpkvs.watch import Selection
 from tests.conftest import SMALL
+from tests.server.counted import Counted
 
 SECONDS_MAX = 30
 Responses = AsyncGenerator[kv_pb2.WatchResponse, None]
@@ -50,13 +51,13 @@ class Inside:
         self.gate = Gate()
         none: Any = None
         self.gate.open(Serving(store, none, 64 * MIB))
-        self.memory = Memory(1 << 30)
+        self.counted = Counted()
         self.watches = Watches(self.gate, Metrics())
         object.__setattr__(self.gate.serving(), "queue", _Idle())
 
     async def begin(self, number: int = 0, **asked: Any) -> Responses:
         """Begin a watch, each over a connection of its own."""
-        account = Account(self.memory.connection(f"ipv4:1.1.1.1:{number}"))
+        account = Account(self.counted.connection(f"ipv4:1.1.1.1:{number}"))
         responses = self.watches.watch(kv_pb2.WatchRequest(**asked), ANYONE, account)
         assert not (await anext(responses)).entries
         return responses
@@ -233,7 +234,7 @@ def test_whoever_ends_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
             beginning = asyncio.create_task(place.begin(100))
             await asyncio.sleep(0)
             beginning.cancel()
-            assert place.memory.by_kind["answers"]
+            assert place.counted.held["answers"]
             assert place.watches._open == 9
             for task in waiting:
                 task.cancel()
@@ -241,8 +242,8 @@ def test_whoever_ends_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
             # The one that waits in the store does so until there is something.
             await asyncio.to_thread(place.store.set, b"k", b"v")
             await place.wait_over()
-            assert place.memory.by_kind["answers"] == 0
-            assert place.memory.by_kind["calls"] == 9 * CALL_BYTES  # which end with the call
+            assert place.counted.held["answers"] == 0
+            assert place.counted.held["calls"] == 9 * CALL_BYTES  # which end with the call
 
     run(work())
 

@@ -16,7 +16,6 @@ from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.access import rights
 from gpkvs.server.access.caller import LoginError
-from gpkvs.server.account.memory import Memory
 from gpkvs.server.call_types import Metadata
 from gpkvs.server.calls.context import Context, Opened
 from gpkvs.server.calls.foreign import ForeignServices
@@ -29,6 +28,7 @@ from gpkvs.server.gate import Gate, NotServingError
 from gpkvs.server.signs.exporter import Metrics
 from gpkvs.server.signs.slow_log import SlowLog
 from tests.server.access.everybody import open_to_everybody
+from tests.server.counted import Counted
 
 OK, UNIMPLEMENTED, UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED = (
     grpc.StatusCode.OK,
@@ -70,10 +70,10 @@ class Served:
 
     def __init__(self, receive_seconds_max: float = 30.0) -> None:
         self.metrics = Metrics()
-        self.memory = Memory(1 << 30)
+        self.counted = Counted()
         self.receives = Receives(receive_seconds_max)
         gate, access = Gate(), open_to_everybody()
-        doors: Any = Doors(access, gate, self.memory, self.receives, self.metrics, SlowLog(10.0, 128))
+        doors: Any = Doors(access, gate, self.counted.memory, self.receives, self.metrics, SlowLog(10.0, 128))
         self.foreign = ForeignServices(doors, ["gpkvs.v1.KV"])
         self.handlers = Handlers([CallMetrics(self.metrics.registry), self.foreign])
         kv = KVService(access, gate, self.receives, self.metrics)
@@ -146,7 +146,7 @@ async def test_health_reflection_and_refusals() -> None:
         assert call.status == (UNIMPLEMENTED.value[0], "Method not found!", {})
     labels = {"grpc_type": "unary", "grpc_service": "gpkvs.v1.KV", "grpc_method": "Get", "grpc_code": "UNAVAILABLE"}
     assert served.sample("grpc_server_handled_total", **labels) == 1
-    assert served.memory.bytes == 0
+    assert served.counted.clients_bytes() == 0
 
 
 @asynchronous
@@ -162,7 +162,7 @@ async def test_a_watch_until_its_client_goes_and_one_until_the_server_stops() ->
     assert gone.context.cancelled()
     await served.handlers.stop(0.0)
     assert stays.status == (CANCELLED.value[0], "", {})
-    assert served.memory.bytes == 0
+    assert served.counted.clients_bytes() == 0
     labels = {"grpc_type": "server_stream", "grpc_service": "grpc.health.v1.Health", "grpc_method": "Watch"}
     assert served.sample("grpc_server_handled_total", **labels, grpc_code="CANCELLED") == 2
 

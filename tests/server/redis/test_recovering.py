@@ -9,18 +9,19 @@ from typing import cast
 from gpkvs.config import Limits
 from gpkvs.errors import UnknownTableError
 from gpkvs.server.access.caller import ANYONE, Caller
-from gpkvs.server.account.memory import Account, Memory
+from gpkvs.server.account.memory import Account
 from gpkvs.server.gate import Gate, Serving
 from gpkvs.server.redis.executor import Executor
 from gpkvs.server.redis.reply import OK, Error
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.session import Session
 from gpkvs.store import OpenTable
+from tests.server.counted import Counted
 
 
 def session_of(gate: Gate) -> Session:
     service = cast(Service, SimpleNamespace(asks_for_logins=False, executor=Executor(gate), gate=gate))
-    account = Account(Memory(1 << 30).connection("peer"))
+    account = Account(Counted().connection())
 
     async def log_in(_user: bytes | None, _password: bytes) -> Caller:
         return ANYONE

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from gpkvs.config import Limits
-from gpkvs.server.account.memory import Account, Memory, Room
+from gpkvs.server.account.memory import Account, Room
 from gpkvs.server.redis import executor, scripts
 from gpkvs.server.redis.command import COMMANDS, NO_KEYS, Command, Step
 from gpkvs.server.redis.overlay import Overlay
 from gpkvs.server.redis.reply import Error
 from gpkvs.server.redis.service import Service  # noqa: F401 - registers the commands
 from tests.certificates import HERE, Authority, server_options
+from tests.server.counted import Counted
 from tests.server.redis.two_servers import Connection, resp_port
 from tests.serving import Server
 
@@ -43,7 +44,7 @@ def redis(server: Server) -> Iterator[Connection]:
 
 
 def overlay() -> Overlay:
-    return Overlay(None, 0, Limits(), Room(Account(Memory(1 << 40).connection("peer"))))
+    return Overlay(None, 0, Limits(), Room(Account(Counted(1 << 40).connection())))
 
 
 def held_bytes(server: Server, kind: str = "calls") -> float:

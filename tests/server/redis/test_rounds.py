@@ -10,14 +10,15 @@ from typing import Any, cast
 import pytest
 
 from gpkvs.errors import GpkvsError, InvalidArgumentError, NoSpaceError
-from gpkvs.server.account.memory import Account, Memory, Room
+from gpkvs.server.account.memory import Account, Room
 from gpkvs.server.redis.command import COMMANDS, Step
 from gpkvs.server.redis.reply import Error, Reply
 from gpkvs.server.redis.rounds import Rounds
 from gpkvs.server.redis.service import Service  # noqa: F401 - registers the commands
 from gpkvs.store import OpenTable
+from tests.server.counted import Counted
 
-ROOM = Room(Account(Memory(1 << 30).connection("peer")))
+ROOM = Room(Account(Counted().connection()))
 TABLES = [cast(OpenTable, SimpleNamespace(id=number)) for number in range(2)]
 
 
