@@ -96,6 +96,22 @@ MUTANTS = (
         (f"{_ASKED}test_a_full_queue_refuses_it",),
     ),
     Mutant(
+        "turn-that-did-not-begin-fails",
+        "gpkvs/engine/host/crew.py",
+        "            case Left.RENEW | Left.TURN:",
+        "            case Left.RENEW:",
+        "a client is refused since something beside its batch failed once",
+        ("server/door/test_left_batches.py::test_a_batch_runs_though_its_turn_did_not_begin",),
+    ),
+    Mutant(
+        "batch-that-nobody-helps-waits",
+        "server/door/turns.py",
+        "                    raise self._crew.why_not()",
+        "                    return",
+        "a client waits for ever for a batch that cannot run",
+        ("server/door/test_left_batches.py::test_one_that_nobody_can_help_is_refused",),
+    ),
+    Mutant(
         "pythons-several-uncounted",
         "door/queue/turn.cpp",
         "return !request.python || request.request_ops;",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpkvs.server.door.turns import Turns
 from gpkvs.server.signs.exporter import Metrics
 from gpkvs.store import Store
 from tests.server.door.held_door import HeldDoor
+from tests.server.door.toy_engine import LEFT, ToyEngine
 from tests.server.wire import DELETE, SET, Refused, batch, u32
 
 SECONDS_MAX = 20
@@ -82,6 +84,21 @@ def test_whoever_sends_it_hears_why_it_cannot_run(tmp_path: Path, monkeypatch: p
         door.wait_for_requests(1)
         turns.turn()
         assert call.result().version
+
+
+def test_one_that_nobody_can_help_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It would be a mistake of ours; but nobody waits for ever, and the log names the request."""
+    with serving(tmp_path / "store") as (door, turns, _store, kv):
+        engine = ToyEngine(door.library)
+        engine.ends = LEFT
+        call = kv.Set.future(kv_pb2.SetRequest(key=b"k", value=b"v"), timeout=SECONDS_MAX)
+        door.wait_for_requests(1)
+        turns.turn()
+        failed = call.exception()
+        assert failed.code() is grpc.StatusCode.INTERNAL
+        [request_id] = re.findall(r"\(request ([0-9a-f]+)\)", failed.details())
+        assert "lacks what nobody can do" in caplog.text
+        assert request_id in caplog.text
 
 
 def test_nothing_that_a_door_serves_passes_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
