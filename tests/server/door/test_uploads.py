@@ -205,7 +205,7 @@ def test_a_full_queue_refuses_a_value_that_is_there(store: gpkvs.Store) -> None:
 
 def test_a_value_that_comes_slowly_has_an_end(store: gpkvs.Store) -> None:
     with door(store, receive_seconds_max=0.2) as (library, connection):
-        probes.hurry(library._door, 100)  # 80 ms for each MiB
+        probes.hurry(library._door, 10)  # 0.8 s for each MiB; 1 s of silence would be another end
         begin_to_send(connection, 2 * MIB, MIB)
         with suppress(OSError):
             for _ in range(1000):
