@@ -84,15 +84,15 @@ wheel: $(WHEEL)/.packages-wheel  ## dist/: wheels for glibc 2.28 and newer, with
 
 # What runs transactions, again with small batches phase by phase, as large ones always are. `pair` has more of them.
 BY_PHASES := tests/engine/test_model.py tests/store/test_store.py tests/media/test_transaction.py \
-	tests/engine/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_tables.py
+	tests/engine/host/test_native_planner.py tests/engine/test_result_bounds.py tests/recovery/startup/test_tables.py
 
 # The same in stores with an undo log: on a disk a store has a journal unless it is told otherwise. They have format 3,
-# which a store has if it is told so. Tests of growth, of compaction, and of blobs and format 4 name what they open; a
-# model opens nothing. CI takes those that commit most.
-BY_UNDO := $(if $(CI),$(addprefix tests/engine/test_,model.py u64.py full_store.py expiry.py resolve.py scan.py capacity.py),\
+# which a store has if it is told so. Tests of growth, of compaction, and of blobs and format 4 name what they open. CI
+# takes those that commit most.
+BY_UNDO := $(if $(CI),$(addprefix tests/engine/,test_model.py test_u64.py test_full_store.py test_resolve.py \
+	tables/test_expiry.py tables/test_scan.py seam/test_capacity.py),\
 	$(filter-out %growth.py %compaction.py %given_space.py %long_records.py %journal_committer.py %blobs.py \
-	%format4.py %run_loop_model.py,\
-	$(wildcard tests/engine/test_*.py))) \
+	%format4.py,$(wildcard tests/engine/test_*.py tests/engine/*/test_*.py)) tests/store/test_gpu_arrays.py) \
 	tests/store/test_store.py tests/store/test_close.py tests/recovery/startup/test_tables.py
 
 test: suite docs phases pair undo  ## the whole test suite
@@ -113,7 +113,7 @@ phases: install-test
 IN_MEMORY := /dev/shm/gpkvs-pair
 BY_PAIR := tests/engine/test_u64.py tests/engine/test_full_store.py tests/engine/test_resolve.py \
 	tests/recovery/startup/test_failpoints.py tests/recovery/startup/test_rollback.py
-BY_SHARDS := tests/engine/test_u64.py tests/engine/test_unordered_gets.py
+BY_SHARDS := tests/engine/test_u64.py tests/engine/device/test_unordered_gets.py
 
 pair: install-test
 	$(BIN)/python -m pytest -q --basetemp $(IN_MEMORY) --backend cpu-pair $(BY_PAIR)
@@ -191,7 +191,7 @@ $(BUILDS): $(VENV)/.packages-run
 
 # Where the kernels run most of their paths, in a minute.
 SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/store/test_buffers.py tests/engine/test_u64.py tests/recovery/startup/test_damage.py \
-	tests/engine/test_native_planner.py tests/engine/test_native_resolve.py tests/engine/test_native_engine.py \
+	tests/engine/host/test_native_planner.py tests/engine/host/test_native_resolve.py tests/engine/host/test_native_engine.py \
 	tests/engine/test_model.py
 
 FLIPS := $(if $(CI),100,500)

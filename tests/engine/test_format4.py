@@ -18,7 +18,7 @@ from gpkvs.media.layout import UNIT_BYTES, reference_length, reference_offset
 from gpkvs.native import crc32c
 from tests.conftest import SMALL
 from tests.engine.heap_driver import SEGMENT_BYTES
-from tests.engine.test_scan import heap_of
+from tests.engine.tables.test_scan import heap_of
 
 DAY = 86_400
 

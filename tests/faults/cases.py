@@ -50,8 +50,8 @@ _CONSISTENT = (
 )
 _LOGIN = "server/access/test_login.py::"
 _STORE = "store/test_store.py::"
-_FULL, _GROWTH = "engine/test_full_store.py::", "engine/test_growth.py::"
-_COMPACTION = "engine/test_compaction.py::"
+_FULL, _GROWTH = "engine/test_full_store.py::", "engine/tables/test_growth.py::"
+_COMPACTION = "engine/space/test_compaction.py::"
 
 CASES = {
     1: Case(

@@ -92,7 +92,7 @@ def parsed() -> tuple[list[Mutant], argparse.Namespace]:
         action="append",
         metavar="TESTS",
         help="run these instead of the tests that are expected to see a mutant, for example engine or "
-        "engine/test_native_planner.py",
+        "engine/host/test_native_planner.py",
     )
     options = parser.parse_args()
     if unknown := set(options.names) - MUTANTS.keys():

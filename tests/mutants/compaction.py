@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _STEP, _FIND = "gpkvs/engine/space/compaction.py", "gpkvs/kernels/plan/compact.hpp"
-_TESTS = "engine/test_compaction.py::"
+_TESTS = "engine/space/test_compaction.py::"
 _LIMIT, _ROT = f"{_TESTS}test_any_write_is_accepted_below_the_limit", f"{_TESTS}test_what_rot_hides_moves_too"
 _KILLS = f"{_TESTS}test_kills_inside_steps_lose_nothing_and_wedge_nothing"
-_LONG = "engine/test_long_records.py"
+_LONG = "engine/space/test_long_records.py"
 _ALLOCATE, _COUNTS, _HEAP = (
     "gpkvs/kernels/plan/allocate.hpp",
     "gpkvs/kernels/base/live_units.cuh",

@@ -10,7 +10,7 @@ _RESOLVE, _NATIVE = "gpkvs/kernels/plan/resolve.hpp", "gpkvs/kernels/engine/nati
 
 
 def _tests(*names: str) -> tuple[str, ...]:
-    return tuple(f"engine/test_expiry.py::{name}" for name in names)
+    return tuple(f"engine/tables/test_expiry.py::{name}" for name in names)
 
 
 MUTANTS = (
@@ -60,7 +60,7 @@ MUTANTS = (
         "                self._expiry.expect(batch)\n",
         "",
         "the first batch of a table that gives an expiry runs twice in vain, and fails",
-        ("engine/test_crew.py::test_a_table_s_first_expiry",),
+        ("engine/host/test_crew.py::test_a_table_s_first_expiry",),
     ),
     Mutant(
         "embedded-requests-have-no-crew",
@@ -68,7 +68,7 @@ MUTANTS = (
         "            ran = self._run_again(batch, run, lacking)\n            if",
         "            if",
         "a request fails that the crew could have had run",
-        ("engine/test_own_turn.py::test_what_a_request_lacks_is_done_and_its_turn_lives_on[undo]",),
+        ("engine/host/test_own_turn.py::test_what_a_request_lacks_is_done_and_its_turn_lives_on[undo]",),
     ),
     Mutant(
         "crew-lets-the-clock-go-on",
@@ -76,7 +76,7 @@ MUTANTS = (
         "self._native.begin_turn(now, ",
         "self._native.begin_turn(0, ",
         "a batch that runs again meets keys that have expired meanwhile, and fails",
-        ("engine/test_crew.py::test_the_time_is_taken_once_a_batch[undo-door]",),
+        ("engine/host/test_crew.py::test_the_time_is_taken_once_a_batch[undo-door]",),
     ),
     Mutant(
         "crew-has-no-heap-grow",
@@ -84,7 +84,7 @@ MUTANTS = (
         "                is_done = self._heap_growth.make_room(record_bytes_max(self._heap, batch))\n",
         "                is_done = False\n",
         "each batch fails for which the heap must grow",
-        ("engine/test_crew.py::test_a_heap_grows_where_no_space_can_be_freed[undo]",),
+        ("engine/host/test_crew.py::test_a_heap_grows_where_no_space_can_be_freed[undo]",),
     ),
     Mutant(
         "native-engine-does-not-expect-expiries",
@@ -92,7 +92,7 @@ MUTANTS = (
         "    if (a.expiries && !table.earliest && gives_expiry(a)) return LEFT_EXPIRY;",
         "    if (a.expiries && !table.earliest && gives_expiry(a)) a.expiries = nullptr;",
         "keys live for ever that a client had expire",
-        ("engine/test_native_engine.py::test_the_first_expiry_of_a_table_is_left",),
+        ("engine/host/test_native_engine.py::test_the_first_expiry_of_a_table_is_left",),
     ),
     Mutant(
         "door-takes-lifetimes-for-times",
@@ -196,7 +196,7 @@ MUTANTS = (
         "(__atomic_compare_exchange_n(ahead_us, &ahead, seen, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) ahead = seen",
         "(true) *ahead_us = ahead = seen",
         "a thread raises the time, another one lowers it at the same moment: a key is there again",
-        ("engine/test_counted_time.py::test_no_thread_sees_the_time_go_back",),
+        ("engine/seam/test_counted_time.py::test_no_thread_sees_the_time_go_back",),
     ),
     Mutant(
         "an-opening-asks-the-clock-alone",
@@ -204,7 +204,7 @@ MUTANTS = (
         "        self.time.begin_at(committer.kept_ms)",
         "        self.time.begin_at(0)",
         "after a restart locks live longer, by as much as the clock was set back",
-        ("engine/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
+        ("engine/seam/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
     ),
     Mutant(
         "transactions-keep-no-time",
@@ -212,7 +212,7 @@ MUTANTS = (
         "    d.time_horizon_ms = c.time_ms;\n",
         "",
         "after a kill and a restart with an earlier clock locks live longer",
-        ("engine/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
+        ("engine/seam/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
     ),
     Mutant(
         "native-batches-tell-no-time",
@@ -220,7 +220,9 @@ MUTANTS = (
         "    e.commit->time_ms = std::max(e.commit->time_ms, a.now);\n",
         "",
         "after a restart with an earlier clock locks live longer",
-        ("engine/test_kept_time.py::test_what_is_set_while_the_clock_is_behind_does_not_live_longer_after_a_restart",),
+        (
+            "engine/seam/test_kept_time.py::test_what_is_set_while_the_clock_is_behind_does_not_live_longer_after_a_restart",
+        ),
     ),
     Mutant(
         "a-gpu-keeps-no-time",
@@ -228,7 +230,7 @@ MUTANTS = (
         "        self.committer.take_time(now)\n",
         "",
         "after a restart with an earlier clock locks live longer, on a GPU",
-        ("engine/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
+        ("engine/seam/test_kept_time.py::test_a_restart_with_an_earlier_clock_goes_on_from_the_last_transaction",),
     ),
     Mutant(
         "removals-keep-no-time",
@@ -244,7 +246,7 @@ MUTANTS = (
         "        descriptor.time_horizon_ms,\n",
         "        0,\n",
         "after a restart with an earlier clock, which follows a checkpoint, locks live longer",
-        ("engine/test_kept_time.py::test_a_checkpoint_keeps_the_time",),
+        ("engine/seam/test_kept_time.py::test_a_checkpoint_keeps_the_time",),
     ),
     Mutant(
         "an-idle-store-keeps-no-time",
@@ -252,7 +254,7 @@ MUTANTS = (
         "        if now - self._committer.kept_ms < lag_ms:\n            return\n",
         "        if now - self._committer.kept_ms < lag_ms or lag_ms == _KEPT_MS:\n            return\n",
         "after a kill and a restart, keys live longer by as long as nobody wrote",
-        ("engine/test_kept_time.py::test_while_the_clock_is_behind_the_time_is_kept_without_writes",),
+        ("engine/seam/test_kept_time.py::test_while_the_clock_is_behind_the_time_is_kept_without_writes",),
     ),
     Mutant(
         "moments-count-by-the-clock",

@@ -178,6 +178,6 @@ MUTANTS = (
         "        share = min(share, _SMALL_GROWS_SHARE)\n",
         "        pass\n",
         "compaction moves most of a small store, again and again",
-        ("engine/test_heap_growth.py::test_a_small_heap_grows_earlier",),
+        ("engine/space/test_heap_growth.py::test_a_small_heap_grows_earlier",),
     ),
 )

@@ -15,8 +15,8 @@ _PLANNER, _RESOLVE, _REDO = (
     "gpkvs/kernels/plan/resolve.hpp",
     "gpkvs/kernels/cu/redo.cu",
 )
-_KEPT = "engine/test_kept_blobs.py::"
-_BLOBS, _BITFLIP = "engine/test_blobs.py::", "recovery/proof/damage/test_bitflip.py::"
+_KEPT = "engine/state/test_kept_blobs.py::"
+_BLOBS, _BITFLIP = "engine/state/test_blobs.py::", "recovery/proof/damage/test_bitflip.py::"
 _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::"
 
 MUTANTS = (

@@ -7,18 +7,18 @@ from tests.mutants.mutant import Mutant
 _CHUNKS = "gpkvs/kernels/commit/chunks.hpp"
 _OF_CHUNKS = "backends/test_chunks.py"
 _ORDER = f"{_OF_CHUNKS}::test_no_slot_is_stored_before_its_chunk_is_marked"
-_FLIGHT = "engine/test_flight.py"
+_FLIGHT = "engine/commit/test_flight.py"
 _OF_KILLS = "recovery/startup/test_chunk_kills.py"
 _KILLED = f"{_OF_KILLS}::test_a_killed_batch_is_not_there"
-_PARTS = "engine/test_shared_slots.py::test_each_processor_stores_a_part"
+_PARTS = "engine/commit/test_shared_slots.py::test_each_processor_stores_a_part"
 _STORES = "gpkvs/kernels/commit/launch_stores.hpp"
 _DRIVER = "backends/test_stores.py"
 _LOOKS = "backends/test_look_up.py"
-_LAUNCHED = "engine/test_launched_phases.py"
-_SHARDS = "engine/test_sharded_phases.py"
+_LAUNCHED = "engine/device/test_launched_phases.py"
+_SHARDS = "engine/device/test_sharded_phases.py"
 _RADIX = "kernels/test_radix.py"
 _ROWS = "gpkvs/kernels/cu/rows.cu"
-_OF_ROWS = "engine/test_rows_on_gpu.py"
+_OF_ROWS = "engine/device/test_rows_on_gpu.py"
 
 MUTANTS = (
     Mutant(
@@ -342,7 +342,7 @@ MUTANTS = (
         "a.reference[a.kept[i]] = a.records[i];",
         "a.reference[i] = a.records[i];",
         "a key gets the record of another one",
-        ("engine/test_native_planner.py::test_at_once_and_by_phases_make_the_same_files",),
+        ("engine/host/test_native_planner.py::test_at_once_and_by_phases_make_the_same_files",),
     ),
     Mutant(
         "plan-frees-nothing",
@@ -350,7 +350,7 @@ MUTANTS = (
         "    a.freed[i] = a.old_word[chain];\n",
         "    a.freed[i] = 0;\n",
         "records that nobody names stay live in the heap",
-        ("engine/test_native_planner.py::test_at_once_and_by_phases_make_the_same_files",),
+        ("engine/host/test_native_planner.py::test_at_once_and_by_phases_make_the_same_files",),
     ),
     Mutant(
         "sort-leaves-its-highest-bits",
@@ -382,7 +382,7 @@ MUTANTS = (
         "ROWS = 255;",
         "ROWS = 256;",
         "a batch of many GETs seems to have none",
-        ("engine/test_kinds.py",),
+        ("engine/host/test_kinds.py",),
     ),
     Mutant(
         "row-of-an-older-version",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _GROWTH, _UNDO = "gpkvs/engine/tables/growth.py", "gpkvs/engine/commit/undo_committer.py"
-_STEPS = "engine/test_growth.py::test_any_steps_between_any_batches"
+_STEPS = "engine/tables/test_growth.py::test_any_steps_between_any_batches"
 _KILLS = "recovery/startup/test_growth_kills.py"
 
 MUTANTS = (
@@ -15,7 +15,7 @@ MUTANTS = (
         'if not table["index_bytes_max"]:',
         "if True:",
         "a table grows beyond its own limit after a restart",
-        ("engine/test_growth.py::test_a_table_has_a_limit_of_its_own",),
+        ("engine/tables/test_growth.py::test_a_table_has_a_limit_of_its_own",),
     ),
     Mutant(
         "geometry-missing-from-a-descriptor",
@@ -79,7 +79,7 @@ MUTANTS = (
         "(goes_up ? &slot : &empty) + word",
         "(goes_up ? &empty : &slot) + word",
         "keys that a GPU moved are in the block that they do not belong to",
-        ("engine/test_growth.py::test_a_gpu_moves_slots_as_the_host_does",),
+        ("engine/tables/test_growth.py::test_a_gpu_moves_slots_as_the_host_does",),
     ),
     Mutant(
         "free-addresses-stay-reserved",
@@ -103,7 +103,7 @@ MUTANTS = (
         "    _mark_blocks(index, 2 * first, 2 * last, epoch)\n",
         "",
         "a checkpoint does not write what moved, and the journal forgets it",
-        ("engine/test_growth.py::test_a_checkpoint_knows_how_far_a_table_has_grown",),
+        ("engine/tables/test_growth.py::test_a_checkpoint_knows_how_far_a_table_has_grown",),
     ),
     Mutant(
         "catalogue-before-the-last-step",
@@ -111,7 +111,7 @@ MUTANTS = (
         "        self._committer.wait(self._last_gate)\n",
         "",
         "a crash leaves a catalogue of twice the blocks beside blocks that have not moved: the store is refused (W7)",
-        ("engine/test_growth.py::test_the_last_step_is_durable_before_the_catalogue",),
+        ("engine/tables/test_growth.py::test_the_last_step_is_durable_before_the_catalogue",),
     ),
     Mutant(
         "growth-of-a-checkpoint-forgotten",
@@ -119,7 +119,7 @@ MUTANTS = (
         "        descriptor.growth,\n",
         "",
         "after a checkpoint and a kill, keys are looked for where they were before the table grew",
-        ("engine/test_growth.py::test_a_checkpoint_knows_how_far_a_table_has_grown",),
+        ("engine/tables/test_growth.py::test_a_checkpoint_knows_how_far_a_table_has_grown",),
     ),
     Mutant(
         "aimed-keys-double-a-table",
@@ -127,7 +127,7 @@ MUTANTS = (
         "                if not grew and _is_aimed(table, new_keys):\n",
         "                if False:\n",
         "who aims at a block makes the table grow as far as the disk goes",
-        ("engine/test_growth.py::test_a_table_is_not_doubled_for_keys_that_are_aimed_at_a_block",),
+        ("engine/tables/test_growth.py::test_a_table_is_not_doubled_for_keys_that_are_aimed_at_a_block",),
     ),
     Mutant(
         "dropped-table-still-grows",
@@ -135,6 +135,6 @@ MUTANTS = (
         "                self._engine.growth.forget(table)  # a frame between the two may still name its growth\n",
         "",
         "after a table that grew was dropped, no other one grows",
-        ("engine/test_growth.py::test_a_table_is_dropped_while_it_grows",),
+        ("engine/tables/test_growth.py::test_a_table_is_dropped_while_it_grows",),
     ),
 )

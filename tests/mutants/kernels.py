@@ -10,7 +10,7 @@ _READ, _PLACE, _NATIVE = (
     "gpkvs/kernels/plan/native_planner.hpp",
 )
 _ADMIT, _HEAP = "gpkvs/kernels/plan/admit.hpp", "gpkvs/kernels/plan/allocate.hpp"
-_ENGINE, _ENGINE_TESTS = "gpkvs/kernels/engine/native_engine.hpp", "engine/test_native_engine.py::"
+_ENGINE, _ENGINE_TESTS = "gpkvs/kernels/engine/native_engine.hpp", "engine/host/test_native_engine.py::"
 _SLOW_DISK = "faults/test_slow_disk.py::test_the_native_engine_shows_nothing_before_it_is_durable"
 _FOREIGN = ("recovery/startup/test_damage.py::test_a_record_that_is_not_the_slots_is_never_served",)
 
@@ -50,7 +50,7 @@ MUTANTS = (
         "    if (!live) tail.units = 0;\n"
         "    Appender<PlannerBytes> appender(a, tail, a.filled_segment);\n",
         "a batch stores over records that a crash would bring back (I7)",
-        ("engine/test_heap.py::test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
+        ("engine/state/test_heap.py::test_a_batch_stores_over_nothing_in_the_tail_segment_that_it_frees",),
     ),
     Mutant(
         "exact-fit-refused",
@@ -58,7 +58,7 @@ MUTANTS = (
         "tail_.units + units > end_",
         "tail_.units + units >= end_",
         "a record that would end with its segment goes to another one: the last units of a heap are never used",
-        ("engine/test_heap.py::test_a_record_may_end_with_its_segment",),
+        ("engine/state/test_heap.py::test_a_record_may_end_with_its_segment",),
     ),
     Mutant(
         "heap-has-no-end",
@@ -66,7 +66,7 @@ MUTANTS = (
         "return rest < segment_units ? rest : segment_units;",
         "return segment_units;",
         "records go behind the end of a heap that ends inside its last segment",
-        ("engine/test_heap_growth.py::test_any_batches_while_it_grows",),
+        ("engine/space/test_heap_growth.py::test_any_batches_while_it_grows",),
     ),
     Mutant(
         "segment-used-twice",
@@ -74,7 +74,7 @@ MUTANTS = (
         "            tail_.low = segment + 1;\n",
         "",
         "a batch that fills several segments stores over its own records",
-        ("engine/test_heap.py::test_a_batch_that_fills_the_heap_stops_at_its_own_records",),
+        ("engine/state/test_heap.py::test_a_batch_that_fills_the_heap_stops_at_its_own_records",),
     ),
     Mutant(
         "damaged-reference-counted",
@@ -98,7 +98,7 @@ MUTANTS = (
         "            w.held->heap_units -= part.units;\n",
         "",
         "a table seems to take ever more of the heap",
-        ("engine/test_compaction.py::test_any_write_is_accepted_below_the_limit",),
+        ("engine/space/test_compaction.py::test_any_write_is_accepted_below_the_limit",),
     ),
     Mutant(
         "writes-taken-as-reads",
@@ -106,7 +106,7 @@ MUTANTS = (
         "return reads == a.n;",
         "return reads + 3 >= a.n;",
         "SETs that were acknowledged are not done",
-        ("engine/test_native_planner.py::test_at_once_and_by_phases_make_the_same_files",),
+        ("engine/host/test_native_planner.py::test_at_once_and_by_phases_make_the_same_files",),
     ),
     Mutant(
         "native-planner-forgets-removed-keys",
@@ -116,7 +116,7 @@ MUTANTS = (
         "the number of records only grows",
         (
             "engine/test_full_store.py::test_full_index_refuses_single_keys_and_serves_the_rest",
-            "engine/test_native_planner.py",
+            "engine/host/test_native_planner.py",
         ),
     ),
     Mutant(
@@ -125,7 +125,7 @@ MUTANTS = (
         "return !a.get_op && !a.source_op && !memchr(a.status, STATUS_NOT_FOUND, a.n);",
         "return !a.get_op && !a.source_op;",
         "a key that is not there reads as the number 0, where a batch is GETs alone",
-        ("engine/test_native_planner.py::test_batches_whose_columns_are_not_kept", "engine/test_u64.py"),
+        ("engine/host/test_native_planner.py::test_batches_whose_columns_are_not_kept", "engine/test_u64.py"),
     ),
     Mutant(
         "new-keys-were-there-before",
@@ -133,7 +133,7 @@ MUTANTS = (
         "    a.found = a.own_found;\n    memcpy(a.found, a.slot, chains * sizeof *a.found);\n",
         "",
         "the slot that a new key was given in vain counts as its old one: where keys are refused, it is given twice",
-        ("engine/test_native_refusals.py", "engine/test_crew.py", "engine/test_full_store.py"),
+        ("engine/host/test_native_refusals.py", "engine/host/test_crew.py", "engine/test_full_store.py"),
     ),
     Mutant(
         "log-takes-any-batch",
@@ -141,7 +141,7 @@ MUTANTS = (
         "    if (exceeds_log(e, batch) && !is_refused) return LEFT_GROW_LOG;\n",
         "    (void)is_refused;\n",
         "a batch has more operations than the log is sized for",
-        ("engine/test_log_growth.py", "engine/test_full_store.py"),
+        ("engine/commit/test_log_growth.py", "engine/test_full_store.py"),
     ),
     Mutant(
         "columns-that-shrank-are-written-past",
@@ -149,7 +149,7 @@ MUTANTS = (
         "    if (batch.n > a.ops_room || (may_shrink && batch.n <= a.ops_kept)) return",
         "    if (may_shrink && batch.n <= a.ops_kept) return",
         "what was said of columns when a turn began counts, though they have shrunk since: memory is overwritten",
-        ("engine/test_native_planner.py::test_columns_that_shrank_in_a_turn_are_not_written_past",),
+        ("engine/host/test_native_planner.py::test_columns_that_shrank_in_a_turn_are_not_written_past",),
     ),
     Mutant(
         "words-of-refused-requests-are-values",
@@ -157,7 +157,7 @@ MUTANTS = (
         "        if self._found is not None and not refusals and value_bytes ==",
         "        if self._found is not None and value_bytes ==",
         "where a request is refused, others read what its GETs were to find",
-        ("engine/test_own_batch.py::test_numbers_beside_a_request_that_reads_too_much",),
+        ("engine/host/test_own_batch.py::test_numbers_beside_a_request_that_reads_too_much",),
     ),
     Mutant(
         "large-columns-stay",
@@ -165,7 +165,7 @@ MUTANTS = (
         "    if (a.outside_bytes) madvise(a.outside, a.outside_bytes, MADV_FREE);\n",
         "    (void)a;\n",
         "after one large batch the system has less memory for good",
-        ("engine/test_native_planner.py::test_the_system_may_have_what_a_large_batch_used",),
+        ("engine/host/test_native_planner.py::test_the_system_may_have_what_a_large_batch_used",),
     ),
     Mutant(
         "long-chains-out-of-order",
@@ -197,7 +197,7 @@ MUTANTS = (
         "        if (of_bucket<Slot>(state.pinned, bucket) >> way & 1) continue;\n",
         "",
         "one batch changes a slot twice: a key disappears, or undo restores the wrong slot",
-        ("engine/test_capacity.py",),
+        ("engine/seam/test_capacity.py",),
     ),
     Mutant(
         "audit-across-segments",
@@ -237,7 +237,7 @@ MUTANTS = (
         "    if (table.late) note_late(*table.late, w.changed_slot, w.slots);\n",
         "",
         "a GPU reads slots as they were before the host's last batch",
-        ("engine/test_mirrors.py::test_what_requests_store_is_noted",),
+        ("engine/host/test_mirrors.py::test_what_requests_store_is_noted",),
     ),
     Mutant(
         "late-slots-beyond-the-room-are-forgotten",
@@ -245,7 +245,7 @@ MUTANTS = (
         "        late.count = late.room + 1;\n",
         "",
         "a GPU reads slots as they were before a large batch of the host",
-        ("engine/test_mirrors.py::test_too_many_late_slots_are_all_late",),
+        ("engine/host/test_mirrors.py::test_too_many_late_slots_are_all_late",),
     ),
     Mutant(
         "device-takes-what-looks-first",
@@ -277,7 +277,7 @@ MUTANTS = (
         "CLOSED_WITHIN = frozenset({Left.EXPIRED, Left.COLUMNS})",
         "CLOSED_WITHIN = frozenset({Left.EXPIRED})",
         "a large batch fails that meets keys which have expired",
-        ("engine/test_run_within.py::test_a_large_batch_keeps_its_columns",),
+        ("engine/host/test_run_within.py::test_a_large_batch_keeps_its_columns",),
     ),
     Mutant(
         "removal-meets-what-it-removes",
@@ -285,7 +285,7 @@ MUTANTS = (
         "begin_turn(closed=CLOSED_WITHIN, is_within=True)",
         "begin_turn(is_within=True)",
         "a key that has expired ends the process, or the request that meets it",
-        ("engine/test_crew.py::test_expired_keys_are_deleted_inside",),
+        ("engine/host/test_crew.py::test_expired_keys_are_deleted_inside",),
     ),
     Mutant(
         "expired-batch-counts-as-another",
@@ -293,7 +293,7 @@ MUTANTS = (
         "if (a.now && meets_expired(a, chains)) return LEFT_EXPIRED;",
         "if (a.now && meets_expired(a, chains)) return LEFT_GROW_INDEX;",
         "Python grows what need not grow, and the batch comes again for ever",
-        ("engine/test_left.py::test_each_reason_is_counted[expired-undo]",),
+        ("engine/seam/test_left.py::test_each_reason_is_counted[expired-undo]",),
     ),
     Mutant(
         "turn-has-no-end",

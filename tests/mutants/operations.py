@@ -6,11 +6,11 @@ from tests.mutants.mutant import Mutant
 
 _RESOLVE = "gpkvs/kernels/plan/resolve.hpp"
 _NATIVE_RESOLVE = "gpkvs/kernels/plan/native_resolve.hpp"
-_NATIVE_DICTIONARY = "engine/test_native_resolve.py::test_any_operations_do_what_a_dictionary_does"
-_REFUSALS = "engine/test_native_refusals.py::"
+_NATIVE_DICTIONARY = "engine/host/test_native_resolve.py::test_any_operations_do_what_a_dictionary_does"
+_REFUSALS = "engine/host/test_native_refusals.py::"
 _DICTIONARY = ("engine/test_resolve.py::test_any_operations_do_what_a_dictionary_does",)
 
-_OWN_BATCH = "engine/test_own_batch.py::test_the_same_results_as_a_door_s"
+_OWN_BATCH = "engine/host/test_own_batch.py::test_the_same_results_as_a_door_s"
 
 MUTANTS = (
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = (
         "GivenBatch(batch, native.made_bytes_max, own.found_words)",
         "GivenBatch(batch, (1 << 64) - 1, own.found_words)",
         "native code leaves what it could cut",
-        ("engine/test_own_batch.py::test_a_batch_that_reads_too_much_is_cut",),
+        ("engine/host/test_own_batch.py::test_a_batch_that_reads_too_much_is_cut",),
     ),
     Mutant(
         "located-keys-keep-their-writes",
@@ -69,7 +69,7 @@ MUTANTS = (
         "            if closed or not is_over:",
         "            if not is_over:",
         "a store that had no room once refuses requests though it has room again",
-        ("engine/test_own_turn.py::test_what_had_no_room_may_find_some_the_next_time",),
+        ("engine/host/test_own_turn.py::test_what_had_no_room_may_find_some_the_next_time",),
     ),
     Mutant(
         "turn-lives-on-after-an-interrupt",
@@ -77,7 +77,7 @@ MUTANTS = (
         "            if closed or not is_over:",
         "            if closed:",
         "keys are stored where a table had them before it grew",
-        ("engine/test_interrupted_growth.py",),
+        ("engine/tables/test_interrupted_growth.py",),
     ),
     Mutant(
         "charged-as-often-as-written",
@@ -133,7 +133,7 @@ MUTANTS = (
         "                a.offset[get] = value_bytes_;\n",
         "",
         "a client gets the bytes of a counter as a value",
-        (_NATIVE_DICTIONARY, "engine/test_native_resolve.py::test_values_stand_in_the_order_of_their_operations"),
+        (_NATIVE_DICTIONARY, "engine/host/test_native_resolve.py::test_values_stand_in_the_order_of_their_operations"),
     ),
     Mutant(
         "native-statuses-are-the-plan-s",
@@ -189,6 +189,6 @@ MUTANTS = (
         "        batch = half_of(batch);\n",
         "        break;\n",
         "one client's EXPIREs of long values have all others wait",
-        ("engine/test_native_resolve.py::test_what_a_batch_makes_has_a_limit",),
+        ("engine/host/test_native_resolve.py::test_what_a_batch_makes_has_a_limit",),
     ),
 )

@@ -11,19 +11,19 @@ _HEAP, _SALVAGE, _TRANSACTION = (
 )
 _COPY = "recovery/copy/"
 _LOCK, _LOCK_TESTS = "gpkvs/media/store_lock.py", "media/test_store_lock.py::"
-_GROWTH_TESTS = "engine/test_heap_growth.py::"
-_JOURNAL_GROWTH_TESTS = "engine/test_journal_growth.py::"
-_GIVEN, _GIVEN_TESTS = "gpkvs/engine/space/given_space.py", "engine/test_given_space.py::"
+_GROWTH_TESTS = "engine/space/test_heap_growth.py::"
+_JOURNAL_GROWTH_TESTS = "engine/commit/test_journal_growth.py::"
+_GIVEN, _GIVEN_TESTS = "gpkvs/engine/space/given_space.py", "engine/space/test_given_space.py::"
 _COMES_AGAIN = f"{_GIVEN_TESTS}test_what_is_deleted_goes_back_and_comes_again"
 _COMMIT_JOURNAL, _FRAMES = "gpkvs/kernels/commit/commit_journal.hpp", "gpkvs/kernels/commit/frames.hpp"
 _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_disk_show_no_violation"
-_NATIVE_JOURNAL = "engine/test_native_journal.py::"
-_CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/commit/checkpoint.py", "engine/test_closing.py::"
-_BLOBS, _BLOB_TESTS = "gpkvs/engine/state/blob_space.py", "engine/test_blob_space.py::"
+_NATIVE_JOURNAL = "engine/commit/test_native_journal.py::"
+_CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/commit/checkpoint.py", "engine/commit/test_closing.py::"
+_BLOBS, _BLOB_TESTS = "gpkvs/engine/state/blob_space.py", "engine/state/test_blob_space.py::"
 _MESSAGE_TESTS = "server/door/test_large_messages.py::"
 _UPLOAD_TESTS = "server/door/test_uploads.py::"
 _LENT_TESTS = "server/door/test_lent_values.py::"
-_UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/test_heap.py::"
+_UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/state/test_heap.py::"
 
 MUTANTS = (
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS = (
         "                self._backend.host_stored(writes.index, writes.changed_slot[: writes.slots])\n",
         "                pass\n",
         "a GPU reads slots as they were before a batch that the host planned",
-        ("engine/test_mirrors.py::test_a_journal_notes_what_phases_plan",),
+        ("engine/host/test_mirrors.py::test_a_journal_notes_what_phases_plan",),
     ),
     Mutant(
         "free-space-counted-twice",
@@ -362,7 +362,7 @@ MUTANTS = (
         "            self._files.roots.change(log_bytes=size)\n",
         "",
         "a recovery takes the log of a large batch for damaged",
-        ("engine/test_log_growth.py",),
+        ("engine/commit/test_log_growth.py",),
     ),
     Mutant(
         "phases-reuse-what-they-free",
@@ -379,7 +379,7 @@ MUTANTS = (
         "return not self._uncounted",
         "return True",
         "most of what a dropped table had in the heap stays live until the next opening",
-        ("engine/test_schema.py::test_batches_run_while_the_records_of_a_dropped_table_are_counted",),
+        ("engine/tables/test_schema.py::test_batches_run_while_the_records_of_a_dropped_table_are_counted",),
     ),
     Mutant(
         "opening-uses-holes",
@@ -443,7 +443,7 @@ MUTANTS = (
         "        self.current = root\n",
         "",
         "the second change of the root takes back the first",
-        ("media/test_transaction.py", "engine/test_schema.py"),
+        ("media/test_transaction.py", "engine/tables/test_schema.py"),
     ),
     Mutant(
         "versions-without-a-change",
@@ -654,7 +654,7 @@ MUTANTS = (
         "        then()\n        reserve_catalog(files)",
         "        then()",
         "on a full disk one table can be dropped, and no second one",
-        ("engine/test_schema.py::test_tables_can_be_dropped_on_a_full_disk",),
+        ("engine/tables/test_schema.py::test_tables_can_be_dropped_on_a_full_disk",),
     ),
     Mutant(
         "one-table-over",
@@ -662,7 +662,7 @@ MUTANTS = (
         "if tables >= quota.tables_max:",
         "if tables > quota.tables_max:",
         "one table more than allowed",
-        ("engine/test_schema.py::test_more_tables_than_allowed_are_refused_by_name",),
+        ("engine/tables/test_schema.py::test_more_tables_than_allowed_are_refused_by_name",),
     ),
     Mutant(
         "nothing-is-read-ahead",
@@ -670,6 +670,6 @@ MUTANTS = (
         "reads_ahead=files.heap.is_paged",
         "reads_ahead=False",
         "batches of a store on a disk wait for each page of a segment that was used before",
-        ("engine/test_read_ahead.py::test_the_next_segment_is_read",),
+        ("engine/commit/test_read_ahead.py::test_the_next_segment_is_read",),
     ),
 )

@@ -53,8 +53,8 @@ STEPS = (
     ),
     Step(
         "long-records",
-        "GPKVS_ALL_HEAPS=1 .venv/bin/python -m pytest -q tests/engine/test_long_records.py",
-        ".venv/bin/python -m pytest -q tests/engine/test_long_records.py -k batch_with",
+        "GPKVS_ALL_HEAPS=1 .venv/bin/python -m pytest -q tests/engine/space/test_long_records.py",
+        ".venv/bin/python -m pytest -q tests/engine/space/test_long_records.py -k batch_with",
         20,
     ),
     Step("mutate", "gpkvs crash --json --mutate --seed $SEED", "gpkvs crash --json --mutate --seed $SEED", 20),

@@ -12,7 +12,7 @@ import pytest
 
 import gpkvs
 from gpkvs.errors import BackendError, InvalidArgumentError
-from tests.numbers_model import NumbersModel, random_batch
+from tests.engine.numbers_model import NumbersModel, random_batch
 
 pytestmark = pytest.mark.gpu
 

@@ -17,7 +17,7 @@ from gpkvs.batch import Op
 from gpkvs.errors import BackendError, NoSpaceError
 from gpkvs.media.layout import BLOCK_BYTES
 from tests.conftest import assert_clean
-from tests.engine.test_growth import COMMITS, LAYOUTS, SIZES, Grown, sets
+from tests.engine.tables.test_growth import COMMITS, LAYOUTS, SIZES, Grown, sets
 
 pytestmark = pytest.mark.gpu
 

@@ -1,9 +1,9 @@
 """Lives of one store that end with a kill, most of them inside a step of compaction.
 
-Run as ``python -m tests.engine.compaction_lives DIRECTORY SEGMENTS SEED LIVES``. Each life is a forked process. It
-opens the store and compares all of it with what was acknowledged: the write that a kill interrupted is there whole or
-not at all. Then it writes, and every write must be accepted while the charge allows it. What it acknowledged comes back
-through a pipe.
+Run as ``python -m tests.engine.space.compaction_lives DIRECTORY SEGMENTS SEED LIVES``. Each life is a forked process.
+It opens the store and compares all of it with what was acknowledged: the write that a kill interrupted is there whole
+or not at all. Then it writes, and every write must be accepted while the charge allows it. What it acknowledged comes
+back through a pipe.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from gpkvs.errors import ForkedError, InvalidArgumentError, NoMemoryError, Store
 from gpkvs.native import library
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from gpkvs.recovery.startup.check import check
+from tests.engine.numbers_model import NumbersModel, answer_of, random_batch
 from tests.held import Held
-from tests.numbers_model import NumbersModel, answer_of, random_batch
 
 SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 4 << 20, "durability": "process"}
 KEYS = np.arange(1, 3001, dtype=np.uint64)

@@ -22,7 +22,7 @@ from gpkvs.engine.commit.chunked_slots import ChunkedSlots
 from gpkvs.engine.device.batch_plan import BatchPlan, Step
 from gpkvs.engine.seam.write_set import TableWrites
 from gpkvs.errors import InvalidArgumentError, NoSpaceError
-from tests.numbers_model import NumbersModel, random_batch
+from tests.engine.numbers_model import NumbersModel, random_batch
 
 SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 22, "durability": "process"}
 

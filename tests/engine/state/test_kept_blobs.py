@@ -28,7 +28,7 @@ from gpkvs.recovery.startup.check import check
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean, assert_counted
 from tests.engine.native_driver import NativeDriver, result_of
-from tests.engine.test_blobs import LARGER, MIB, SIZES, flip, references_of, reopened
+from tests.engine.state.test_blobs import LARGER, MIB, SIZES, flip, references_of, reopened
 
 LARGE, OTHER = b"1" * 200_001, b"2" * 150_000
 LATER = 10**14  # milliseconds since 1970

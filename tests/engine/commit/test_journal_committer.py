@@ -20,7 +20,7 @@ from gpkvs.errors import NoMemoryError
 from gpkvs.process.fatal import EXIT_FATAL
 from gpkvs.recovery.proof.damage.bitflip import memory_parent
 from tests.conftest import SMALL, assert_clean
-from tests.engine.interrupted import INTERRUPTED, WHOLE
+from tests.engine.commit.interrupted import INTERRUPTED, WHOLE
 
 INTERRUPTED_CHILD = Path(__file__).with_name("interrupted.py")
 

@@ -29,7 +29,7 @@ from gpkvs.recovery.copy.records import pack
 from gpkvs.recovery.startup.check import check
 from tests.conftest import assert_clean
 from tests.engine.heap_driver import SEGMENT_BYTES, SEGMENT_UNITS, HeapDriver, ValueBytes
-from tests.engine.test_compaction import record_offsets, rng, run_lives, write_to_heap
+from tests.engine.space.test_compaction import record_offsets, rng, run_lives, write_to_heap
 
 __all__ = ["rng"]  # a fixture
 pytestmark = pytest.mark.format3

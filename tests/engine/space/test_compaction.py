@@ -23,8 +23,8 @@ from gpkvs.media.layout import UNIT_BYTES, reference_offset
 from gpkvs.native import keyed_digest
 from gpkvs.recovery.startup.check import check
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
-from tests.engine.compaction_lives import step_for_many
 from tests.engine.heap_driver import SEGMENT_BYTES, HeapDriver, ValueBytes
+from tests.engine.space.compaction_lives import step_for_many
 from tests.record_header import IS_SHORT, LENGTHS_AT
 
 Operation = tuple[Op, bytes] | tuple[Op, bytes, bytes]
@@ -97,7 +97,13 @@ def test_kills_inside_steps_lose_nothing_and_wedge_nothing(
 
 def run_lives(path: Path, segments: int, commit: str, seed: int, lives: int) -> str:
     """Return how many lives were killed inside a step."""
-    command = [sys.executable, "-m", "tests.engine.compaction_lives", str(path), *map(str, (segments, seed, lives))]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.engine.space.compaction_lives",
+        str(path),
+        *map(str, (segments, seed, lives)),
+    ]
     environment = os.environ | {COMMIT_VARIABLE: commit}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]

@@ -23,7 +23,7 @@ from gpkvs.engine.seam.counted_time import clocks_set_by
 from gpkvs.engine.seam.left import Left
 from gpkvs.errors import InvalidArgumentError, NoSpaceError, StoreClosedError, UnknownTableError
 from gpkvs.native import launch_sum, launched_kernels, library
-from tests.numbers_model import NumbersModel, random_batch
+from tests.engine.numbers_model import NumbersModel, random_batch
 
 SIZES: dict[str, Any] = {"index_bytes": 1 << 20, "heap_bytes": 1 << 22, "log_bytes": 1 << 22, "durability": "process"}
 

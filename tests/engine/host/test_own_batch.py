@@ -23,8 +23,8 @@ from gpkvs.engine.seam.left import Left
 from gpkvs.errors import ConflictError, StoreClosedError
 from gpkvs.store import Store
 from tests.conftest import SMALL, assert_clean
+from tests.engine.host.test_own_turn import interrupted, lives
 from tests.engine.native_driver import NativeDriver, result_of
-from tests.engine.test_own_turn import interrupted, lives
 
 pytestmark = pytest.mark.usefixtures("natively", "long_turns")
 _FAR = 1 << 42  # milliseconds since 1970

@@ -21,7 +21,7 @@ from gpkvs.errors import InvalidArgumentError, StoreClosedError, UnknownTableErr
 from gpkvs.media.layout import UNIT_BYTES, reference_offset
 from gpkvs.scan import ScanPiece
 from tests.conftest import SMALL, assert_clean
-from tests.engine.test_growth import Grown
+from tests.engine.tables.test_growth import Grown
 from tests.record_header import HEADER_BYTES, LENGTHS_AT, VERSION_AT
 
 Options = dict[str, Any]
