@@ -28,7 +28,7 @@ EXEMPTIONS = (
     Exemption(
         "docs/protocol.md",
         ("""grpcurl -plaintext -d '{"key":"Z3JlZXRpbmc="}' 127.0.0.1:7171 gpkvs.v1.KV/Get""",),
-        "grpcurl is no Debian package; tests/server/test_kv.py asks the reflection service that it uses",
+        "grpcurl is no Debian package; tests/server/calls/test_kv.py asks the reflection service that it uses",
     ),
     Exemption(
         "docs/reliability.md",

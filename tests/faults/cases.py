@@ -341,27 +341,31 @@ CASES = {
     ),
     32: Case(
         "empty or huge key, huge value: INVALID_ARGUMENT before any store",
-        ("server/test_bad_input.py::test_single_operations", f"{_STORE}test_bad_batches"),
+        ("server/calls/test_bad_input.py::test_single_operations", f"{_STORE}test_bad_batches"),
     ),
     33: Case(
         "zero-length value: stored, distinct from absent",
         (
-            "server/test_kv.py::test_empty_value_is_not_a_miss",
+            "server/calls/test_kv.py::test_empty_value_is_not_a_miss",
             "faults/test_server.py::test_an_empty_value_outlives_a_kill",
         ),
     ),
-    34: Case("oversized message: refused, memory bounded", ("server/test_bad_input.py::test_message_over_the_limit",)),
-    35: Case("malformed protobuf: an error to that call alone", ("server/test_bad_input.py::test_malformed_protobuf",)),
+    34: Case(
+        "oversized message: refused, memory bounded", ("server/calls/test_bad_input.py::test_message_over_the_limit",)
+    ),
+    35: Case(
+        "malformed protobuf: an error to that call alone", ("server/calls/test_bad_input.py::test_malformed_protobuf",)
+    ),
     36: Case(
         "slow reader: bounded buffers, the queue never waits",
         (
-            "server/test_pipeline.py::test_a_slow_reader_waits_alone",
+            "server/calls/test_pipeline.py::test_a_slow_reader_waits_alone",
             "server/test_faults.py::test_memory_for_a_client_that_hangs_is_bounded",
         ),
     ),
     37: Case(
         "connection, stream, ping flood: limits",
-        ("server/test_load.py::test_full_queue", "server/test_pipeline.py::test_the_number_in_flight_is_bounded"),
+        ("server/test_load.py::test_full_queue", "server/calls/test_pipeline.py::test_the_number_in_flight_is_bounded"),
         "connections and pings: no limit of gpkvs's own",
     ),
     38: Case(
@@ -376,8 +380,8 @@ CASES = {
             "server/access/test_rights.py::test_rights_of_calls",
             "server/access/test_sessions.py::test_streams_and_connections_of_a_removed_user_end",
             "server/access/test_sessions.py::test_a_login_that_no_longer_counts_ends",
-            "server/test_tls.py::test_tls_1_3_with_http_2_and_nothing_older",
-            "server/test_tls.py::test_only_a_certificate_of_the_ca_gets_in",
+            "server/ports/test_tls.py::test_tls_1_3_with_http_2_and_nothing_older",
+            "server/ports/test_tls.py::test_only_a_certificate_of_the_ca_gets_in",
         ),
     ),
     39: Case(

@@ -66,7 +66,7 @@ MUTANTS = (
         "                if watch.following.position != told:\n",
         "                if False:\n",
         "a watch of a table or of some keys has to begin anew after each restart of the server",
-        ("server/test_watch.py::test_who_wants_little_is_told_how_far_it_is_before_a_stop",),
+        ("server/calls/test_watch.py::test_who_wants_little_is_told_how_far_it_is_before_a_stop",),
     ),
     Mutant(
         "transactions-that-leave-nothing-have-no-position",
@@ -90,7 +90,7 @@ MUTANTS = (
         "            if found is None and is_over:",
         "            if self._gate.is_over or not self._gate._serving:",
         "who watches a server that is started again has to begin anew",
-        ("server/test_watch.py::test_a_server_that_stops_tells_everything_before",),
+        ("server/calls/test_watch.py::test_a_server_that_stops_tells_everything_before",),
     ),
     Mutant(
         "positions-of-a-log-that-ended",

@@ -988,7 +988,7 @@ MUTANTS = (
         "            return may_be_id(id) ? id : std::string_view();\n",
         "            return id;\n",
         "a client writes what it likes into the log",
-        ("server/test_slow_log.py",),
+        ("server/signs/test_slow_log.py",),
     ),
     Mutant(
         "door-loses-counts-of-tables",
@@ -996,6 +996,6 @@ MUTANTS = (
         "found == before.stats_.end() ? std::make_shared<TableStats>() : found->second",
         "std::make_shared<TableStats>()",
         "the counters of all tables begin anew when one is made",
-        ("server/test_table_counts.py",),
+        ("server/signs/test_table_counts.py",),
     ),
 )

@@ -208,7 +208,7 @@ MUTANTS = (
         "is_number = table.layout != BYTES_LAYOUT.name",
         'is_number = table.layout == "u64"',
         "who reads the slow log cannot tell which row was slow",
-        ("server/test_slow_log.py::test_a_key_of_a_table_of_rows_is_a_number",),
+        ("server/signs/test_slow_log.py::test_a_key_of_a_table_of_rows_is_a_number",),
     ),
     Mutant(
         "packed-without-expiry",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_ARCHIVE, _BACKUP, _SERVER = "archive/test_notes.py::", "backup/test_notes.py::", "server/test_backup_notes.py::"
+_ARCHIVE, _BACKUP, _SERVER = "archive/test_notes.py::", "backup/test_notes.py::", "server/signs/test_backup_notes.py::"
 
 MUTANTS = (
     Mutant(

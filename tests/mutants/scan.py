@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _KERNEL, _SCAN = "gpkvs/kernels/plan/scan.hpp", "gpkvs/engine/tables/scan.py"
-_TESTS, _INSIDE = "engine/tables/test_scan.py::", "server/test_scans_inside.py::"
+_TESTS, _INSIDE = "engine/tables/test_scan.py::", "server/calls/test_scans_inside.py::"
 _PARTS = (f"{_TESTS}test_each_step_has_the_fingerprints_of_its_part",)
 _DAMAGE = (f"{_TESTS}test_damaged_records_are_counted_and_not_returned",)
 _EXPIRED = (f"{_TESTS}test_expired_keys_are_removed_before_a_piece_is_seen",)

@@ -133,7 +133,7 @@ MUTANTS = (
         '    (ExpiredRequestError, StatusCode.DEADLINE_EXCEEDED, "deadline"),\n',
         "",
         "a request that was dropped at its deadline is told an internal error, as if it may have been executed",
-        ("server/test_status.py",),
+        ("server/calls/test_status.py",),
     ),
     Mutant(
         "serving-metric-stays",
@@ -181,7 +181,7 @@ MUTANTS = (
         "if self._stopped is not None and not outlives_stop:",
         "if self._stopped is not None:",
         "a health check during a drain is refused instead of told NOT_SERVING",
-        ("server/door/test_handlers.py::test_after_a_stop_only_calls_that_outlive_it_receive",),
+        ("server/calls/test_handlers.py::test_after_a_stop_only_calls_that_outlive_it_receive",),
     ),
     Mutant(
         "time-to-live-for-zero",
@@ -189,6 +189,6 @@ MUTANTS = (
         "return np.where(ttls == 0, ttls,",
         "return np.where(ttls == 1, ttls,",
         "an operation without a time to live expires at once",
-        ("server/test_options.py::test_keys_expire_when_they_are_told_to",),
+        ("server/calls/test_options.py::test_keys_expire_when_they_are_told_to",),
     ),
 )

@@ -5,7 +5,11 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _SERVER, _CHOSEN, _CLIENT = "server/calls/watch.py", "gpkvs/watch.py", "client/watch.py"
-_TESTS, _INSIDE, _MODEL = "server/test_watch.py::", "server/test_watches_inside.py::", "store/test_watch.py::"
+_TESTS, _INSIDE, _MODEL = (
+    "server/calls/test_watch.py::",
+    "server/calls/test_watches_inside.py::",
+    "store/test_watch.py::",
+)
 
 MUTANTS = (
     Mutant(

@@ -27,7 +27,7 @@ from gpkvs.server.redis.key_locks import KeyLocks
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
 from gpkvs.server.signs.slow_log import SlowLog
-from tests.cancelling import Run, interruptions
+from tests.server.cancelling import Run, interruptions
 from tests.server.counted import Counted
 from tests.server.store_queue import StoreQueue
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from gpkvs.server.calls.several import check_several
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
@@ -27,7 +28,6 @@ from gpkvs.errors import ConflictError, InvalidArgumentError, NoSpaceError
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.recovery.startup.check import check
 from gpkvs.server.calls import codec
-from gpkvs.server.calls.several import check_several
 from gpkvs.store import OpenTable
 from tests.server.door.probes import BATCH, parse
 from tests.server.wire import columns_of
