@@ -307,9 +307,9 @@ CASES = {
     28: Case(
         "deadline or cancel before ACTIVE: dropped",
         (
-            "server/door/test_kv_service.py::test_a_call_that_is_cancelled_while_it_waits_is_dropped",
-            "server/door/test_moments.py::test_a_deadline_that_the_engine_sees_first",
-            "server/door/test_requests_of_python.py::test_one_is_not_executed_after_its_deadline",
+            "door/grpc/test_kv_service.py::test_a_call_that_is_cancelled_while_it_waits_is_dropped",
+            "door/queue/test_moments.py::test_a_deadline_that_the_engine_sees_first",
+            "door/python/test_requests_of_python.py::test_one_is_not_executed_after_its_deadline",
         ),
     ),
     29: Case(

@@ -12,16 +12,18 @@ _TURN, _GATES, _QUEUE, _PIPELINE = (
     "door/grpc/pipeline.cpp",
 )
 _MESSAGES, _ACCESS, _REQUEST = "door/grpc/messages.cpp", "door/request/access.cpp", "door/grpc/kv_request.cpp"
-_TLS_TESTS, _HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _ACCESS_TESTS, _RESP_TESTS, _STREAMS_TESTS = (
-    f"server/door/test_{name}.py::" for name in ("tls", "http2", "kv_service", "messages", "access", "resp", "streams")
+_HTTP2_TESTS, _KV_TESTS, _MESSAGES_TESTS, _STREAMS_TESTS, _FIRST_TESTS = (
+    f"door/grpc/test_{name}.py::" for name in ("http2", "kv_service", "messages", "streams", "first_calls")
 )
+_TLS_TESTS, _REFUSED_TESTS, _FILES_TESTS = (
+    f"door/net/test_{name}.py::" for name in ("tls", "refused_connections", "files_full")
+)
+_ACCESS_TESTS = "door/request/test_access.py::"
+_MOMENTS_TESTS, _SMALL_TESTS = (f"door/queue/test_{name}.py::" for name in ("moments", "small_batches"))
 _RESP = "door/resp/resp.cpp"
+_RESP_TESTS = "door/resp/test_resp.py::"
 _HANDED_TESTS, _TRANSACTIONS_TESTS, _ROOM_TESTS, _RESP_TLS_TESTS = (
-    f"server/door/test_resp_{name}.py::" for name in ("handed", "transactions", "room", "tls")
-)
-_MOMENTS_TESTS, _REFUSED_TESTS, _SMALL_TESTS, _FILES_TESTS, _FIRST_TESTS = (
-    f"server/door/test_{name}.py::"
-    for name in ("moments", "refused_connections", "small_batches", "files_full", "first_calls")
+    f"door/resp/test_resp_{name}.py::" for name in ("handed", "transactions", "room", "tls")
 )
 
 MUTANTS = (
@@ -31,7 +33,7 @@ MUTANTS = (
         "return (number >> 1) ^ (0 - (number & 1));",
         "return number >> 1;",
         "an increment by less than nothing adds something; only the oracle's own decoding knows what was sent",
-        ("server/door/test_doors.py",),
+        ("door/grpc/test_doors.py",),
     ),
     Mutant(
         "several-requests-hear-no-reason",
@@ -39,7 +41,7 @@ MUTANTS = (
         "if (next->lacks) results_->lacking[next->lacks] = stopped_by(request, *next);",
         "if (next->lacks) continue;",
         "a client whose store is full hears of checks that it never sent",
-        ("server/door/test_conflicts.py::test_of_several_requests_each_hears_what_it_lacks",),
+        ("door/queue/test_conflicts.py::test_of_several_requests_each_hears_what_it_lacks",),
     ),
     Mutant(
         "door-closes-while-a-client-sends",
@@ -103,7 +105,7 @@ MUTANTS = (
         "void Thread::run() {\n    use_thread_storage();\n",
         "void Thread::run() {\n",
         "a server that gets no more memory ends with status 127 instead of refusing",
-        ("server/door/test_no_memory.py::test_no_memory_at_all",),
+        ("door/test_no_memory.py::test_no_memory_at_all",),
     ),
     Mutant(
         "door-closes-users-who-are-gone-in-silence",
@@ -111,7 +113,7 @@ MUTANTS = (
         "    if (protocol == DOOR_GRPC) close(STATS_USER_GONE, USER_GONE_TEXT);\n    else close(STATS_USER_GONE);",
         "    close();",
         "nobody can tell why clients lose their connections",
-        ("server/door/test_closings.py::test_a_user_who_is_removed",),
+        ("door/net/test_closings.py::test_a_user_who_is_removed",),
     ),
     Mutant(
         "door-gives-up-handshakes-in-silence",
@@ -119,7 +121,7 @@ MUTANTS = (
         "if (state_ != SHAKING || BIO_number_written(SSL_get_wbio(ssl_))) return;",
         "return;",
         "a client that gave way thinks that its certificates are wrong",
-        ("server/door/test_closings.py::test_a_handshake_that_comes_too_late",),
+        ("door/net/test_closings.py::test_a_handshake_that_comes_too_late",),
     ),
     Mutant(
         "door-takes-rapid-resets",
@@ -287,7 +289,7 @@ MUTANTS = (
         "if (before > room || size_ - before - part->size > room) return nullptr;",
         "",
         "a client gets a damaged response, or another one's bytes",
-        ("server/door/test_large_values.py::test_large_values_come_whole",),
+        ("door/grpc/test_large_values.py::test_large_values_come_whole",),
     ),
     Mutant(
         "door-takes-the-first-value",
@@ -763,7 +765,7 @@ MUTANTS = (
         "may_act && condition >= CONDITION_SOUND && is_damaged(op)",
         "false",
         "GETSET says that a record is damaged, and overwrites it all the same",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-goes-on-after-what-was-not-done",
@@ -771,7 +773,7 @@ MUTANTS = (
         "            is_required_ = false;\n            return OP_EXISTS;\n",
         "            return OP_EXISTS;\n",
         "RENAME onto a damaged record deletes the key that it could not move",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-asks-for-the-last-key-only",
@@ -779,7 +781,7 @@ MUTANTS = (
         "        is_required_ = met && (is_required_ || !is_in_row_);\n",
         "        is_required_ = met;\n",
         "MSETNX overwrites a key that is there, if it is not the last one",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-copies-another-key",
@@ -787,7 +789,7 @@ MUTANTS = (
         "kind == OP_COPY ? piece - 1 : piece",
         "piece",
         "COPY gives a key its own old value",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-copies-no-expiry",
@@ -795,7 +797,7 @@ MUTANTS = (
         "        a.plain_expiries[op] = expiry_of(from);\n",
         "        a.plain_expiries[op] = 0;\n",
         "a session that is renamed lives for ever",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-locks-are-anybodys",
@@ -803,7 +805,7 @@ MUTANTS = (
         "            return is_same = is_same && same_bytes(data, wanted + at, bytes);\n",
         "            return is_same;\n",
         "a transaction releases the lock that it has just seen somebody else take",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-never-learns-scripts",
@@ -827,7 +829,7 @@ MUTANTS = (
         "a.resolved[RESOLVED_ROOM_BYTES] = made_;",
         "a.resolved[RESOLVED_ROOM_BYTES] = 0;",
         "a transaction whose values found no room is answered as if it were done",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-reads-for-conditions-without-a-bound",
@@ -835,7 +837,7 @@ MUTANTS = (
         "a.resolved[RESOLVED_MADE_BYTES] = made_ + looked_at_;",
         "a.resolved[RESOLVED_MADE_BYTES] = made_;",
         "a script on a thousand long values holds up all clients",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-overwrites-what-a-read-has-seen",
@@ -843,7 +845,7 @@ MUTANTS = (
         " && is_present(op) && !a.is_seen[writer]) {",
         " && is_present(op)) {",
         "a GET between two SETRANGEs returns what the second one leaves",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-overwrites-what-was-copied",
@@ -851,7 +853,7 @@ MUTANTS = (
         "        if (a.base[op] != NO_OP) a.is_seen[a.base[op]] = 1;\n",
         "",
         "a copy changes with the key that it was taken from",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-tells-who-may-not-read-what-has-changed",
@@ -867,7 +869,7 @@ MUTANTS = (
         "        piece = a.base[piece];\n        size = held;\n",
         "        piece = a.base[piece];\n",
         "APPEND behind SETRANGE reads beyond what that has made",
-        ("server/door/test_resp_records.py",),
+        ("door/resp/test_resp_records.py",),
     ),
     Mutant(
         "door-redis-watches-nothing",
@@ -875,7 +877,7 @@ MUTANTS = (
         "version ? condition::EQUALS : condition::ABSENT",
         "condition::NONE",
         "a transaction overwrites what another client has changed since WATCH",
-        ("server/door/test_resp_watched.py",),
+        ("door/resp/test_resp_watched.py",),
     ),
     Mutant(
         "door-redis-keeps-what-it-watches-from-python",
@@ -891,7 +893,7 @@ MUTANTS = (
         "!is_full_ && !is_ending_ && !watching_",
         "!is_full_ && !is_ending_",
         "WATCH, GET, MULTI and EXEC sent at once see no other client",
-        ("server/door/test_resp_watched.py",),
+        ("door/resp/test_resp_watched.py",),
     ),
     Mutant(
         "door-redis-forgets-to-forget-what-it-watches",
@@ -899,7 +901,7 @@ MUTANTS = (
         "    drop_queue();\n    forget_watched();\n",
         "    drop_queue();\n",
         "the next transaction fails for a key that nobody watches any more",
-        ("server/door/test_resp_watched.py",),
+        ("door/resp/test_resp_watched.py",),
     ),
     Mutant(
         "door-redis-tells-lengths-as-they-were",
@@ -947,7 +949,7 @@ MUTANTS = (
         "            if (request->*column) memcpy(to, request->*column, request->n * sizeof(Item));",
         "            if (request->*column) memcpy(to, some->*column, request->n * sizeof(Item));",
         "a client's condition is compared with what another client expects",
-        ("server/door/test_kv_service.py",),
+        ("door/grpc/test_kv_service.py",),
     ),
     Mutant(
         "door-adds-any-bytes",
@@ -971,7 +973,7 @@ MUTANTS = (
         "request.reserve_bytes || request.outcome == GONE",
         "request.reserve_bytes",
         "a call stands in the slow log twice",
-        ("server/door/test_slow_calls.py",),
+        ("door/base/test_slow_calls.py",),
     ),
     Mutant(
         "door-shows-whole-keys",
@@ -980,7 +982,7 @@ MUTANTS = (
         "    call.key_bytes = std::min<u64>(size, sizeof call.key);\n"
         "    memcpy(call.key, request.keys, call.key_bytes);\n",
         "nobody sees that a key of the slow log is cut",
-        ("server/door/test_slow_calls.py",),
+        ("door/base/test_slow_calls.py",),
     ),
     Mutant(
         "door-believes-any-id",

@@ -100,7 +100,7 @@ MUTANTS = (
         "if (request->ttls) std::for_each(to, end, [&](u64& ttl) { ttl += ttl ? now_ms_ : 0; });",
         "",
         "a key is gone as soon as it is set",
-        ("server/door/test_expiries.py::test_commands_give_times_to_live",),
+        ("door/test_expiries.py::test_commands_give_times_to_live",),
     ),
     Mutant(
         "door-takes-any-clock",
@@ -108,7 +108,7 @@ MUTANTS = (
         "live || asks_time_ ? counted_ms(ahead_us) : 0",
         "live || asks_time_ ? read_clock_us(WALL_CLOCK) / 1000 : 0",
         "after a clock went back, keys are gone as soon as they are set",
-        ("server/door/test_expiries.py::test_commands_give_times_to_live",),
+        ("door/test_expiries.py::test_commands_give_times_to_live",),
     ),
     Mutant(
         "gone-before-it-is-durable",
@@ -262,7 +262,7 @@ MUTANTS = (
         "u64 time_ms() const { return counted_ms(ahead_us_); }",
         "u64 time_ms() const { return read_clock_us(WALL_CLOCK) / 1000; }",
         "after a clock was set back, the door stores keys whose moment has passed",
-        ("server/door/test_resp_records.py::test_moments_count_by_the_time_of_the_store",),
+        ("door/resp/test_resp_records.py::test_moments_count_by_the_time_of_the_store",),
     ),
     Mutant(
         "root-says-nothing",

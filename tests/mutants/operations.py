@@ -157,7 +157,7 @@ MUTANTS = (
         "next++->request = number;",
         "next++->request = 0;",
         "of a message with several requests the wrong one is said to have done nothing",
-        ("server/door/test_conflicts.py::test_of_several_requests_each_has_its_own_conflict",),
+        ("door/queue/test_conflicts.py::test_of_several_requests_each_has_its_own_conflict",),
     ),
     Mutant(
         "door-shares-out-what-was-stopped",
@@ -165,7 +165,7 @@ MUTANTS = (
         "request.stopped += (u32)(last - op);",
         "request.stopped += 0;",
         "a client gets the results of another's request, which a check has stopped",
-        ("server/door/test_conflicts.py::test_of_several_requests_each_has_its_own_conflict",),
+        ("door/queue/test_conflicts.py::test_of_several_requests_each_has_its_own_conflict",),
     ),
     Mutant(
         "native-conflicts-are-another-s",
@@ -173,7 +173,7 @@ MUTANTS = (
         "        if (next->request >= number + request->requests) continue;\n",
         "",
         "a transaction is told that it failed, and was done",
-        ("server/door/test_conflicts.py::test_each_request_of_a_batch_has_its_own_conflict",),
+        ("door/queue/test_conflicts.py::test_each_request_of_a_batch_has_its_own_conflict",),
     ),
     Mutant(
         "native-numbers-may-begin-with-zeros",

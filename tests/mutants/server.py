@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_ASKED = "server/door/test_requests_of_python.py::"
+_ASKED = "door/python/test_requests_of_python.py::"
 
 MUTANTS = (
     Mutant(

@@ -20,9 +20,9 @@ _DISKFAIL = "recovery/proof/diskfail/test_explorer.py::test_power_failures_of_a_
 _NATIVE_JOURNAL = "engine/commit/test_native_journal.py::"
 _CHECKPOINT, _CLOSING_TESTS = "gpkvs/engine/commit/checkpoint.py", "engine/commit/test_closing.py::"
 _BLOBS, _BLOB_TESTS = "gpkvs/engine/state/blob_space.py", "engine/state/test_blob_space.py::"
-_MESSAGE_TESTS = "server/door/test_large_messages.py::"
-_UPLOAD_TESTS = "server/door/test_uploads.py::"
-_LENT_TESTS = "server/door/test_lent_values.py::"
+_MESSAGE_TESTS = "door/grpc/test_large_messages.py::"
+_UPLOAD_TESTS = "door/request/test_uploads.py::"
+_LENT_TESTS = "door/test_lent_values.py::"
 _UNSAFE, _HEAP_TESTS = "recovery/startup/test_unsafe.py::", "engine/state/test_heap.py::"
 
 MUTANTS = (

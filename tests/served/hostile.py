@@ -8,8 +8,8 @@ from collections import Counter
 
 import h2.exceptions
 
+from tests.door.http2_client import Http2Client
 from tests.served.grpc_client import EndedError
-from tests.server.http2_client import Http2Client
 from tests.server.redis.two_servers import encoded
 from tests.tools.fuzz_doors import call_of, run
 from tests.tools.fuzz_redis import COMMANDS, PIECES, VALUES

@@ -29,7 +29,7 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.recovery.startup.check import check
 from gpkvs.server.calls import codec
 from gpkvs.store import OpenTable
-from tests.server.door.probes import BATCH, parse
+from tests.door.probes import BATCH, parse
 from tests.server.wire import columns_of
 
 EXAMPLES_A_ROUND = 300

@@ -29,7 +29,7 @@ from gpkvs.proto.metadata import REQUEST_ID_KEY
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.store import Store
 from tests.conftest import assert_clean
-from tests.server.http2_client import Answer, Http2Client, framed
+from tests.door.http2_client import Answer, Http2Client, framed
 from tests.server.wire import ABSENT, ADD, CHECK, DELETE, EQUALS, EXISTS, EXPIRY, GET, INCREMENT, SET, u32, u64
 from tests.serving import SIZES, Server
 from tests.tools.oracle import Oracle

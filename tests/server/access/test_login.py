@@ -164,7 +164,7 @@ def trailers(received: bytes) -> str:
     """Return the headers with which the only call of a connection has ended; the native door packs them."""
     if b"gpkvs-executed" in received:
         return received.decode(errors="replace")
-    from tests.server.door import probes  # noqa: PLC0415 - it skips all tests here if that door is not built
+    from tests.door import probes  # noqa: PLC0415 - it skips all tests here if that door is not built
 
     blocks = [found.payload for found in frames_of(received) if found.kind == HEADERS]
     return str(probes.headers(blocks)[-1])

@@ -13,7 +13,7 @@ from gpkvs.config import Limits
 from gpkvs.errors import InvalidArgumentError
 from gpkvs.server.calls import codec
 from gpkvs.server.calls.options import options_of
-from tests.server.door.probes import BATCH, parse
+from tests.door.probes import BATCH, parse
 from tests.server.wire import DELETE, SET, Operation, batch, i64, u64
 
 NOW_MS = 1_000_000

@@ -24,9 +24,9 @@ from gpkvs.engine.seam.left import Left
 from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door import turns
 from tests.conftest import SMALL, assert_clean
+from tests.door.blob_door import ask, bulk, door, wait_for
+from tests.door.resp_door import answers, command, connect, resp_door
 from tests.held import Held
-from tests.server.door.blob_door import ask, bulk, door, wait_for
-from tests.server.door.resp_door import answers, command, connect, resp_door
 from tests.server.wire import (
     CHECK,
     DELETE,

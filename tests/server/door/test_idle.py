@@ -10,7 +10,7 @@ import pytest
 import gpkvs
 from gpkvs.server.door import turns
 from gpkvs.server.door.turns import Turns
-from tests.server.door.resp_door import command, connect, resp_door
+from tests.door.resp_door import command, connect, resp_door
 
 STEPS = 3
 

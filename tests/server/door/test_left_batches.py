@@ -21,8 +21,8 @@ from gpkvs.proto.v1 import kv_pb2
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.signs.exporter import Metrics
 from gpkvs.store import Store
-from tests.server.door.held_door import HeldDoor
-from tests.server.door.toy_engine import LEFT, ToyEngine
+from tests.door.held_door import HeldDoor
+from tests.door.toy_engine import LEFT, ToyEngine
 from tests.server.wire import DELETE, SET, Refused, batch, u32
 
 SECONDS_MAX = 20

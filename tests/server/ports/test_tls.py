@@ -512,7 +512,7 @@ NAMES = (
 
 
 def test_names_of_a_client_are_those_of_its_san(tmp_path: Path) -> None:
-    """On the port of metrics; the door's are in `tests.server.door.test_access`."""
+    """On the port of metrics; the door's are in `tests.door.request.test_access`."""
     authority = Authority(tmp_path)
     server = authority.issue("server", *HERE)
     tls = Tls(TlsFiles(server.cert, server.key, authority.path))
