@@ -104,7 +104,7 @@ MUTANTS = (
         "kv_pb2.BatchRequest(table=table, layout=_NO_LAYOUT)",
         "kv_pb2.BatchRequest(table=table, layout=_NO_LAYOUT, ops=bytes([kv_pb2.OP_EXISTS]))",
         "who restores a table must be able to read it",
-        ("cli/test_access_options.py::test_who_may_read_exports_and_who_may_write_imports",),
+        ("cli/options/test_access_options.py::test_who_may_read_exports_and_who_may_write_imports",),
     ),
     Mutant(
         "export-makes-a-store",
@@ -184,7 +184,7 @@ MUTANTS = (
         "cursor=behind, ",
         "",
         "gpkvs scan --cursor shows the same keys again",
-        ("cli/test_scan_commands.py::test_a_scan_goes_on_at_its_cursor",),
+        ("cli/keys/test_scan_commands.py::test_a_scan_goes_on_at_its_cursor",),
     ),
     Mutant(
         "typed-rows-overflow",
@@ -192,7 +192,7 @@ MUTANTS = (
         "return None if has_overflown else data.tobytes()",
         "return data.tobytes()",
         "gpkvs set stores infinity where somebody typed a number",
-        ("cli/test_scan_commands.py::test_what_is_no_row_is_refused",),
+        ("cli/keys/test_scan_commands.py::test_what_is_no_row_is_refused",),
     ),
     Mutant(
         "rows-have-prefixes",
@@ -200,7 +200,7 @@ MUTANTS = (
         "    if layout != BYTES_LAYOUT.name:",
         '    if layout == "u64":',
         "a scan by a prefix of rows looks for bytes of numbers and finds others",
-        ("cli/test_scan_commands.py::test_what_tables_of_rows_do_not_have_is_refused",),
+        ("cli/keys/test_scan_commands.py::test_what_tables_of_rows_do_not_have_is_refused",),
     ),
     Mutant(
         "slow-log-shows-bytes-of-numbers",

@@ -157,7 +157,7 @@ MUTANTS = (
         "message_bytes_max - RESPONSE_BYTES - RESPONSE_BYTES_PER_OP * request_ops_max",
         "message_bytes_max - RESPONSE_BYTES",
         "the answer to a request with many operations and values does not fit a message and is lost",
-        ("cli/test_serve_options.py::test_every_response_fits_one_message",),
+        ("cli/serving/test_serve_options.py::test_every_response_fits_one_message",),
     ),
     Mutant(
         "addresses-not-checked-before-the-start",
@@ -165,7 +165,7 @@ MUTANTS = (
         "    yield from address_faults(server)\n",
         "",
         "gpkvs config show passes an address that gpkvs serve refuses later, and serve says one error at a time",
-        ("cli/test_config_show.py::test_all_that_is_wrong_is_said_at_once",),
+        ("cli/serving/test_config_show.py::test_all_that_is_wrong_is_said_at_once",),
     ),
     Mutant(
         "connection-without-a-bound",

@@ -8,7 +8,7 @@ _USERS, _PATTERNS = "server/access/users.py", "server/access/patterns.py"
 _PASSWORDS, _THROTTLE = "server/access/passwords.py", "server/access/throttle.py"
 _FILE = "gpkvs/cli/keys/users_file.py"
 _USERS_TESTS, _PASSWORDS_TESTS = "server/access/test_users.py::", "server/access/test_passwords.py::"
-_THROTTLE_TESTS, _FILE_TESTS = "server/access/test_throttle.py::", "cli/test_users_file.py::"
+_THROTTLE_TESTS, _FILE_TESTS = "server/access/test_throttle.py::", "cli/keys/test_users_file.py::"
 
 MUTANTS = (
     Mutant(

@@ -17,7 +17,7 @@ from gpkvs.cli.main import app
 from gpkvs.cli.options.environment import known_variables, unread_variables
 from tests.serving import StartServer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _NAMED = re.compile(r"""["'](GPKVS_[A-Z0-9_]+)["']""")
 
 

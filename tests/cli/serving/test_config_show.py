@@ -23,7 +23,7 @@ from gpkvs.media.layout import ROOT_OFFSETS
 from gpkvs.store import Store
 from tests.serving import run_gpkvs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NO_VARIABLES = {"COLUMNS": "1000"}
 
 
