@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from tests.mutants import (
-    access,
-    archive,
-    audit,
-    backup,
-    changes,
-    client,
-    compaction,
-    door,
-    expiry,
-    exports,
-    faces,
-    formats,
-    gpm,
-    gpu,
-    growth,
-    kernels,
-    noted,
-    operations,
-    redis_guards,
-    rows,
-    scan,
-    server,
-    storage,
-    subscribers,
-    users,
-    watches,
-)
+from tests.mutants.copies import archive, backup, exports, noted
+from tests.mutants.engine import changes, compaction, expiry, formats, gpu, growth, kernels, operations, scan, storage
 from tests.mutants.mutant import Mutant
+from tests.mutants.python import client, faces, gpm, rows
+from tests.mutants.server import access, audit, door, redis_guards, server, subscribers, users, watches
 
 _ALL: tuple[Mutant, ...] = (
     *access.MUTANTS,
