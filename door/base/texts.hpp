@@ -20,7 +20,7 @@ inline std::string memory_text(const ConnectionAccount& account, u64 bytes) {
            " are free for all (--memory-max): read the responses that wait, then try again";
 }
 
-// As Redis says it, of a value that comes and of one that is made (server/redis/overlay.py).
+// As Redis says it, of a value that comes and of one that is made (server/redis/execution/overlay.py).
 constexpr const char* VALUE_TOO_LONG_ERROR = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
 constexpr const char* NO_ROOM_NOW_TEXT = "there is no room for the value now: send it again";

@@ -9,7 +9,7 @@
 
 namespace door {
 
-// What a script does (server/redis/scripts.py).
+// What a script does (server/redis/commands/scripts.py).
 enum class Program : u8 { NONE, RELEASE, EXTEND, ACQUIRE, PROLONG };
 
 class Scripts {

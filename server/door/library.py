@@ -26,7 +26,7 @@ from gpkvs.server.calls.request_queue import Answer
 from gpkvs.server.door.left_batch import Results, batch_of
 from gpkvs.server.door_library import PACKAGES, library_path
 from gpkvs.server.ports.tls import TlsFilesError
-from gpkvs.server.redis.scripts import Known
+from gpkvs.server.redis.commands.scripts import Known
 from gpkvs.store import OpenTable
 from gpkvs.structs import describe
 

@@ -35,7 +35,7 @@ from gpkvs.server.door.stats import DoorStats, closed_connections, redis_counts,
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.ports.address import Address, ListenError, require_free
 from gpkvs.server.ports.tls import Material, Tls
-from gpkvs.server.redis import scripts
+from gpkvs.server.redis.commands import scripts
 from gpkvs.server.redis.service import Service as RedisService
 from gpkvs.server.redis.stats import Stats as RedisStats
 from gpkvs.server.signs.exporter import Metrics

@@ -19,7 +19,7 @@ from gpkvs.server.access.users import parse_token
 from gpkvs.server.account.memory import Account, Memory
 from gpkvs.server.calls.running_call import RunningCall, running
 from gpkvs.server.gate import Gate
-from gpkvs.server.redis import (  # noqa: F401 - registers
+from gpkvs.server.redis.commands import (  # noqa: F401 - registers
     connection,
     copying,
     expiry,
@@ -31,17 +31,17 @@ from gpkvs.server.redis import (  # noqa: F401 - registers
     tables,
     transactions,
 )
-from gpkvs.server.redis.command import Words
-from gpkvs.server.redis.executor import Executor
-from gpkvs.server.redis.reply import Reply, encode, encode_head
-from gpkvs.server.redis.session import ByCertificate, LogIn, Session
-from gpkvs.server.redis.slow_log import PROTOCOL, end_command
+from gpkvs.server.redis.commands.slow_log import PROTOCOL, end_command
+from gpkvs.server.redis.execution.command import Words
+from gpkvs.server.redis.execution.executor import Executor
+from gpkvs.server.redis.protocol.reply import Reply, encode, encode_head
+from gpkvs.server.redis.sessions.session import ByCertificate, LogIn, Session
 from gpkvs.server.redis.stats import Stats
 from gpkvs.server.signs.slow_log import SlowLog
 from gpkvs.server.threads import begun_threads
 
 if TYPE_CHECKING:
-    from gpkvs.server.redis.key_events import KeyEvents, Tell
+    from gpkvs.server.redis.sessions.key_events import KeyEvents, Tell
 
 Made = TypeVar("Made")
 
@@ -117,7 +117,7 @@ class Service:
         """
         serving = self.gate.serving()
         if self._key_events is None:
-            from gpkvs.server.redis.key_events import KeyEvents  # noqa: PLC0415
+            from gpkvs.server.redis.sessions.key_events import KeyEvents  # noqa: PLC0415
 
             self._key_events = KeyEvents(self._tell, self.stats.note_lost)
         await self._key_events.join(session, serving)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpkvs.server.redis.command import COMMANDS
-from gpkvs.server.redis.reply import Error, Reply
+from gpkvs.server.redis.execution.command import COMMANDS
+from gpkvs.server.redis.protocol.reply import Error, Reply
 
 _UNKNOWN = "unknown"
 

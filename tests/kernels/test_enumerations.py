@@ -19,7 +19,7 @@ from gpkvs.engine.tables import expiry, scan
 from gpkvs.recovery.proof.powerfail import recorder
 from gpkvs.server.account.memory import KINDS
 from gpkvs.server.door.library import EventKind, Protocol, Turn
-from gpkvs.server.redis.scripts import Program
+from gpkvs.server.redis.commands.scripts import Program
 
 REPOSITORY = Path(__file__).parents[2]
 _COMMENT = re.compile(r"//.*")

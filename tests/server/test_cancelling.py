@@ -23,7 +23,7 @@ from gpkvs.server.account.memory import Account, Memory
 from gpkvs.server.calls.receives import Receives
 from gpkvs.server.calls.request_queue import Answer, RequestQueue
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.redis.key_locks import KeyLocks
+from gpkvs.server.redis.execution.key_locks import KeyLocks
 from gpkvs.server.redis.service import Service
 from gpkvs.server.redis.stats import DoorCounts, Stats
 from gpkvs.server.signs.slow_log import SlowLog

@@ -28,7 +28,7 @@ from gpkvs.server.calls.request_queue import Answer, ConnectionGoneError, Expire
 from gpkvs.server.door.library import Event, Protocol, Refusal, Turn
 from gpkvs.server.door.turns import Turns
 from gpkvs.server.gate import NotServingError
-from gpkvs.server.redis.columns import found_by, read_of
+from gpkvs.server.redis.execution.columns import found_by, read_of
 from gpkvs.server.signs.exporter import Metrics
 from tests.door.blob_door import blob_store
 from tests.door.held_door import VALUE, HeldDoor

@@ -13,8 +13,8 @@ import pytest
 import gpkvs
 from gpkvs.backends.cpu.backend import HOST_OPS_MAX
 from gpkvs.config import Limits, StoreConfig
-from gpkvs.server.redis import scripts
-from gpkvs.server.redis.scripts import Known, Program
+from gpkvs.server.redis.commands import scripts
+from gpkvs.server.redis.commands.scripts import Known, Program
 from gpkvs.store import Store
 from tests.conftest import SMALL
 from tests.door.resp_door import answers, command, connect, resp_door, without_ids

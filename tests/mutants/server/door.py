@@ -857,7 +857,7 @@ MUTANTS = (
     ),
     Mutant(
         "door-redis-tells-who-may-not-read-what-has-changed",
-        "server/redis/session.py",
+        "server/redis/sessions/session.py",
         "                self.require_read()\n            replies",
         "                pass\n            replies",
         "a user learns at EXEC that a key has changed which it may not read any more",

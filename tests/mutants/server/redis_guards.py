@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_SESSION, _CONNECTION, _TABLES = "server/redis/session.py", "server/redis/connection.py", "server/redis/tables.py"
+_SESSION, _CONNECTION, _TABLES = (
+    "server/redis/sessions/session.py",
+    "server/redis/commands/connection.py",
+    "server/redis/commands/tables.py",
+)
 _ACCESS_TESTS, _BOUNDS_TESTS, _TLS_TESTS = (
     f"server/redis/test_redis_{name}.py::" for name in ("access", "bounds", "tls")
 )
@@ -28,7 +32,7 @@ MUTANTS = (
     ),
     Mutant(
         "redis-describes-all-tables",
-        "server/redis/server.py",
+        "server/redis/commands/server.py",
         "        if not session.may_read(table.name):\n            continue\n",
         "",
         "INFO tells everybody of all tables, and how many keys they have",
@@ -52,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "redis-copies-for-anybody",
-        "server/redis/copying.py",
+        "server/redis/commands/copying.py",
         "        session.require_read(name)\n",
         "        pass\n",
         "who may only write a table learns which keys are there",
@@ -108,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         "redis-replies-without-an-end",
-        "server/redis/executor.py",
+        "server/redis/execution/executor.py",
         "            room.take(held_bytes(reply))\n",
         "",
         "a short command with a long reply ends the process",
@@ -116,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         "redis-undoes-nothing",
-        "server/redis/executor.py",
+        "server/redis/execution/executor.py",
         "        overlay.undo()\n",
         "",
         "a command that fails has changed keys",
@@ -124,7 +128,7 @@ MUTANTS = (
     ),
     Mutant(
         "redis-keeps-all-spellings",
-        "server/redis/scripts.py",
+        "server/redis/commands/scripts.py",
         "        if len(self._known) >= _LOADED_MAX:",
         "        if False:",
         "a client that spaces a script anew each time takes all memory",
@@ -132,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         "redis-takes-long-patterns",
-        "server/redis/pattern.py",
+        "server/redis/protocol/pattern.py",
         "    if size > _BYTES_MAX:",
         "    if False:",
         "patterns of megabytes stay in memory, and take seconds to read",
@@ -140,10 +144,10 @@ MUTANTS = (
     ),
     Mutant(
         "redis-runs-a-failed-round-again",
-        "server/redis/rounds.py",
+        "server/redis/execution/rounds.py",
         "            _fail(taken, error)\n",
         "            _fail(taken, _AloneError())\n",
         "commands of which nobody knows what was stored are stored twice",
-        ("server/redis/test_rounds.py::test_if_a_round_fails_all_hear_of_it_and_nothing_runs_again",),
+        ("server/redis/execution/test_rounds.py::test_if_a_round_fails_all_hear_of_it_and_nothing_runs_again",),
     ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_EVENTS, _SESSION = "server/redis/key_events.py", "server/redis/session.py"
+_EVENTS, _SESSION = "server/redis/sessions/key_events.py", "server/redis/sessions/session.py"
 _DOOR, _SUBSCRIBER, _SUBSCRIPTIONS = "door/resp/resp.cpp", "door/resp/subscriber.cpp", "door/resp/subscriptions.cpp"
-_TESTS, _ACCESS = "server/redis/test_subscribe.py::", "server/redis/test_redis_access.py::"
+_TESTS, _ACCESS = "server/redis/sessions/test_subscribe.py::", "server/redis/test_redis_access.py::"
 
 MUTANTS = (
     Mutant(

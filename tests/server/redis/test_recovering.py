@@ -11,10 +11,10 @@ from gpkvs.errors import UnknownTableError
 from gpkvs.server.access.caller import ANYONE, Caller
 from gpkvs.server.account.memory import Account
 from gpkvs.server.gate import Gate, Serving
-from gpkvs.server.redis.executor import Executor
-from gpkvs.server.redis.reply import OK, Error
+from gpkvs.server.redis.execution.executor import Executor
+from gpkvs.server.redis.protocol.reply import OK, Error
 from gpkvs.server.redis.service import Service
-from gpkvs.server.redis.session import Session
+from gpkvs.server.redis.sessions.session import Session
 from gpkvs.store import OpenTable
 from tests.server.counted import Counted
 

@@ -13,7 +13,7 @@ import pytest
 import redis as redis_py
 
 from gpkvs.client import Client
-from gpkvs.server.redis.command import COMMANDS
+from gpkvs.server.redis.execution.command import COMMANDS
 from gpkvs.server.redis.service import Service  # noqa: F401 - registers the commands
 from tests.accounts import Account, Accounts
 from tests.server.redis.two_servers import Connection, resp_port

@@ -10,10 +10,11 @@ import pytest
 
 from gpkvs.config import Limits
 from gpkvs.server.account.memory import Account, Room
-from gpkvs.server.redis import executor, scripts
-from gpkvs.server.redis.command import COMMANDS, NO_KEYS, Command, Step
-from gpkvs.server.redis.overlay import Overlay
-from gpkvs.server.redis.reply import Error
+from gpkvs.server.redis.commands import scripts
+from gpkvs.server.redis.execution import executor
+from gpkvs.server.redis.execution.command import COMMANDS, NO_KEYS, Command, Step
+from gpkvs.server.redis.execution.overlay import Overlay
+from gpkvs.server.redis.protocol.reply import Error
 from gpkvs.server.redis.service import Service  # noqa: F401 - registers the commands
 from tests.certificates import HERE, Authority, server_options
 from tests.server.counted import Counted

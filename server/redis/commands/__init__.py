@@ -1,0 +1,1 @@
+"""What each command does: a file for each kind, which adds its commands to the table."""

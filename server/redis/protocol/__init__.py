@@ -1,0 +1,1 @@
+"""What comes and goes over the Redis protocol: words, patterns, replies, errors."""

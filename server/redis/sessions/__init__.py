@@ -1,0 +1,1 @@
+"""What a connection has said of itself, what it has subscribed to, and who tells it of changes."""
