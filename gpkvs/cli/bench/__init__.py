@@ -25,16 +25,16 @@ class Bench(LazyGroup):
             "Measure in a minute what this machine does: embedded and served, beside LMDB and redis where they are.",
         ),
         "engine": (
-            "gpkvs.cli.bench.engine:engine_command",
+            "gpkvs.cli.bench.embedded.engine:engine_command",
             "Batches on the embedded store, beside LMDB and RocksDB.",
         ),
         "operations": (
-            "gpkvs.cli.bench.operations:operations_command",
+            "gpkvs.cli.bench.embedded.operations:operations_command",
             "Measure batches of increments, conditions, appends and EXISTSs beside plain SETs and GETs of as many "
             "keys.",
         ),
         "server": (
-            "gpkvs.cli.bench.server:server_command",
+            "gpkvs.cli.bench.served.server:server_command",
             "Clients of a real server, beside redis-benchmark on a real redis-server.",
         ),
         "disk": (
@@ -42,40 +42,40 @@ class Bench(LazyGroup):
             "Measure a store on a disk, with its journal, beside stores that sync: every figure that has a target.",
         ),
         "wear": (
-            "gpkvs.cli.bench.wear:wear_command",
+            "gpkvs.cli.bench.embedded.wear:wear_command",
             "Overwrite records again and again in a heap that is nearly full, beside RocksDB with BlobDB and LMDB.",
         ),
         "expiry": (
-            "gpkvs.cli.bench.expiry:expiry_command",
+            "gpkvs.cli.bench.served.expiry:expiry_command",
             "How long after their time expired keys are removed, beside traffic on other keys, and beside redis.",
         ),
         "growth": (
-            "gpkvs.cli.bench.growth:growth_command",
+            "gpkvs.cli.bench.embedded.growth:growth_command",
             "Insert keys into a small store that grows: how late batches are meanwhile, beside a store made "
             "large, and redis.",
         ),
         "backup": (
-            "gpkvs.cli.bench.backup:backup_command",
+            "gpkvs.cli.bench.served.backup:backup_command",
             "Back up a server that is used: how long it takes, and what writers feel, beside BGSAVE of redis.",
         ),
         "calls": (
-            "gpkvs.cli.bench.calls:calls_command",
+            "gpkvs.cli.bench.embedded.calls:calls_command",
             "Set, get and count in an embedded store, one operation a call, beside LMDB.",
         ),
         "scan": (
-            "gpkvs.cli.bench.scan:scan_command",
+            "gpkvs.cli.bench.embedded.scan:scan_command",
             "Scan a table from end to end: keys only, and whole records, beside the cursor of LMDB.",
         ),
         "security": (
-            "gpkvs.cli.bench.security:security_command",
+            "gpkvs.cli.bench.served.security:security_command",
             "Measure what TLS and a token cost a server, beside a server without.",
         ),
         "door": (
-            "gpkvs.cli.bench.door:door_command",
+            "gpkvs.cli.bench.served.door:door_command",
             "Load `gpkvs serve` with a native client, beside servers that do nothing, and beside redis.",
         ),
         "redis": (
-            "gpkvs.cli.bench.redis:redis_command",
+            "gpkvs.cli.bench.served.redis:redis_command",
             "Load `gpkvs serve --resp` as users of Redis do, beside a real redis-server that keeps the same promise.",
         ),
         "values": (
@@ -84,24 +84,24 @@ class Bench(LazyGroup):
             "bytes.",
         ),
         "rows": (
-            "gpkvs.cli.bench.rows:rows_command",
+            "gpkvs.cli.bench.embedded.rows:rows_command",
             "Measure tables of rows, such as float32[128], beside peers that promise the same, and beside NumPy in "
             "memory.",
         ),
         "gpu": (
-            "gpkvs.cli.bench.gpu:gpu_command",
+            "gpkvs.cli.bench.gpu.gpu:gpu_command",
             "Measure the engine on one GPU against the limits of the GPU and its link, in the same run.",
         ),
         "gpm": (
-            "gpkvs.cli.bench.gpm:gpm_command",
+            "gpkvs.cli.bench.gpu.gpm:gpm_command",
             "Run the nine workloads of GPM (ASPLOS '22), in examples/gpm, with three ways to persist their results.",
         ),
         "paper": (
-            "gpkvs.cli.bench.paper:paper_command",
+            "gpkvs.cli.bench.gpu.paper:paper_command",
             "Repeat the comparisons of the paper behind the engine (GPM, ASPLOS '22), with this code.",
         ),
         "paths": (
-            "gpkvs.cli.bench.paths:paths_command",
+            "gpkvs.cli.bench.gpu.paths:paths_command",
             "Measure how well a store chooses who plans a batch, the host's threads or the GPU.",
         ),
         "report": (

@@ -1,0 +1,1 @@
+"""Benchmarks of GPUs, and of the library and the papers beneath."""
