@@ -1,6 +1,6 @@
 """A KV service over a dictionary, in this process, that fails in ways a real server cannot be made to on demand.
 
-Everything else is tested against the real server, in tests/e2e.
+Everything else is tested against a real server.
 """
 
 from __future__ import annotations

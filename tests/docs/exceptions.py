@@ -35,7 +35,7 @@ EXEMPTIONS = (
         (
             "make mutants",
             'make mutants MUTANTS="put-back-reversed" JOBS=1',
-            ".venv/bin/python -m tests.mutants --tests unit --tests property read-any-key",
+            ".venv/bin/python -m tests.mutants --tests kernels --tests store read-any-key",
         ),
         _NIGHTLY,
     ),
