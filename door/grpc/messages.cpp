@@ -376,7 +376,7 @@ void each_failure(const Request& request, Add add) {
         const std::string text = lacking ? lacking->text : conflict_text(*stopped);
         MessageWriter head, failure;
         failure.add_number(1, stopped->request);
-        failure.add_number(2, lacking ? (u64)lacking->code : ABORTED);
+        failure.add_number(2, lacking ? (u64)lacking->code : (u64)ABORTED);
         failure.add_bytes(3, text.data(), text.size());
         if (lacking) failure.add_bytes(4, lacking->full.data(), lacking->full.size());
         else failure.add_optional(5, stopped->failed_check);

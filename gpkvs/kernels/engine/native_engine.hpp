@@ -458,7 +458,8 @@ static EngineRan run_batch(NativeEngine& e, EngineBatch batch, EngineGivesRoom g
     if (!table && e.leaves) return leave(e.meter, (EngineLeft)e.leaves);
     if (!table && is_closed(e, LEFT_TABLE)) return refuse_all(e, batch, give_room, sink, requests, gate);
     if (!table) return leave(e.meter, LEFT_TABLE);
-    const bool is_bytes = has_versions = table->entry_bytes == sizeof(Entry<BytesSlot>);
+    const bool is_bytes = table->entry_bytes == sizeof(Entry<BytesSlot>);
+    has_versions = is_bytes;
     if (may_be_for_device(e, batch, is_bytes)) return leave(e.meter, LEFT_DEVICE);
     if (batch.n > e.gathered_max) batch = cut_to_operations(batch, e.gathered_max);
     if (batch.n > (is_bytes ? e.ops_max_bytes : e.ops_max_u64)) return leave(e.meter, LEFT_COLUMNS);
