@@ -130,15 +130,18 @@ class Campaign:
     @contextmanager
     def _pool(self) -> Iterator[ProcessPoolExecutor]:
         before = os.environ.get(TRACE_VARIABLE)
-        os.environ[TRACE_VARIABLE] = "1"  # the new processes read it when they import gpkvs
+        os.environ[TRACE_VARIABLE] = "1"  # read when gpkvs is imported
+        # All are forks of one process, which has imported it and has no threads.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         try:
             with (
                 memory_directory() as directory,
                 ProcessPoolExecutor(
                     self._processes,
-                    multiprocessing.get_context("spawn"),
+                    context,
                     initializer=_start,
-                    initargs=(directory, self._options),
+                    initargs=(directory, self._options, dict(os.environ)),
                 ) as pool,
             ):
                 try:
@@ -177,9 +180,11 @@ def memory_directory() -> Iterator[Path]:
 _explorer: Explorer
 
 
-def _start(directory: Path, options: ExplorerOptions) -> None:
+def _start(directory: Path, options: ExplorerOptions, environment: dict[str, str]) -> None:
     global _explorer  # noqa: PLW0603 - each process has one
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # when the command dies, its processes die too
+    os.environ.clear()
+    os.environ.update(environment)  # what was forked has that of the first campaign of this process
     _explorer = Explorer(Path(tempfile.mkdtemp(dir=directory)), options)
 
 
