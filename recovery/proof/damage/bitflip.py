@@ -29,7 +29,7 @@ from gpkvs.config import CommitName
 from gpkvs.errors import GpkvsError
 from gpkvs.recovery.proof.damage.damage_kinds import Damage, random_bits, random_bursts, structure_bits
 from gpkvs.recovery.proof.damage.judge_process import DamageOutcome, DamageVerdict
-from gpkvs.recovery.proof.damage.sample_store import IMAGES, SampleStore, make
+from gpkvs.recovery.proof.damage.sample_store import IMAGES, make
 
 _RESPONSE_SECONDS_MAX = 60.0
 _MEMORY = Path("/dev/shm")
@@ -66,6 +66,11 @@ class BitflipOptions:
     commit: CommitName = "undo"
     workers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
+    @property
+    def samples(self) -> Path:
+        """Return where a plan leaves the images."""
+        return self.directory / "samples"
+
 
 @dataclass
 class BitflipReport:
@@ -90,13 +95,11 @@ def memory_parent() -> Path | None:
 
 
 def plan(options: BitflipOptions) -> list[Damage]:
-    """Return all damages of a run; the same for the same options."""
-    samples: dict[str, SampleStore] = {}
-    images = IMAGES[options.commit]
-    for image in images:
-        samples[image] = make(options.directory / f"plan-{image}", image)
-        shutil.rmtree(options.directory / f"plan-{image}")
-    damages = [damage for image in images for damage in structure_bits(image, samples[image])][:: options.structures]
+    """Return all damages of a run; the same for the same options. Leave the images to those who judge."""
+    shutil.rmtree(options.samples, ignore_errors=True)
+    options.samples.mkdir()
+    samples = make(options.samples, IMAGES[options.commit])
+    damages = [damage for image in samples for damage in structure_bits(image, samples[image])][:: options.structures]
     damages += random_bits(samples, options.bits, options.seed)
     damages += random_bursts(samples, options.bursts, options.seed)
     return damages
@@ -136,7 +139,7 @@ class _Judges:
     """Threads that each take one damage after the other to a process of their own."""
 
     def __init__(self, options: BitflipOptions, damages: Iterable[Damage]) -> None:
-        self._commit = options.commit
+        self._options = options
         self._rest = iter(damages)
         self._lock = threading.Lock()
         self._stopped = False
@@ -188,7 +191,7 @@ class _Judges:
         starts = 0
         damage = self._next()
         while damage:
-            with _Worker(directory / str(starts), self._commit) as worker:
+            with _Worker(directory / str(starts), self._options) as worker:
                 starts += 1
                 while damage and worker.alive:
                     yield worker.judge(damage)
@@ -202,10 +205,12 @@ class _Judges:
 class _Worker:
     """One judge process (judge_process.py)."""
 
-    def __init__(self, directory: Path, commit: CommitName) -> None:
+    def __init__(self, directory: Path, options: BitflipOptions) -> None:
         directory.mkdir(parents=True)
         self._directory = directory
-        command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.judge_process", str(directory), commit]
+        made = [options.samples] if options.samples.exists() else []  # a damage that is named needs no plan
+        module = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.judge_process"]
+        command: list[str | Path] = [*module, directory, options.commit, *made]
         self._log = (directory.parent / f"{directory.name}.log").open("w+b")
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
         self.alive = True

@@ -34,6 +34,7 @@ from gpkvs.recovery.proof.damage.sample_store import (
     contents,
     make,
     open_sample,
+    read,
     without_blobs,
 )
 from gpkvs.recovery.startup.check import CheckReport, check
@@ -83,11 +84,18 @@ class DamageJudge:
         An empty directory for them.
     commit
         Of the images.
+    made
+        Where the images are if they were made already.
     """
 
-    def __init__(self, directory: Path, commit: CommitName) -> None:
+    def __init__(self, directory: Path, commit: CommitName, made: Path | None = None) -> None:
         self._paths = {image: directory / image for image in IMAGES[commit]}
-        self.samples = {image: make(path, image) for image, path in self._paths.items()}
+        if made:
+            self.samples = {image: read(made / image, image) for image in IMAGES[commit]}
+            for path in self._paths.values():
+                path.mkdir()
+        else:
+            self.samples = make(directory, IMAGES[commit])
         self._readers = {image: _Reader(contents(image), absent(image)) for image in IMAGES[commit]}
         # Nobody was told of the last batch of these: the damage may look like a crash before it.
         before = {"killed": "active", "killed-blobs": "active-blobs"}
@@ -239,7 +247,8 @@ def _unchanged(path: Path, files: dict[str, bytes]) -> bool:
 
 def main() -> None:
     """Judge one damage after the other, until there are no more."""
-    judge = DamageJudge(Path(sys.argv[1]), cast(CommitName, sys.argv[2]))
+    directory, commit, *made = sys.argv[1:]
+    judge = DamageJudge(Path(directory), cast(CommitName, commit), *map(Path, made))
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(asdict(judge.judge(Damage.parse(line.strip())))), flush=True)

@@ -18,7 +18,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -150,19 +150,26 @@ def absent(image: str) -> Contents:
     )
 
 
-def make(path: Path, image: str) -> SampleStore:
-    """Make an image at `path`, which must not exist, in a process of its own; read its files, and leave them there.
+def make(directory: Path, images: Sequence[str]) -> dict[str, SampleStore]:
+    """Make images, each at its name below a directory, and leave them there.
+
+    Each has a process of its own. All are forks of one, which has loaded gpkvs: that takes longer than an image.
 
     Raises
     ------
     GpkvsError
-        If the image could not be made.
+        If an image could not be made.
     """
     environment = {name: value for name, value in os.environ.items() if name != failpoint.VARIABLE}
-    command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(path), image]
+    command = [sys.executable, "-P", "-m", "gpkvs.recovery.proof.damage.sample_store", str(directory), *images]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != (-signal.SIGKILL if without_blobs(image) in _KILLED_AT else 0):
-        raise GpkvsError(f"the sample could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
+    if done.returncode:
+        raise GpkvsError(f"the samples could not be made (exit status {done.returncode}): {done.stderr[-2000:]}")
+    return {image: read(directory / image, image) for image in images}
+
+
+def read(path: Path, image: str) -> SampleStore:
+    """Read an image that was made."""
     files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
     if commit_of(image) == "undo":
         structures, parts = (*_fixed_structures(), _log_runs(path)), UNDO_PARTS
@@ -299,5 +306,16 @@ def _number(value: int) -> bytes:
     return value.to_bytes(8, "little")
 
 
+def _main(directory: Path, images: Sequence[str]) -> None:
+    for image in images:
+        process = os.fork()
+        if not process:
+            _build(directory / image, image)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if status != (-signal.SIGKILL if without_blobs(image) in _KILLED_AT else 0):
+            sys.exit(f"{image}: status {status}")
+
+
 if __name__ == "__main__":
-    _build(Path(sys.argv[1]), sys.argv[2])
+    _main(Path(sys.argv[1]), sys.argv[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from gpkvs.recovery.proof.damage.bitflip import BitflipOptions, bitflip, plan
 from gpkvs.recovery.proof.damage.damage_kinds import Damage, structure_bits
 from gpkvs.recovery.proof.damage.judge_process import DamageJudge, DamageOutcome
 from gpkvs.recovery.proof.damage.parts import CHECKSUMS, LAST_BLOBS, LAST_FRAME, LAST_RECORDS, RECORDS, VALUES, Part
-from gpkvs.recovery.proof.damage.sample_store import SampleStore
+from gpkvs.recovery.proof.damage.sample_store import IMAGES, SampleStore
 from gpkvs.recovery.startup.check import CheckReport
 from tests.serving import error_line, run_gpkvs
 
@@ -67,10 +68,19 @@ def first_record(judge: DamageJudge) -> Damage:
 
 def test_the_sample_is_the_same_each_time(judge: DamageJudge, journal_judge: DamageJudge, tmp_path: Path) -> None:
     for judged in (judge, journal_judge):
+        again = sample_store.make(tmp_path, list(judged.samples))
         for image, sample in judged.samples.items():
-            again = sample_store.make(tmp_path / image, image)
-            for name in set(again.files) - {"LOCK", "recovery.json"}:
-                assert again.files[name] == sample.files[name]
+            for name in set(again[image].files) - {"LOCK", "recovery.json"}:
+                assert again[image].files[name] == sample.files[name]
+
+
+def test_who_judges_has_the_images_of_the_plan(tmp_path: Path) -> None:
+    images, copies = tmp_path / "images", tmp_path / "copies"
+    for each in (images, copies):
+        each.mkdir()
+    made = sample_store.make(images, IMAGES["undo"])
+    (images / "idle/LOCK").write_bytes(b"of the plan")
+    assert DamageJudge(copies, "undo", images).samples["idle"].files == {**made["idle"].files, "LOCK": b"of the plan"}
 
 
 @pytest.mark.parametrize(
@@ -204,9 +214,12 @@ def test_a_refused_store_that_was_written_to_is_missed(judge: DamageJudge, monke
 def made(judge: DamageJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `plan` take the samples that are there: they are the same each time."""
 
-    def make(path: Path, image: str) -> SampleStore:
-        path.mkdir()
-        return judge.samples[image]
+    def make(directory: Path, images: Sequence[str]) -> dict[str, SampleStore]:
+        for image in images:
+            (directory / image).mkdir()
+            for name, data in judge.samples[image].files.items():
+                (directory / image / name).write_bytes(data)
+        return {image: judge.samples[image] for image in images}
 
     monkeypatch.setattr(bitflip_module, "make", make)
 
