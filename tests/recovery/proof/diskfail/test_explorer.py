@@ -77,11 +77,20 @@ def test_scripts_and_reasons_are_of_mistakes_that_exist() -> None:
     assert set(mutants.SHOWN_BY) <= names
 
 
-def test_power_failures_of_a_disk_show_no_violation(tmp_path: Path) -> None:
-    """All scripts, and lives at random after them."""
+def visited(*options: str) -> dict[str, Any]:
+    """Run one process of the explorer, with lives at random of a new seed; return what it reports."""
     seed = os.environ.get("GPKVS_SEED", str(Random().randrange(1 << 32)))
     print(f"GPKVS_SEED={seed}")
-    done = crash("--seed", seed, "--seconds", "2", "--processes", "2", "--json", "--keep", str(tmp_path))
+    command = [sys.executable, "-m", "gpkvs.recovery.proof.diskfail", "--seed", seed, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
+    report = reported(done)
+    assert done.returncode == 0
+    return report
+
+
+def test_power_failures_of_a_disk_show_no_violation(tmp_path: Path) -> None:
+    """All scripts. They judge more states than are asked for, so no lives at random follow."""
+    done = crash("--seed", "1", "--states", "1", "--processes", "2", "--json", "--keep", str(tmp_path))
     report = reported(done)
     assert done.returncode == 0
     assert report["violations"] == 0
@@ -90,14 +99,17 @@ def test_power_failures_of_a_disk_show_no_violation(tmp_path: Path) -> None:
     assert [name for name in (*REACHED, NATIVE) if not report["reached"].get(name)] == []
 
 
+def test_power_failures_show_no_violation_of_lives_at_random(tmp_path: Path) -> None:
+    """Three in a row; `gpkvs crash` lets stores live as long as it is told to."""
+    report = visited("--states", "1", "--points", "10", "--keep", str(tmp_path))
+    assert (report["rows"], report["schedules"]) == (1, 0)
+    assert report["lives"] == 3
+    assert report["states"] > 50
+
+
 def test_power_failures_show_no_violation_of_phases(tmp_path: Path) -> None:
-    seed = os.environ.get("GPKVS_SEED", str(Random().randrange(1 << 32)))
-    print(f"GPKVS_SEED={seed}")
-    module = [sys.executable, "-m", "gpkvs.recovery.proof.diskfail", "--engine", "phases", "--seed", seed]
     options = ["--schedules", *ENGINES, "--states", "60", "--points", "5", "--depth", "1", "--keep", str(tmp_path)]
-    done = subprocess.run([*module, *options], capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
-    report = reported(done)
-    assert done.returncode == 0
+    report = visited("--engine", "phases", *options)
     assert report["schedules"] == len(ENGINES)
     assert report["rows"] > 0
     assert report["reached"]["batches by phases"] > 10
