@@ -22,7 +22,7 @@ LOCKS := $(wildcard requirements/*.txt)
 PROTOS := gpkvs/proto/v1/kv.proto gpkvs/proto/v1/admin.proto
 PROTOC := $(DEV_BIN)/python -m grpc_tools.protoc -I gpkvs/proto=proto
 
-.PHONY: help install install-test install-dev demo test suite phases conformance docs docs-all site nightly loaded faults mutants fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-door coverage check proto faces lock clean undo pair wheel
+.PHONY: help install install-test install-dev demo test suite phases conformance docs docs-all site nightly loaded faults mutants fuzz fuzz-doors fuzz-frames fuzz-redis fuzz-served sanitize sanitize-kernels sanitize-door coverage check proto faces lock clean undo pair wheel
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -196,7 +196,9 @@ SANITIZED := tests/kernels/test_kernels.py tests/store/test_store.py tests/store
 
 FLIPS := $(if $(CI),100,500)
 
-sanitize: install-test build/address sanitize-door  ## the kernels under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: sanitize-kernels sanitize-door  ## kernels and native door under AddressSanitizer and UndefinedBehaviorSanitizer
+
+sanitize-kernels: install-test build/address
 	export GPKVS_KERNELS=$(CURDIR)/build/address/_kernels.so ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)"; \
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED) \
