@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,16 @@ import pytest
 import gpkvs
 from gpkvs.batch import Batch, Op
 from gpkvs.recovery.startup.opening import COMMIT_VARIABLE
+from gpkvs.store import Store
 from tests.conftest import assert_clean
 
 TABLES = ("default", "other", "third")
 _KEYS, _BATCHES, _BATCH = 400, 900, 8  # a batch takes less than a page of the heap
+_CRASHES = 45  # one after so many batches
 
 
 def test_records_of_tables_that_lie_side_by_side_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash at any time finds all of them: a frame of the journal holds the entries of all tables of a step."""
     monkeypatch.setenv(COMMIT_VARIABLE, "journal")  # it writes whole pages
     rng = np.random.default_rng(7)
     expected: dict[tuple[str, bytes], bytes] = {}
@@ -31,10 +35,19 @@ def test_records_of_tables_that_lie_side_by_side_move(tmp_path: Path, monkeypatc
             }
             store.execute(sets(batch), table=name)
             expected.update({(name, key): value for key, value in batch.items()})
+            if turn % _CRASHES == _CRASHES - 1:
+                shutil.copytree(tmp_path / "store", tmp_path / "crashed")
+                with gpkvs.open(tmp_path / "crashed") as crashed:
+                    require(crashed, expected)
+                shutil.rmtree(tmp_path / "crashed")
         assert store.info().heap_moved_bytes > 100_000
-        for (name, key), value in expected.items():
-            assert store.get(key, table=name) == value
+        require(store, expected)
     assert_clean(tmp_path / "store")
+
+
+def require(store: Store, expected: dict[tuple[str, bytes], bytes]) -> None:
+    for (name, key), value in expected.items():
+        assert store.get(key, table=name) == value
 
 
 def sets(records: dict[bytes, bytes]) -> Batch:

@@ -354,7 +354,7 @@ MUTANTS = (
         "        entries += run_words(w.slots, w.entry_bytes);\n",
         "",
         "the entries of a batch's tables lie over each other",
-        (f"{_NATIVE_JOURNAL}test_frames_images_and_counts_are_those_of_steps",),
+        ("engine/space/test_compaction_of_tables.py",),
     ),
     Mutant(
         "root-learns-nothing-of-a-longer-log",
