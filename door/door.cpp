@@ -262,5 +262,5 @@ void gpkvs_door_left_done(Door* door, u64 covered, const u8* status, const u64* 
     door->turn.left_done(covered, status, versions, value_lengths, values, gate);
 }
 
-void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal) { door->turn.left_failed(copy_of(*door, *refusal)); }
+u64 gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal) { return door->turn.left_failed(copy_of(*door, *refusal)); }
 void gpkvs_door_durable(Door* door, u64 gate) { door->gates.durable(gate); }

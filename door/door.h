@@ -219,7 +219,8 @@ DOOR_EXPORT uint64_t gpkvs_door_left_without(Door* door, uint32_t what);
 // `versions` is null where the table has none. Answers leave when `gate` is durable.
 DOOR_EXPORT void gpkvs_door_left_done(Door* door, uint64_t covered, const uint8_t* status, const uint64_t* versions,
                                       const uint32_t* value_lengths, const uint8_t* values, uint64_t gate);
-DOOR_EXPORT void gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal);
+// None was executed. Returns how many requests hear that, but for those that Python counts itself.
+DOOR_EXPORT uint64_t gpkvs_door_left_failed(Door* door, const DoorRefusal* refusal);
 // Without an engine: everything up to this gate is durable. Any thread.
 DOOR_EXPORT void gpkvs_door_durable(Door* door, uint64_t gate);
 

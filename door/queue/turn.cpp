@@ -20,7 +20,7 @@ u64 engine_bytes(u64 bytes, u64 operations) { return 3 * bytes + 200 * operation
 // more.
 constexpr u64 VALUE_BYTES_MAX = 1 << 20;
 
-// Python counts what a request of its own is refused; of several in one message it is not told.
+// Python counts what its own requests are refused, but not what single ones of several in a message are.
 bool is_counted_here(const Request& request) { return !request.python || request.request_ops; }
 
 u64 later(u64 time_ns, u64 by_ns) { return by_ns < NEVER - time_ns ? time_ns + by_ns : NEVER; }
@@ -309,7 +309,13 @@ void Turn::left_done(u64 covered, const u8* status, const u64* versions, const u
     share_out(covered, gate);
 }
 
-void Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) { give_back(REFUSED, refusal); }
+u64 Turn::left_failed(const std::shared_ptr<const Refusal>& refusal) {
+    u64 counted = 0;
+    for (const Request* request = first_; request; request = request->next)
+        if (!request->python) counted += request->requests;
+    give_back(REFUSED, refusal);
+    return counted;
+}
 
 // Gives each request its part of the results; answers leave when the gate is durable. Requests that are not covered come again.
 void Turn::share_out(u64 covered, u64 gate) {

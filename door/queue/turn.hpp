@@ -34,7 +34,7 @@ class Turn {
     bool run_left();
     u64 left_without(u32 what);
     void left_done(u64 covered, const u8* status, const u64* versions, const u32* value_lengths, const u8* values, u64 gate);
-    void left_failed(const std::shared_ptr<const Refusal>& refusal);
+    u64 left_failed(const std::shared_ptr<const Refusal>& refusal);
     // Gives back all that waits: nobody is there any more for whom to execute it.
     void abandon();
 

@@ -24,7 +24,7 @@ from gpkvs.server.call_types import CallContext
 Kind = Literal["calls", "requests", "answers", "batch"]
 KINDS: tuple[Kind, ...] = ("calls", "requests", "answers", "batch")
 
-# Of what clients may take, this part is the door's alone.
+# Of what clients may take, one part in so many is the door's alone.
 _LAST_PART = 8
 
 # What a room takes without counting it, and in which steps it counts.
@@ -74,7 +74,7 @@ class Memory:
     def connection(self, peer: str, number: int) -> Connection:
         """Return what a connection holds in Python, by its name as gRPC writes it, and its id in the door."""
         found = self._connections.get(peer)
-        if found is None:
+        if found is None or found.id != number:  # an earlier one may have had the same name, and still end
             found = self._connections[peer] = Connection(self, peer, number)
         return found
 

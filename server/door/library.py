@@ -163,7 +163,7 @@ _QUICK: _Functions = {
     "interrupt": (None, []),
     "left": (ctypes.POINTER(EngineBatch), []),
     "left_done": (None, [c_uint64, *[c_void_p] * 4, c_uint64]),
-    "left_failed": (None, [_REFUSAL]),
+    "left_failed": (c_uint64, [_REFUSAL]),
     "durable": (None, [c_uint64]),
     "events_file": (c_int, []),
     "events": (c_uint64, [ctypes.POINTER(_Event), c_uint64]),
@@ -434,9 +434,9 @@ class Library:
             gate,
         )
 
-    def left_failed(self, refusal: Refusal) -> None:
-        """Say that none of it was executed."""
-        self._call["left_failed"](self._door, _packed(refusal))
+    def left_failed(self, refusal: Refusal) -> int:
+        """Say that none of it was executed; return how many requests hear that, but for those that Python counts."""
+        return int(self._call["left_failed"](self._door, _packed(refusal)))
 
     def durable(self, gate: int) -> None:
         """Say that everything up to a gate is durable."""

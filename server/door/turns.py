@@ -29,7 +29,7 @@ class Turns:
     library
         The door.
     store
-        Runs what a turn leaves.
+        Whose turns they are.
     metrics
         Counts the requests that are refused.
     """
@@ -76,19 +76,17 @@ class Turns:
 
     def _run_left(self) -> None:
         """Have the batch run that the turn left: on a GPU, or natively with what it lacked. Or refuse it."""
+        is_for_device = self._engine.meter.last_left is Left.DEVICE
         try:
             with memory_refused():
-                if not (self._run_on_device() or self._run_on_host()):
+                if not (is_for_device and self._run_on_device()) and not self._run_on_host(declined=is_for_device):
                     raise self._crew.why_not()
         except Exception as error:  # noqa: BLE001 - clients get a status, whatever happens
             self._engine.meter.take_left()
-            self._library.left_failed(self._refusal(error))
+            self._fail(error)
 
     def _run_on_device(self) -> bool:
-        """Run the batch on a GPU, if it is left for one; return whether it ran."""
-        meter = self._engine.meter
-        if meter.last_left is not Left.DEVICE:
-            return False
+        """Run the batch on a GPU; return whether it ran."""
         try:
             ran = self._engine.run_left(self._library.left())
         except Exception as error:  # noqa: BLE001 - nothing of it has happened: the host runs it
@@ -96,18 +94,18 @@ class Turns:
             return False
         if not ran:
             return False
-        meter.take_left()
+        self._engine.meter.take_left()
         result, gate = ran
         try:
             self._library.left_done(result.requests, results_of(result), gate)
         except Exception as error:  # noqa: BLE001 - the batch was executed, and must not run again
-            self._library.left_failed(self._refusal(error))
+            self._fail(error)
         return True
 
-    def _run_on_host(self) -> bool:
-        """Have the native engine run the batch after all; return whether it did."""
+    def _run_on_host(self, *, declined: bool) -> bool:
+        """Have the native engine run the batch after all, perhaps one that a GPU declined; return whether it did."""
         run = self._library.run_left
-        if self._engine.meter.last_left is Left.DEVICE and self._engine.run_left_on_host(run):
+        if declined and self._engine.run_left_on_host(run):
             return True
         told: dict[Left, GpkvsError] = {}
 
@@ -129,11 +127,16 @@ class Turns:
             _log.warning("maintenance of the store failed: %r", error)
             return False
 
-    def _refusal(self, error: Exception) -> Refusal:
-        """Return what the requests of a batch hear; the log names a failure of all of them by an id in its text."""
+    def _fail(self, error: Exception) -> None:
+        """Tell all requests of the batch why they were not done; the log names a failure by an id in its text."""
+        if isinstance(error, GpkvsError) and (told := told_of(error)).is_refusal:
+            if requests := self._library.left_failed(_packed(told)):
+                note_refused(error, self._metrics, requests)
+            return
         request_id = new_request_id()
         told = tell(error, "batch", self._metrics, request_id)
-        return _packed(told if told.is_refusal else told._replace(text=f"{told.text} (request {request_id})"))
+        text = told.text if told.is_refusal else f"{told.text} (request {request_id})"
+        self._library.left_failed(_packed(told._replace(text=text)))
 
 
 def _packed(told: ErrorStatus) -> Refusal:

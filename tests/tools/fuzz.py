@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from gpkvs.server.calls.several import check_several
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
@@ -162,9 +161,8 @@ def checked(data: bytes, store: gpkvs.Store) -> tuple[kv_pb2.BatchRequest, OpenT
     try:
         table = codec.table_of(message, store)
         if message.request_ops:
-            check_several(message, table.limits, MESSAGE_BYTES_MAX, lambda: store.now_ms)
-        else:
-            codec.check(message, table.limits, lambda: store.now_ms)
+            codec.check_requests(message, MESSAGE_BYTES_MAX)
+        codec.check(message, table.limits, lambda: store.now_ms)
     except REFUSALS:
         return None
     if not is_left_to_the_engine(message, table):

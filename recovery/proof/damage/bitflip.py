@@ -68,7 +68,7 @@ class BitflipOptions:
 
     @property
     def samples(self) -> Path:
-        """Return where a plan leaves the images."""
+        """Where a plan leaves the images."""
         return self.directory / "samples"
 
 

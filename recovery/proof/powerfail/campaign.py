@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections import Counter
@@ -14,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -33,7 +32,7 @@ from gpkvs.recovery.proof.powerfail.trace import Mutation
 from gpkvs.recovery.proof.powerfail.workloads import EXTRA, Workload, all_workloads
 
 _SHARED_MEMORY = Path("/dev/shm")
-_PR_SET_PDEATHSIG = 1  # prctl(2)
+_DIES_WITH_COMMAND = "gpkvs.recovery.proof.powerfail.dies_with_command"  # whoever imports it does
 _T = TypeVar("_T")
 
 
@@ -131,9 +130,9 @@ class Campaign:
     def _pool(self) -> Iterator[ProcessPoolExecutor]:
         before = os.environ.get(TRACE_VARIABLE)
         os.environ[TRACE_VARIABLE] = "1"  # read when gpkvs is imported
-        # All are forks of one process, which has imported it and has no threads.
+        # All are forks of one process, which has imported it and runs one thread.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        context.set_forkserver_preload([_DIES_WITH_COMMAND, __name__])
         try:
             with (
                 memory_directory() as directory,
@@ -182,7 +181,7 @@ _explorer: Explorer
 
 def _start(directory: Path, options: ExplorerOptions, environment: dict[str, str]) -> None:
     global _explorer  # noqa: PLW0603 - each process has one
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # when the command dies, its processes die too
+    import_module(_DIES_WITH_COMMAND).die_with_parent()
     os.environ.clear()
     os.environ.update(environment)  # what was forked has that of the first campaign of this process
     _explorer = Explorer(Path(tempfile.mkdtemp(dir=directory)), options)

@@ -104,6 +104,22 @@ MUTANTS = (
         ("server/door/test_left_batches.py::test_a_batch_runs_though_its_turn_did_not_begin",),
     ),
     Mutant(
+        "declined-batch-is-refused",
+        "server/door/turns.py",
+        "if declined and self._engine.run_left_on_host(run):",
+        "if self._engine.meter.last_left is Left.DEVICE and self._engine.run_left_on_host(run):",
+        "a batch that a GPU declines fails when keys have expired just then",
+        ("server/door/test_left_batches.py::test_a_batch_that_a_gpu_declines_runs_on_the_host",),
+    ),
+    Mutant(
+        "connection-under-an-old-name",
+        "server/account/memory.py",
+        "if found is None or found.id != number:",
+        "if found is None:",
+        "a client that comes back from the same port hears that its connection has ended",
+        ("server/account/test_account.py::test_a_name_may_be_another_connections",),
+    ),
+    Mutant(
         "batch-that-nobody-helps-waits",
         "server/door/turns.py",
         "                    raise self._crew.why_not()",

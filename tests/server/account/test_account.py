@@ -34,3 +34,15 @@ def test_a_connection_never_holds_more_than_it_leaves_free() -> None:
                     account.admit(size)
     assert 80_000_000 < counted.clients_bytes() <= 87_500_000  # the rest is the door's
     Account(counted.connection("newcomer")).admit(6_000)
+
+
+def test_a_name_may_be_another_connections() -> None:
+    """A client may come back from the same address and port while a call of before still ends."""
+    counted = Counted()
+    before = Account(counted.memory.connection("peer", 1))
+    after = Account(counted.memory.connection("peer", 2))
+    assert (before.connection.id, after.connection.id) == (1, 2)
+    before.close()
+    assert counted.memory.connection("peer", 2) is after.connection
+    after.close()
+    assert not counted.memory._connections

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 import gpkvs
+from gpkvs.batch import Batch
 from gpkvs.engine.engine import Engine
 from gpkvs.engine.host.native_engine import NativeEngine
 from gpkvs.engine.seam.left import Left
@@ -26,6 +27,7 @@ from tests.door.toy_engine import LEFT, ToyEngine
 from tests.server.wire import DELETE, SET, Refused, batch, u32
 
 SECONDS_MAX = 20
+REFUSED = "gpkvs_requests_refused_total"
 
 
 @contextmanager
@@ -99,6 +101,44 @@ def test_one_that_nobody_can_help_is_refused(tmp_path: Path, caplog: pytest.LogC
         [request_id] = re.findall(r"\(request ([0-9a-f]+)\)", failed.details())
         assert "lacks what nobody can do" in caplog.text
         assert request_id in caplog.text
+
+
+def test_a_batch_that_a_gpu_declines_runs_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when something that was due before it, such as keys that had expired, has lacked something, too."""
+    monkeypatch.setenv("GPKVS_HOST_OPS_MAX", "4")
+    with serving(tmp_path / "store") as (door, turns, store, kv):
+
+        def declines(engine: Engine, _batch: Batch) -> None:
+            engine.meter.take_left()
+
+        monkeypatch.setattr(Engine, "run_left", declines)
+        keys = [b"%d" % number for number in range(20)]
+        call = kv.Batch.future(batch([(SET, key, b"v") for key in keys]), timeout=SECONDS_MAX)
+        door.wait_for_requests(1)
+        turns.turn()
+        assert call.result().status == bytes(20)
+        assert store.meter.left_batches[Left.DEVICE] == store.meter.helped_batches[Left.DEVICE] == 1
+
+
+def test_all_that_are_refused_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path / "store") as (door, turns, _store, kv):
+        several = batch([(SET, b"a", b"1"), (DELETE, b"b"), (DELETE, b"c")], request_ops=u32(1, 1, 1))
+        calls = [kv.Delete.future(kv_pb2.DeleteRequest(key=b"k"), timeout=SECONDS_MAX)]
+        door.wait_for_requests(1)
+        calls.append(kv.Batch.future(several, timeout=SECONDS_MAX))
+        door.wait_for_requests(2)
+        monkeypatch.setattr(Engine, "begin_turn", fail)
+        monkeypatch.setattr(NativeEngine, "begin_turn", fail)
+        while door.library.waiting():
+            turns.turn()
+        for call in calls:
+            with Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "memory full"):
+                call.result()
+        assert turns._metrics.registry.get_sample_value(REFUSED, {"reason": "memory_full"}) == 4
+
+
+def fail(*_arguments: object, **_named: object) -> None:
+    raise NoMemoryError
 
 
 def test_nothing_that_a_door_serves_passes_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

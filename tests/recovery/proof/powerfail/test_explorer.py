@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -349,3 +351,40 @@ def test_a_state_that_is_not_there_is_named_in_one_line() -> None:
     result = CliRunner().invoke(app, ["crash", "--state", "bytes:N/adr8/0/1.1", "--processes", "1"])
     assert result.exit_code == 1
     assert result.stderr == "gpkvs: state: bytes:N/adr8/0/1.1: there is no such state; was the seed another one?\n"
+
+
+def test_nothing_outlives_a_command_that_is_killed(tmp_path: Path) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-m", "gpkvs.cli", "crash", "--processes", "2"],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        wait_until(lambda: len(session(command.pid)) >= 4)  # itself, whom they are forks of, and two at work
+        command.kill()
+        command.wait()
+        wait_until(lambda: not session(command.pid))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+        command.wait()
+
+
+def session(leader: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, _parent, _group, its_session = (directory / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == leader and state not in "ZX":
+                found.append(int(directory.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "waited 60 s in vain"
+        time.sleep(0.02)
