@@ -215,8 +215,8 @@ DOOR_EXPORT void gpkvs_door_left_lacks(Door* door, uint32_t what, const DoorRefu
 DOOR_EXPORT bool gpkvs_door_run_left(Door* door);
 // Returns how many requests have heard that; nobody will any more.
 DOOR_EXPORT uint64_t gpkvs_door_left_without(Door* door, uint32_t what);
-// The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered, joined.
-// `versions` is null where the table has none. Answers leave when `gate` is durable.
+// The first `covered` requests were executed; the others come again. Columns are those of the requests that were covered,
+// joined. `versions` is null where the table has none. Answers leave when `gate` is durable.
 DOOR_EXPORT void gpkvs_door_left_done(Door* door, uint64_t covered, const uint8_t* status, const uint64_t* versions,
                                       const uint32_t* value_lengths, const uint8_t* values, uint64_t gate);
 // None was executed. Returns how many requests hear that, but for those that Python counts itself.

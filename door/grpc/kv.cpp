@@ -55,8 +55,8 @@ class UnaryCall final : public Handler {
 
     void answered(Request*) override {
         is_lent_ = false;
-        // Python finds the words for what it alone knows: the tables that are there, the key of a damaged record;
-        // and where values of many keys are too long for a message.
+        // Python finds the words for what it alone knows: the tables that are there, the key of a damaged record; and
+        // where values of many keys are too long for a message.
         if (!call_) delete this;
         else if (!request_.upload && (request_.outcome == GONE || is_for_python())) hand_on(request_.take_back());
         else if (const std::optional<Refusal> refusal = request_.why_not_done()) refuse(*refusal);

@@ -51,7 +51,8 @@ struct Request {
     Request* next = nullptr;  // of whoever has it now
     Connection* connection = nullptr;
     void* call = nullptr;  // the protocol's own
-    PythonRequest* python = nullptr;  // it is one that Python made, which counts why the whole of it was refused; null: it came from the client
+    // It is one that Python made, which counts why the whole of it was refused; null: it came from the client.
+    PythonRequest* python = nullptr;
     u64 durable_ns = 0;    // when its answer might leave; 0: it was not executed
     std::atomic<bool> is_cancelled{false};
     u32 table_id = 0;
